@@ -1,0 +1,51 @@
+# make setup    everything for work on oddlot: .venv with the extras dev and ray
+# make train    only what training needs, then `oddlot train digits` (ARGS="--workers 4" is passed on)
+# make test     every check, the cheapest first; stops at the first that fails
+#
+# PYTHON=python3.12     another Python than python3
+# TORCH_INDEX=ADDRESS   another package index, for torch alone (a CPU-only or a CUDA build)
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+.DELETE_ON_ERROR:
+.PHONY: setup train test
+
+setup: .venv/.setup
+
+train: .venv/.runtime
+	$(BIN)/oddlot train digits $(ARGS)
+
+test: .venv/.dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/pytest
+
+# A stamp says what .venv holds: a second call installs nothing until a requirement changes.
+
+.venv/.created:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("oddlot needs Python 3.11 or newer, but $(PYTHON) is %d.%d: name a newer one, as in make PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) -m venv cannot work here, because the module ensurepip is missing: install it (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.torch: constraints.txt | .venv/.created
+	$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) torch)
+	@touch $@
+
+.venv/.runtime: pyproject.toml constraints.txt | .venv/.torch
+	$(PIP) -e .
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/.torch
+	$(PIP) -e '.[dev]'
+	@touch .venv/.runtime $@
+
+.venv/.setup: pyproject.toml constraints.txt | .venv/.torch
+	$(PIP) -e '.[dev,ray]'
+	@touch .venv/.runtime .venv/.dev $@

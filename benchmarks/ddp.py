@@ -1,0 +1,82 @@
+"""Two-process DistributedDataParallel with gloo, to be run for a while on request: the peer in `benchmarks.overhead`."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+
+def plain_steps(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int) -> Callable[[], None]:
+    """A plain training loop's step: rows of a shuffled epoch, forward, loss, backward, SGD with momentum."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    order, at = torch.randperm(len(inputs)), 0
+
+    def step() -> None:
+        nonlocal order, at
+        if at + batch > len(inputs):
+            order, at = torch.randperm(len(inputs)), 0
+        rows = order[at : at + batch]
+        at += batch
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def _member(rank: int, port: int, make: Callable[[], tuple[nn.Module, Any, Any, int]], pipe: Connection) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model, inputs, targets, batch = make()
+    step = plain_steps(nn.parallel.DistributedDataParallel(model), inputs, targets, batch)
+    for _ in range(5):
+        step()
+    pipe.send(0)
+    while (count := pipe.recv()) > 0:
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        pipe.send(time.perf_counter() - began)
+    torch.distributed.destroy_process_group()
+
+
+class Pair:
+    """Two DDP processes that wait until they are asked for steps."""
+
+    def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        context = mp.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(2)]
+        self.pipes = [ours for ours, _ in pipes]
+        self.members = [
+            context.Process(target=_member, args=(rank, port, make, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for member in self.members:
+            member.start()
+        for pipe in self.pipes:
+            pipe.recv()
+
+    def seconds(self, count: int) -> float:
+        """How long both take for `count` steps."""
+        for pipe in self.pipes:
+            pipe.send(count)
+        return float(max(pipe.recv() for pipe in self.pipes))
+
+    def close(self) -> None:
+        """End both."""
+        for pipe in self.pipes:
+            pipe.send(0)
+        for member in self.members:
+            member.join()

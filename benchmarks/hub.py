@@ -1,0 +1,213 @@
+"""How fast the hub merges four updates: `python -m benchmarks.hub [--quick] [--threads 1]`.
+
+A merge is: receive four updates, each checked to be finite, then `Step` (SGD with momentum) or `Blend`. The bytes
+that must move are: each update read once, weights (and momentum) read once and written once; the check's own reads
+are not counted. Their rate is divided by that of a large plain copy (`Tensor.copy_` of 400 MB, bytes read and
+written) which is measured before and after each merge, with the same number of threads.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from benchmarks.report import finish, show, told
+from oddlot.core.rules import SGD
+from oddlot.core.words import Facts, Kind
+from oddlot.train import kernels, merge, rules
+from oddlot.train.layout import Entry, FlatBuffer, Layout, Section
+from oddlot.train.store import Payload, Store
+
+UPDATES = 4
+COPY_NUMBERS = 100_000_000
+SIZES = {"25m": 25_000_000, "100m": 100_000_000}
+KINDS: dict[str, Kind] = {"Step": "gradient", "Blend": "weights"}
+
+
+@dataclass
+class Bench:
+    """A store with a model of `numbers` float32 parameters, and four updates that arrive again and again."""
+
+    numbers: int
+    kind: Kind
+    held: bool = False
+    """somebody holds the current version, so that the next one is written into another block"""
+    merges: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        sections = (Section("trainable", "float32", 0, self.numbers),)
+        layout = Layout(sections, (Entry("weight", (self.numbers,), 0, 0),))
+        self.store = Store(FlatBuffer.empty(layout), SGD(lr=0.01, momentum=0.9))
+        self.updates = [FlatBuffer.empty(layout) for _ in range(UPDATES)]
+        for update in self.updates:
+            update.section(0).uniform_(-0.01, 0.01)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one merge must move."""
+        blocks = UPDATES + (4 if self.kind == "gradient" else 2)
+        return 4 * self.numbers * blocks
+
+    def receive(self) -> list[str]:
+        """Let the updates arrive."""
+        self.merges += 1
+        names = [f"w{i}:{self.merges}" for i in range(UPDATES)]
+        for name, update in zip(names, self.updates, strict=True):
+            self.store.receive(Facts(name, "w", 0, 1, self.kind), Payload(self.kind, update))
+        return names
+
+    def merge(self, names: list[str]) -> None:
+        """Step or blend them."""
+        shares = dict.fromkeys(names, 1 / (UPDATES + 1))
+        version = self.store.version
+        if self.held:
+            self.store.acquire(version)
+        if self.kind == "gradient":
+            self.store.step(shares)
+        else:
+            self.store.blend(shares)
+        if self.held:
+            self.store.release(version)
+
+
+@dataclass
+class Result:
+    """Times of alternating blocks."""
+
+    bench_bytes: int
+    check_bytes: int
+    copy: list[float] = field(default_factory=list)
+    """bytes per second of the copies around each merge"""
+    check_seconds: list[float] = field(default_factory=list)
+    merge_seconds: list[float] = field(default_factory=list)
+
+    def shares(self, checks_counted: bool = False) -> list[float]:
+        """Bandwidth over that of the copies, for each block."""
+        moved = self.bench_bytes + (self.check_bytes if checks_counted else 0)
+        rows = zip(self.copy, self.check_seconds, self.merge_seconds, strict=True)
+        return [moved / (check + merging) / copy for copy, check, merging in rows]
+
+    def row(self, name: str) -> list[str]:
+        """A line of the table."""
+        check = [self.check_bytes / seconds / 1e9 for seconds in self.check_seconds]
+        merging = [self.bench_bytes / seconds / 1e9 for seconds in self.merge_seconds]
+        return [
+            name,
+            told(self.shares()),
+            f"{median(self.shares(checks_counted=True)):.3f}",
+            told(check, 1),
+            told(merging, 1),
+            told([rate / 1e9 for rate in self.copy], 1),
+        ]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def measure(bench: Bench, copy: Callable[[], object], blocks: int) -> Result:
+    """Copies and merges in turn, after one of each that is not counted."""
+    result = Result(bench.bytes_moved, UPDATES * 4 * bench.numbers)
+    bench.merge(bench.receive())
+    seconds_of(copy)
+    for _ in range(blocks):
+        before = seconds_of(copy)
+        start = perf_counter()
+        names = bench.receive()
+        middle = perf_counter()
+        bench.merge(names)
+        end = perf_counter()
+        after = seconds_of(copy)
+        result.copy.append(2 * 8 * COPY_NUMBERS / (before + after))
+        result.check_seconds.append(middle - start)
+        result.merge_seconds.append(end - middle)
+    return result
+
+
+def resident_bytes(peak: bool) -> int:
+    """The process's memory now, or at its peak (Linux)."""
+    word = "VmHWM:" if peak else "VmRSS:"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(word))
+
+
+def memory_factor(numbers: int) -> float:
+    """Memory of stepping beyond the imports, over weights, momentum and four updates; in a process of its own."""
+    imported = resident_bytes(peak=False)
+    bench = Bench(numbers, "gradient")
+    for _ in range(2):
+        bench.merge(bench.receive())
+    return (resident_bytes(peak=True) - imported) / (4 * numbers * (UPDATES + 2))
+
+
+def memory_factor_apart(numbers: int, threads: int) -> float:
+    """The same, measured in a new process."""
+    command = [sys.executable, "-m", "benchmarks.hub", "--memory", str(numbers), "--threads", str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def with_pytorch_only(bench: Bench, copy: Callable[[], object], blocks: int) -> Result:
+    """The same without the compiled loop, for comparison."""
+    modules = (merge, rules)
+    try:
+        for module in modules:
+            module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]
+        bench.store = Store(bench.store.weights, SGD(lr=0.01, momentum=0.9))
+        return measure(bench, copy, blocks)
+    finally:
+        for module in modules:
+            module.mixer = kernels.mixer  # type: ignore[attr-defined]
+
+
+def run(quick: bool, threads: int) -> None:
+    """All measurements."""
+    figures = {"memory_factor_100m": memory_factor_apart(SIZES["100m"], threads)}
+    source, target = torch.rand(COPY_NUMBERS), torch.zeros(COPY_NUMBERS)
+
+    def copy() -> object:
+        return target.copy_(source)
+
+    rows = []
+    for size, numbers in SIZES.items():
+        blocks = max(9, (300_000_000 if quick else 1_500_000_000) // numbers)
+        medians = []
+        for name, kind in KINDS.items():
+            bench = Bench(numbers, kind)
+            result = measure(bench, copy, blocks)
+            medians.append(median(result.shares()))
+            rows.append(result.row(f"{name} {size}"))
+            if size == "25m":
+                rows.append(with_pytorch_only(bench, copy, blocks).row(f"{name} {size}, PyTorch only"))
+                bench.held = True
+                rows.append(measure(bench, copy, blocks).row(f"{name} {size}, version held"))
+        figures[f"merge_bandwidth_share_{size}"] = min(medians)
+    columns = ["merge", "share of copy", "with checks", "check GB/s", "merge GB/s", "copy GB/s"]
+    show(f"Merging {UPDATES} updates with {threads} thread(s): median (range)", columns, rows)
+    finish(figures)
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer blocks: well under 150 s")
+    parser.add_argument("--threads", type=int, default=1, help="of merge and copy; the hub has one")
+    parser.add_argument("--memory", type=int, help="print the memory factor of a model of this size and stop")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.memory:
+        print(memory_factor(options.memory))
+    else:
+        run(options.quick, options.threads)
+
+
+if __name__ == "__main__":
+    main()

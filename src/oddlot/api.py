@@ -1,0 +1,76 @@
+"""`fit`: one verb for every engine."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from oddlot.core.conductor import Conductor
+from oddlot.core.ledger import Ledger
+from oddlot.core.strategy import Strategy
+from oddlot.engines.host import Observer
+from oddlot.engines.nursery import Nursery
+from oddlot.engines.open import Local, Simulated
+from oddlot.goal import Every
+from oddlot.run_folder import RunFolder
+from oddlot.train.chance import kept_chance
+from oddlot.train.job import Job
+from oddlot.training import INTERRUPTED, Plan, Run, Training
+from oddlot.wire.codec import Codec, Plain
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the run has stopped cleanly. `run` holds what was reached."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__("interrupted")
+        self.run = run
+
+
+def fit(
+    job: Job,
+    strategy: Strategy,
+    on: Local | Simulated | None = None,
+    *,
+    until: str = "",
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    evaluate_every: str = "1 epochs",
+    checkpoint_every: str = "60 seconds",
+    codec: Codec | None = None,
+    shards: int = 1,
+    epoch_barrier: bool = False,
+    skip_bad: bool = False,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Train the job with the strategy on worker processes of this machine, or on a simulated fleet.
+
+    `on` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. The run ends at
+    `until`, such as "accuracy>=0.98 or epochs>=20" (default: the job's own). With `out`, the log, checkpoints and
+    the model go into that folder; `resume` goes on from its newest whole checkpoint, `force` throws away what is there.
+
+    Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
+    (a KeyboardInterrupt) after Ctrl-C, when everything is saved and stopped.
+    """
+    on = on or Local()
+    with ExitStack() as stack:
+        # Asked for first: importing PyTorch in the fork server takes as long as all the rest.
+        nursery = Nursery() if isinstance(on, Local) else None
+        if nursery is not None:
+            stack.callback(nursery.close)
+        stack.enter_context(kept_chance())
+        plan = Plan(job, strategy, on, until or job.until, seed, codec or Plain(), shards)
+        folder = RunFolder(out) if out is not None else None
+        if folder is not None:
+            folder.claim(resume, force)
+        books = Ledger(plan.samples, plan.goal.epochs, shards, epoch_barrier, skip_bad)
+        conductor = Conductor(strategy, books, job.batch, on.in_flight, seed)
+        rhythms = Every.parse(evaluate_every), Every.parse(checkpoint_every)
+        training = Training(plan, conductor, folder, nursery, rhythms, resume)
+        stack.callback(training.close)
+        training.host.observers.extend(observers)
+        run = training.run()
+    if run.ended == INTERRUPTED:
+        raise Interrupted(run)
+    return run

@@ -1,0 +1,1 @@
+"""The vocabulary and the books: events in, actions out. Standard library only."""

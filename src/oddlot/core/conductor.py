@@ -1,0 +1,330 @@
+"""The books: who is here, who does what, which samples are leased, which version it is.
+
+A conductor is told what happened and what time it is, asks the strategy, and answers with actions. It does no
+I/O, holds no tensor and reads no clock: the same history gives the same actions, anywhere.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf, isfinite
+from random import Random
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.core.errors import ProtocolError
+from oddlot.core.ledger import Ledger
+from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.roster import Roster
+from oddlot.core.strategy import Strategy, View
+from oddlot.core.streams import stream
+
+ECHO = "echo"
+
+
+@dataclass
+class Conductor:
+    """Keeps the books of one run and makes a strategy's wishes concrete.
+
+    `in_flight` is how many tasks a worker holds at once: 1 by default; 2 hides the way to the hub and back.
+    """
+
+    strategy: Strategy
+    ledger: Ledger
+    batch: int = 32
+    in_flight: int = 1
+    seed: int = 0
+    now: float = 0.0
+    version: int = 0
+    roster: Roster = field(default_factory=Roster)
+    slots: dict[w.NodeId, int] = field(default_factory=dict)
+    """free slots of every worker that may be given work"""
+    idle: dict[w.NodeId, None] = field(default_factory=dict)
+    """those with at least one"""
+    busy: dict[w.NodeId, dict[w.TaskId, float]] = field(default_factory=dict)
+    """what every worker holds, since when; cancelled and lapsed tasks too, until it has answered"""
+    open: dict[w.TaskId, w.Task] = field(default_factory=dict)
+    inbox: dict[w.UpdateId, w.Facts] = field(default_factory=dict)
+    """updates that wait to be stepped, blended or dropped"""
+    kept: dict[str, int] = field(default_factory=dict)
+    """versions that the strategy holds, and how often"""
+    alarms: list[float] = field(default_factory=list)
+    deadlines: list[tuple[float, w.TaskId]] = field(default_factory=list)
+    tasks_made: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng: Random = stream(self.seed, "strategy")
+
+    @property
+    def alarm(self) -> float:
+        """When to call with `Ticked` at the latest; infinity for never."""
+        while self.deadlines and self.deadlines[0][1] not in self.open:
+            heappop(self.deadlines)
+        return min(self.alarms[0] if self.alarms else inf, self.deadlines[0][0] if self.deadlines else inf)
+
+    @property
+    def done(self) -> bool:
+        """Every sample of every epoch asked for has reached the model."""
+        return self.ledger.done
+
+    def expects(self, task: w.TaskId) -> bool:
+        """An answer to this task would count; otherwise it is an echo."""
+        return task in self.open and task in self.ledger.leases
+
+    def handle(self, event: w.Stimulus, now: float) -> w.Record:
+        """Settle the event in the books, ask the strategy, and make its commands concrete."""
+        self.now = now
+        shown = deque(_SETTLE[type(event)](self, event))
+        remark = ECHO if isinstance(event, w.Arrived) and event.update.id not in self.inbox else ""
+        actions: list[w.Action] = []
+        view = View(self)
+        while shown:
+            for command in list(self.strategy.on(shown.popleft(), view)):
+                action, consequence = _LOWER[type(command)](self, command)
+                if action is not None:
+                    actions.append(action)
+                if consequence is not None:
+                    shown.append(consequence)
+        return w.Record(now, event, tuple(actions), remark)
+
+    # --- settling: what an event means for the books, and what the strategy is told ------------
+
+    def _joined(self, event: w.Joined) -> Iterator[w.Event]:
+        node = event.node
+        if node in self.busy:
+            raise ProtocolError(f"{node} joined twice: node ids are never reused")
+        self.roster.join(node, self.now)
+        self.busy[node] = {}
+        self.slots[node] = self.in_flight
+        self.idle[node] = None
+        yield event
+
+    def _leaving(self, event: w.Leaving) -> Iterator[w.Event]:
+        if self.slots.pop(event.node, None) is not None:
+            self.idle.pop(event.node, None)
+            yield event
+
+    def _lost(self, event: w.Lost) -> Iterator[w.Event]:
+        node = event.node
+        if node not in self.busy:
+            return
+        for task in self.busy.pop(node):
+            if self.open.pop(task, None):
+                self.ledger.give_back(task)
+        self.slots.pop(node, None)
+        self.idle.pop(node, None)
+        self.roster.lose(node)
+        yield event
+
+    def _arrived(self, event: w.Arrived) -> Iterator[w.Event]:
+        facts = event.update
+        counts = self.expects(facts.id)
+        known = self._answered(facts.id, facts.sender, facts.samples)
+        if counts:
+            del self.open[facts.id]
+            self.ledger.arrive(facts.id, facts.samples)
+            self.inbox[facts.id] = facts
+            yield event
+        elif known:
+            self.open.pop(facts.id, None)
+            yield w.Cancelled(facts.id, facts.sender)
+
+    def _cancelled(self, event: w.Cancelled) -> Iterator[w.Event]:
+        if self._answered(event.task, event.node, 0):
+            if self.open.pop(event.task, None):
+                self.ledger.give_back(event.task)
+            yield event
+
+    def _refused(self, event: w.Refused) -> Iterator[w.Event]:
+        if not self.expects(event.task):
+            yield from self._cancelled(w.Cancelled(event.task, event.task.rpartition(":")[0]))
+            return
+        task = self.open.pop(event.task)
+        self._answered(task.id, task.node, 0)
+        if self.ledger.refuse(task.id, event.reason):
+            yield w.Changed(self.version)
+        yield w.Cancelled(task.id, task.node)
+
+    def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
+        while self.deadlines and self.deadlines[0][0] <= self.now:
+            task = self.open.pop(heappop(self.deadlines)[1], None)
+            if task is not None:
+                self.ledger.give_back(task.id)
+                self.roster.lapsed(task.node)
+                yield w.Cancelled(task.id, task.node)
+        while self.alarms and self.alarms[0] <= self.now:
+            yield w.Rang(heappop(self.alarms))
+
+    def _resumed(self, _: w.Resumed) -> Iterator[w.Event]:
+        for node in list(self.busy):
+            yield from self._lost(w.Lost(node))
+
+    def _told(self, event: w.Event) -> Iterator[w.Event]:
+        yield event
+
+    def _answered(self, task: w.TaskId, node: w.NodeId, samples: int) -> bool:
+        """The worker is done with the task, whatever came of it. False if it was not known to have it."""
+        since = self.busy.get(node, {}).pop(task, None)
+        if since is None:
+            return False
+        self.roster.result(node, samples, self.now - since, self.now)
+        if node in self.slots:
+            self.slots[node] += 1
+            self.idle[node] = None
+        return True
+
+    # --- lowering: what a command means for the books, and what the host is to do --------------
+
+    def _assign(self, command: w.Assign) -> tuple[w.Action | None, None]:
+        node = command.node
+        if not self.slots.get(node):
+            why = "has no free slot" if node in self.slots else "is not among view.nodes"
+            raise ProtocolError(f"{command} is impossible: {node} {why}")
+        version = self._version(command.version, command)
+        task_id = f"{node}:{self.tasks_made + 1}"
+        spans = self._lease(task_id, command)
+        if not spans:
+            return None, None
+        self.tasks_made += 1
+        self.slots[node] -= 1
+        if not self.slots[node]:
+            del self.idle[node]
+        patience = command.deadline or self.roster.patience(node, w.samples_in(spans))
+        heappush(self.deadlines, (self.now + patience, task_id))
+        task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind)
+        self.busy[node][task_id] = self.now
+        return w.Start(task), None
+
+    def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
+        if command.samples < 1:
+            raise ProtocolError(f"{command} asks for no samples")
+        if command.again is None:
+            samples = self.roster.load(command.node, command.samples)
+            return self.ledger.lease(task, samples, command.node, command.shard)
+        if not self.expects(command.again):
+            raise ProtocolError(f"{command} is impossible: {command.again} is not an open task")
+        return self.ledger.share(task, command.again)
+
+    def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
+        task = self.open.pop(command.task, None)
+        if task is None:
+            raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
+        self.ledger.give_back(task.id)
+        return w.Abort(task.id, task.node), None
+
+    def _step(self, command: w.Step) -> tuple[w.Action, w.Event | None]:
+        return command, self._merge(command, points=False)
+
+    def _blend(self, command: w.Blend) -> tuple[w.Action, w.Event | None]:
+        return command, self._merge(command, points=True)
+
+    def _merge(self, command: w.Step | w.Blend, points: bool) -> w.Event | None:
+        if not command.shares:
+            raise ProtocolError(f"{command} merges nothing")
+        closed = False
+        for update, share in command.shares.items():
+            facts = self.inbox.pop(update, None)
+            if facts is None:
+                raise ProtocolError(f"{command} is impossible: {update} is not in the inbox")
+            if (facts.kind == "weights") is not points or not isfinite(share):
+                raise ProtocolError(f"{command}: {update} is of kind {facts.kind!r}, its share {share}")
+            self.roster.merged(facts.sender)
+            closed = self.ledger.merge(update) or closed
+        self.version += 1
+        # A measured merge is reported by the store, which alone knows the numbers.
+        return w.Changed(self.version) if closed and not command.measure else None
+
+    def _drop(self, command: w.Drop) -> tuple[w.Action, None]:
+        facts = self.inbox.pop(command.update, None)
+        if facts is None:
+            raise ProtocolError(f"{command} is impossible: it is not in the inbox")
+        self.ledger.give_back(command.update)
+        self.roster.dropped(facts.sender)
+        return command, None
+
+    def _evaluate(self, command: w.Evaluate) -> tuple[w.Action, None]:
+        self._version(command.version, command)
+        return command, None
+
+    def _keep(self, command: w.Keep) -> tuple[w.Action, None]:
+        self._version(command.version, command)
+        key = str(command.version)
+        self.kept[key] = self.kept.get(key, 0) + 1
+        return command, None
+
+    def _release(self, command: w.Release) -> tuple[w.Action, None]:
+        key = str(command.version)
+        if key not in self.kept:
+            raise ProtocolError(f"{command} is impossible: it is not kept")
+        self.kept[key] -= 1
+        if not self.kept[key]:
+            del self.kept[key]
+        return command, None
+
+    def _wake(self, command: w.Wake) -> tuple[None, None]:
+        heappush(self.alarms, command.at)
+        return None, None
+
+    def _version(self, version: int | None, command: w.Command) -> int:
+        """The version asked for, if it can be had."""
+        if version is None or version == self.version:
+            return self.version
+        if str(version) not in self.kept:
+            raise ProtocolError(f"{command} is impossible: version {version} is neither newest nor kept")
+        return version
+
+    # --- copying and saving ----------------------------------------------------------------------
+
+    def to_plain(self) -> dict[str, Any]:
+        """The whole state as JSON-able data; equal conductors give equal data."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain | {"rng": to_plain(self.rng.getstate())}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], strategy: Strategy) -> "Conductor":
+        """The conductor that was saved; `strategy` gives the type of its strategy."""
+        rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
+        conductor = cls(strategy=from_plain(type(strategy), plain["strategy"]), **_fields_of(rest))
+        version, state, gauss = plain["rng"]
+        conductor.rng.setstate((version, tuple(state), gauss))
+        return conductor
+
+
+def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
+    hints = Conductor.__dataclass_fields__
+    types: dict[str, Any] = {
+        "ledger": Ledger,
+        "roster": Roster,
+        "busy": dict[str, dict[str, float]],
+        "open": dict[str, w.Task],
+        "inbox": dict[str, w.Facts],
+        "deadlines": list[tuple[float, str]],
+    }
+    return {key: from_plain(types.get(key, Any), value) for key, value in plain.items() if key in hints}
+
+
+_SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
+    w.Joined: Conductor._joined,
+    w.Leaving: Conductor._leaving,
+    w.Lost: Conductor._lost,
+    w.Arrived: Conductor._arrived,
+    w.Cancelled: Conductor._cancelled,
+    w.Refused: Conductor._refused,
+    w.Ticked: Conductor._ticked,
+    w.Resumed: Conductor._resumed,
+    w.Changed: Conductor._told,
+    w.Evaluated: Conductor._told,
+}
+
+_LOWER: dict[type, Callable[[Conductor, Any], tuple[w.Action | None, w.Event | None]]] = {
+    w.Assign: Conductor._assign,
+    w.Cancel: Conductor._cancel,
+    w.Step: Conductor._step,
+    w.Blend: Conductor._blend,
+    w.Drop: Conductor._drop,
+    w.Evaluate: Conductor._evaluate,
+    w.Keep: Conductor._keep,
+    w.Release: Conductor._release,
+    w.Wake: Conductor._wake,
+}

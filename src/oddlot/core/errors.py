@@ -1,0 +1,43 @@
+"""What can go wrong, as a tree.
+
+    OddlotError
+    ├── UsageError        you asked for something impossible          exit code 2
+    ├── JobError          your job failed: its code, its numbers      exit code 3
+    ├── CheckpointError   a saved run cannot be used                  exit code 2
+    ├── ProtocolError     a strategy broke the protocol: a bug        exit code 1
+    └── Refusal           one update's numbers are bad: caught inside
+
+Bad luck (a machine vanishes, a link is slow) is never an exception: it is an event.
+"""
+
+
+class OddlotError(Exception):
+    """Everything that oddlot raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(OddlotError):
+    """Something was asked for that cannot be done; the message says what would help."""
+
+    exit_code = 2
+
+
+class JobError(OddlotError):
+    """The user's own code or numbers failed: the run has stopped."""
+
+    exit_code = 3
+
+
+class CheckpointError(OddlotError):
+    """A checkpoint is damaged or belongs to another job."""
+
+    exit_code = 2
+
+
+class ProtocolError(OddlotError):
+    """A strategy asked for something that the books forbid; the message carries the story."""
+
+
+class Refusal(OddlotError):
+    """An update's numbers are bad; the message names the tensor. Its work is done again: bad luck, not an end."""

@@ -1,0 +1,114 @@
+"""What an algorithm sees and says."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from oddlot.core.words import Assign, Command, Event, Facts, Kind, NodeId, Task, TaskId, UpdateId
+
+if TYPE_CHECKING:
+    from oddlot.core.conductor import Conductor
+    from oddlot.core.roster import Roster
+
+
+class Strategy(Protocol):
+    """Decides what to do about an event. No clock, no I/O, no tensors, no globals.
+
+    A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
+    copied, compared and saved. The commands of one event are collected before any is carried out.
+    """
+
+    def on(self, event: Event, view: "View") -> Iterable[Command]:
+        """The commands that answer this event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A read-only picture of this moment, valid while `on` runs."""
+
+    _conductor: "Conductor"
+
+    @property
+    def now(self) -> float:
+        """Seconds on the run's clock."""
+        return self._conductor.now
+
+    @property
+    def version(self) -> int:
+        """How many merges the model has seen."""
+        return self._conductor.version
+
+    @property
+    def epoch(self) -> int:
+        """The oldest epoch that is not wholly merged."""
+        return self._conductor.ledger.epoch
+
+    @property
+    def batch(self) -> int:
+        """The job's batch size in samples."""
+        return self._conductor.batch
+
+    @property
+    def work_left(self) -> bool:
+        """A lease asked for now would bring samples."""
+        return self._conductor.ledger.work_left
+
+    @property
+    def nodes(self) -> Collection[NodeId]:
+        """The workers that may be given work, in order of arrival."""
+        return self._conductor.slots.keys()
+
+    @property
+    def idle(self) -> Collection[NodeId]:
+        """Those of them that have a free slot."""
+        return self._conductor.idle.keys()
+
+    @property
+    def tasks(self) -> Mapping[TaskId, Task]:
+        """The open tasks: started, and neither answered, cancelled nor lapsed."""
+        return MappingProxyType(self._conductor.open)
+
+    @property
+    def rng(self) -> Random:
+        """The strategy's own source of chance."""
+        return self._conductor.rng
+
+    @property
+    def roster(self) -> "Roster":
+        """How fast and how reliable each worker has been."""
+        return self._conductor.roster
+
+    def free(self, node: NodeId) -> int:
+        """How many more tasks the worker can be given now; 0 for one that is not there."""
+        return self._conductor.slots.get(node, 0)
+
+    def staleness(self, update: Facts) -> int:
+        """How many versions were made since the update's task started."""
+        return self._conductor.version - update.based_on
+
+
+def assign(view: View, node: NodeId, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+    """A task of `samples` samples for every free slot of the worker."""
+    for _ in range(view.free(node)):
+        yield Assign(node, samples, kind)
+
+
+def assign_all(view: View, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+    """A task for every free slot of every worker."""
+    for node in view.idle:
+        yield from assign(view, node, samples, kind)
+
+
+def assign_idle(view: View, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+    """The same, if there is work now: not behind a command that returns samples or closes an epoch."""
+    if view.work_left:
+        yield from assign_all(view, samples, kind)
+
+
+def shares_by_samples(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:
+    """Shares that sum to 1, in proportion to each update's samples: unequal batches are right by construction."""
+    total = sum(updates.values())
+    return {update: samples / total for update, samples in updates.items()}

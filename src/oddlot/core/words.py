@@ -1,0 +1,276 @@
+"""The words that strategies, conductors and engines share: facts in the past tense, wishes in the imperative.
+
+Everything here is small, printable, comparable and deterministic. Tensors never appear: an update is
+known by the id of the task that made it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+NodeId = str
+"""A worker's name, `w1`. Never reused: its replacement is `w1.2`."""
+TaskId = str
+"""A task's name, `w1:17`, and the name of the update that it brings. Never reused."""
+UpdateId = TaskId
+
+Kind = Literal["gradient", "delta", "weights"]
+"""What a task brings back. `gradient` (mean over its samples) and `delta` (start minus end of local
+steps) are directions, merged by `Step`; `weights` (the end of local steps) is a point, merged by `Blend`."""
+
+
+class Span(NamedTuple):
+    """Positions `start` to `stop` (exclusive) in the seeded order of epoch `epoch`."""
+
+    epoch: int
+    start: int
+    stop: int
+
+
+def samples_in(spans: tuple[Span, ...]) -> int:
+    """How many samples the spans hold."""
+    return sum(span.stop - span.start for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of work: compute on these samples from that version, and answer with this kind."""
+
+    id: TaskId
+    node: NodeId
+    spans: tuple[Span, ...]
+    version: int
+    kind: Kind = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The small side of an update; its tensors stay in the store under `id`."""
+
+    id: UpdateId
+    sender: NodeId
+    based_on: int
+    """the version that the task started from"""
+    samples: int
+    """how many were computed: a prefix of the task's spans; the rest goes back"""
+    kind: Kind = "gradient"
+    loss: float | None = None
+    """mean over the samples; None when unknown or not finite"""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """where the time went: `down`, `load`, `compute`, `up`"""
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+# --- events: what happened ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker is here and may be given work; it costs this much while it is here."""
+
+    node: NodeId
+    dollars_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker will vanish soon: it finishes what it has and gets nothing more."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker is gone; what it was computing has gone back to the ledger."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An update is in the inbox and waits to be stepped, blended or dropped."""
+
+    update: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A task ended without an update: cancelled, refused, or out of time; its samples have gone back.
+
+    A worker that ran out of time is still busy then (`view.free` is 0); a second `Cancelled` for the
+    same task says that it is free again.
+    """
+
+    task: TaskId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The model moved to `version`: sent after a merge that asked for `measure` or closed an epoch.
+
+    `norm` is the Euclidean length of the change of the weights, `inner` the inner product of its
+    direction with the one before; None where it was not measured.
+    """
+
+    version: int
+    norm: float | None = None
+    inner: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The metrics of a version on the evaluation set."""
+
+    version: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rang:
+    """The alarm that a `Wake(at)` had set."""
+
+    at: float = 0.0
+
+
+Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Rang
+"""What a strategy is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An update had bad numbers and was not stored; strategies are told `Cancelled`."""
+
+    task: TaskId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run goes on from a checkpoint: of its log, the records from number `after_record` on are lost
+    work. Strategies are told `Lost` for everyone they knew."""
+
+    after_record: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
+
+
+Stimulus = Event | Refused | Resumed | Ticked
+"""What a conductor is told, and what a log holds."""
+
+
+# --- commands: what a strategy wishes ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Lease up to `samples` samples to `node`. Nothing happens when no samples are left to lease."""
+
+    node: NodeId
+    samples: int
+    kind: Kind = "gradient"
+    version: int | None = None
+    """start from this kept version; None: from the newest"""
+    shard: int | None = None
+    """lease from this shard of the data; None: the ledger chooses"""
+    again: TaskId | None = None
+    """lease the samples of this open task a second time; the first arrival wins"""
+    deadline: float | None = None
+    """seconds until the lease lapses; None: learnt from the node's speed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop a task: its samples go back now, its node is free when it has answered."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Measure the current or a kept version on the evaluation set; `Evaluated` follows."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the rule along the sum of share x direction. `measure=True` asks for `Changed`."""
+
+    shares: Mapping[UpdateId, float]
+    measure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Move towards points: W <- (1 - sum of shares) W + sum of share x point."""
+
+    shares: Mapping[UpdateId, float]
+    measure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Throw an update away; its samples go back to be computed again."""
+
+    update: UpdateId
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Hold the current version, so that tasks can start from it later."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a kept version go."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Ring at this time (seconds on the run's clock). Several alarms may be set."""
+
+    at: float
+
+
+Command = Assign | Cancel | Evaluate | Step | Blend | Drop | Keep | Release | Wake
+
+
+# --- actions: wishes made concrete -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Give this task to its node."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Tell this task's node to stop at its next minibatch."""
+
+    task: TaskId
+    node: NodeId
+
+
+Action = Start | Abort | Evaluate | Step | Blend | Drop | Keep | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of the log: what happened when, and what was decided."""
+
+    now: float
+    event: Stimulus
+    actions: tuple[Action, ...] = ()
+    remark: str = ""
+    """`echo` marks an answer that came too late to count"""

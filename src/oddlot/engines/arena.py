@@ -1,0 +1,73 @@
+"""Shared memory that belongs to the hub: equal blocks in one anonymous file, nothing to leak.
+
+The file has no name, so it is gone with the last process that maps it, however that one ends. A block takes memory
+only once it has been written.
+"""
+
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def anonymous_file(size: int) -> int:
+    """The descriptor of a nameless file of `size` zero bytes, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("oddlot", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, max(size, 1))
+    return fd
+
+
+class Arena:
+    """`blocks` blocks of `block_bytes` bytes each, seen by every process that attaches the descriptor `fd`."""
+
+    def __init__(self, blocks: int, block_bytes: int, fd: int | None = None) -> None:
+        self.blocks = blocks
+        self.block_bytes = -(-block_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.fd = anonymous_file(blocks * self.block_bytes) if fd is None else fd
+        self._map = mmap.mmap(self.fd, max(blocks * self.block_bytes, 1))
+
+    def block(self, index: int) -> Tensor:
+        """Block number `index` as uint8 [block_bytes], sharing its memory."""
+        return torch.frombuffer(
+            self._map, dtype=torch.uint8, count=self.block_bytes, offset=index * self.block_bytes
+        )
+
+
+def pack_parcel(value: Any) -> int:
+    """The value in a nameless file, to be opened by workers: pickled once, its large arrays beside the pickle.
+
+    Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard.
+    """
+    buffers: list[Any] = []
+    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    parts = [pickled, *(buffer.raw() for buffer in buffers)]
+    sizes = np.array([len(parts), *(len(part) for part in parts)], dtype=np.int64)
+    fd = anonymous_file(0)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(sizes.tobytes())
+        for part in parts:
+            file.seek(-(-file.tell() // 64) * 64)
+            file.write(part)
+    return fd
+
+
+def open_parcel(fd: int) -> Any:
+    """The value of a parcel. All who open it share the memory of its arrays until they write to them."""
+    memory = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
+    count = int(np.frombuffer(memory[:8], np.int64)[0])
+    sizes = np.frombuffer(memory[8 : 8 * (count + 1)], np.int64).tolist()
+    at, parts = 8 * (count + 1), []
+    for size in sizes:
+        at = -(-at // 64) * 64
+        parts.append(memory[at : at + size])
+        at += size
+    return cloudpickle.loads(parts[0], buffers=parts[1:])

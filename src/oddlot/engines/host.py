@@ -1,0 +1,189 @@
+"""The shell around a conductor that every engine shares: decide, then act, in order."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Protocol
+
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import ProtocolError, Refusal
+
+Observer = Callable[[w.Record], None]
+"""Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
+
+
+class Change(Protocol):
+    """How the weights moved in a measured merge."""
+
+    @property
+    def norm(self) -> float:
+        """The Euclidean length of the change."""
+
+    @property
+    def inner(self) -> float | None:
+        """The inner product of its direction with the one before."""
+
+
+class Store(Protocol):
+    """The model, and how it changes. `oddlot.train.store.Store`, or a shadow that skips the maths."""
+
+    def acquire(self, version: int) -> Any:
+        """The weights of a version, unchanged until they are released."""
+
+    def release(self, version: int) -> None:
+        """Let go of what `acquire` gave."""
+
+    def receive(self, facts: w.Facts, payload: Any) -> None:
+        """Put an update into the inbox, or raise `Refusal`."""
+
+    def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> Change | None:
+        """One step of the rule along the sum of share x direction."""
+
+    def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> Change | None:
+        """Move towards points."""
+
+    def drop(self, update: w.UpdateId) -> None:
+        """Forget an update."""
+
+
+class Port(Protocol):
+    """The outside, as a host sees it. Nothing here waits."""
+
+    def start(self, task: w.Task, weights: Any) -> None:
+        """Give the task to its node, to start from these weights."""
+
+    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
+        """Ask the node to stop at its next minibatch; an arrival or `Cancelled` follows unless it is lost."""
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Measure these weights; `Evaluated` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An answer as it comes in: facts for the conductor, a payload for the store, still together."""
+
+    facts: w.Facts
+    payload: Any
+    """with `release()`, to give its memory back; None where the maths is skipped"""
+
+
+@dataclass
+class Host:
+    """One conductor, its store and its port."""
+
+    conductor: Conductor
+    store: Store
+    port: Port
+    observers: list[Observer] = field(default_factory=list)
+    holds: dict[w.TaskId, int] = field(default_factory=dict)
+    """the version that each task out there still needs"""
+    evaluating: list[int] = field(default_factory=list)
+    story: deque[w.Record] = field(default_factory=lambda: deque(maxlen=12))
+
+    @property
+    def alarm(self) -> float:
+        """When to call `ring` at the latest; infinity for never."""
+        return self.conductor.alarm
+
+    def ring(self, now: float) -> None:
+        """Time has come."""
+        if self.conductor.alarm <= now < inf:
+            self.handle(w.Ticked(), now)
+
+    def handle(self, event: w.Stimulus, now: float) -> None:
+        """Decide about the event, act, and tell the observers."""
+        nodes_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, w.Lost) else ()
+        try:
+            record = self.conductor.handle(event, now)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}\nIt came about like this:\n{self._tell()}  {event}") from None
+        self._let_go(event, nodes_tasks)
+        self.story.append(record)
+        changes = [change for action in record.actions if (change := self._perform(action)) is not None]
+        for observer in self.observers:
+            observer(record)
+        for change in changes:
+            self.handle(change, now)
+
+    def arrive(self, arrival: Arrival, now: float) -> None:
+        """An answer came in: an echo is dropped, bad numbers are refused, the rest goes into the inbox."""
+        facts = arrival.facts
+        if not self.conductor.expects(facts.id):
+            self._discard(arrival)
+            self.handle(w.Arrived(facts), now)
+            return
+        try:
+            self._believe(facts)
+            self.store.receive(facts, arrival.payload)
+        except Refusal as refusal:
+            self._discard(arrival)
+            self.handle(w.Refused(facts.id, str(refusal)), now)
+            return
+        self.handle(w.Arrived(facts), now)
+
+    def evaluate(self, version: int) -> None:
+        """Have the current or a kept version measured."""
+        if version not in self.evaluating:
+            self.evaluating.append(version)
+            self.port.evaluate(version, self.store.acquire(version))
+
+    def _discard(self, arrival: Arrival) -> None:
+        if arrival.payload is not None:
+            arrival.payload.release()
+
+    def _believe(self, facts: w.Facts) -> None:
+        task = self.conductor.open[facts.id]
+        if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
+            raise Refusal(
+                f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
+            )
+        if not 1 <= facts.samples <= w.samples_in(task.spans):
+            raise Refusal(f"{facts.id} claims {facts.samples} of {w.samples_in(task.spans)} samples")
+
+    def _let_go(self, event: w.Stimulus, lost_tasks: "list[w.TaskId] | tuple[()]") -> None:
+        """Release the version that an ended task or evaluation had needed."""
+        match event:
+            case w.Arrived(facts):
+                self._release(facts.id)
+            case w.Cancelled(task) | w.Refused(task):
+                self._release(task)
+            case w.Lost():
+                for task in lost_tasks:
+                    self._release(task)
+            case w.Evaluated(version) if version in self.evaluating:
+                self.evaluating.remove(version)
+                self.store.release(version)
+
+    def _release(self, task: w.TaskId) -> None:
+        version = self.holds.pop(task, None)
+        if version is not None:
+            self.store.release(version)
+
+    def _perform(self, action: w.Action) -> w.Changed | None:
+        change: Change | None = None
+        match action:
+            case w.Start(task):
+                self.holds[task.id] = task.version
+                self.port.start(task, self.store.acquire(task.version))
+            case w.Abort(task_id, node):
+                self.port.abort(task_id, node)
+            case w.Step(shares, measure):
+                change = self.store.step(shares, measure)
+            case w.Blend(shares, measure):
+                change = self.store.blend(shares, measure)
+            case w.Drop(update):
+                self.store.drop(update)
+            case w.Evaluate(version):
+                self.evaluate(version)
+            case w.Keep(version):
+                self.store.acquire(version)
+            case w.Release(version):
+                self.store.release(version)
+        return None if change is None else w.Changed(self.conductor.version, change.norm, change.inner)
+
+    def _tell(self) -> str:
+        lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.story]
+        return "".join(lines)

@@ -1,0 +1,87 @@
+"""What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.train.evaluate import evaluate
+from oddlot.train.layout import FlatBuffer
+from oddlot.train.learner import Learner
+from oddlot.train.store import Payload, Pool
+from oddlot.wire.codec import Codec, Packet, Plain
+from oddlot.wire.framing import FrameError
+
+
+class Exact:
+    """Real gradients, computed one after the other by one learner in this process."""
+
+    def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
+        self.learner, self.pool, self.codec = learner, pool, codec
+        self.bytes_down = learner.weights.layout.bytes
+        self.bytes_up = packet_bytes(codec, learner.weights)
+
+    def compute(self, task: w.Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
+        """The task's mean loss and its update."""
+        self.learner.load(task.version, weights)
+        out = self.pool.take()
+        work = self.learner.step(weights, task, out)
+        assert work is not None, "nothing stops a task in the simulator"
+        if not isinstance(self.codec, Plain):
+            decode_into(out, self.codec, self.codec.encode(out.sections()))
+        return work.loss, Payload(task.kind, out, lambda: self.pool.give(out))
+
+    def evaluate(self, weights: FlatBuffer) -> dict[str, float]:
+        """The metrics of these weights."""
+        return evaluate(self.learner.job, self.learner, weights)
+
+
+def packet_bytes(codec: Codec, block: FlatBuffer) -> int:
+    """What a block takes on its way."""
+    return block.layout.bytes if isinstance(codec, Plain) else codec.encode(block.sections()).size
+
+
+def decode_into(block: FlatBuffer, codec: Codec, packet: Packet) -> None:
+    """Unpack a packet into a block. FrameError when it holds something else."""
+    sections = block.sections()
+    tensors = codec.decode(packet)
+    if [(name, part.dtype, part.shape) for name, part in tensors] != [
+        (n, t.dtype, t.shape) for n, t in sections
+    ]:
+        raise FrameError(f"a packet of {packet.size} bytes does not hold the sections of this model")
+    for (_, target), (_, source) in zip(sections, tensors, strict=True):
+        target.copy_(source)
+
+
+@dataclass
+class Shadow:
+    """Store and maths in one that keep the time and skip the maths: for fleets too large to compute."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def compute(self, task: w.Task, weights: None) -> tuple[None, None]:
+        """No loss, and nothing."""
+        return None, None
+
+    def evaluate(self, weights: None) -> dict[str, float]:
+        """Nothing is known about the model."""
+        return {}
+
+    def acquire(self, version: int) -> None:
+        """Nothing."""
+
+    def release(self, version: int) -> None:
+        """Nothing to let go."""
+
+    def receive(self, facts: w.Facts, payload: Any) -> None:
+        """Always welcome."""
+
+    def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
+        """Nothing moves."""
+
+    def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
+        """Nothing moves."""
+
+    def drop(self, update: w.UpdateId) -> None:
+        """Nothing to forget."""

@@ -1,0 +1,68 @@
+"""The hub's side of the fork server: ask for workers, hear who has ended."""
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from oddlot.core.errors import JobError
+from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
+
+_MAIN = "import sys; sys.path[:] = {path!r}; from oddlot.engines.forkserver import main; main({fd}, {parent})"
+
+
+def packet_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that keep messages apart."""
+    try:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:  # macOS has no SEQPACKET; there the fork server alone tells of an end
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+class Nursery:
+    """Starts the fork server at once; importing PyTorch there takes seconds, and need not be waited for."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = packet_pair()
+        code = _MAIN.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid())
+        # Workers print to stderr: stdout belongs to the program that runs us.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
+        )
+        theirs.close()
+
+    def fork(self, node: str, index: int, fds: list[int]) -> socket.socket:
+        """Ask for a worker; returns our end of its socket. `fds` follow its own end of the socket."""
+        ours, theirs = packet_pair()
+        try:
+            frame = encode(Say.FORK, node=node, index=index)
+            socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
+        except OSError:
+            raise JobError(
+                f"the fork server has ended (exit code {self.process.wait()}); see the lines above"
+            ) from None
+        finally:
+            theirs.close()
+        return ours
+
+    def receive(self) -> tuple[Say, dict[str, Any]] | None:
+        """The next message; None when the fork server is gone."""
+        try:
+            frame = self.socket.recv(LONGEST_BYTES)
+        except ConnectionResetError:
+            return None
+        return decode(frame) if frame else None
+
+    def close(self) -> None:
+        """End the fork server and every worker, and wait until they are gone."""
+        try:
+            self.socket.send(encode(Say.QUIT))
+        except OSError:
+            self.process.kill()  # its workers are killed with it
+        self.socket.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

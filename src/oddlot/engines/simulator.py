@@ -1,0 +1,200 @@
+"""The same run under a virtual clock: a heap of what will happen, and a clock that jumps.
+
+A task is computed for real when its answer is due, from the weights of when it started: work that was lost or
+cancelled is never computed, and one seed gives one trace.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil, inf
+from typing import Any, Protocol
+
+from oddlot.core import words as w
+from oddlot.core.errors import JobError
+from oddlot.core.streams import stream
+from oddlot.engines.host import Arrival
+from oddlot.engines.mailbox import Message, life_name
+from oddlot.machines.machine import Machine
+
+
+class Maths(Protocol):
+    """What the simulator has computed; see `oddlot.engines.numbers`."""
+
+    bytes_down: int
+    """of the weights that a task starts from"""
+    bytes_up: int
+    """of an update"""
+
+    def compute(self, task: w.Task, weights: Any) -> tuple[float | None, Any]:
+        """The mean loss and the payload."""
+
+    def evaluate(self, weights: Any) -> dict[str, float]:
+        """The metrics of these weights."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """A task on its way through a machine; times in seconds on the virtual clock."""
+
+    task: w.Task
+    weights: Any
+    ready: float
+    """when its weights have arrived"""
+    compute: float
+    size: int
+    """bytes of weights that had to be sent"""
+    begin: float = 0.0
+    end: float = 0.0
+    plan: int = 0
+    """the number of the agenda's entry that counts; an older one is void"""
+    aborted: bool = False
+
+
+@dataclass(slots=True)
+class _Node:
+    """One life of a machine."""
+
+    machine: Machine
+    delay: Callable[[], float]
+    queue: list[_Work] = field(default_factory=list)
+    free_at: float = 0.0
+    has_version: int = -1
+
+
+class Simulator:
+    """Mailbox and port of a fleet that exists only as arithmetic.
+
+    A machine computes one task at a time, in order; its link carries one transfer each way beside that.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        maths: Maths,
+        batch: int,
+        seed: int = 0,
+        now: float = 0.0,
+        taken: Collection[str] = (),
+    ) -> None:
+        self.maths, self.batch, self.now, self.taken = maths, batch, now, taken
+        self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
+        self.entries = 0
+        self.nodes: dict[w.NodeId, _Node] = {}
+        for machine in machines:
+            # One stream a machine: one machine more or less leaves the others' luck as it was.
+            chance = stream(seed, f"machine {machine.name}")
+            delay = machine.delay.start(chance)
+            lives = machine.lifetime.start(chance) if machine.lifetime else None
+            self._at(now + machine.joins_at_seconds, partial(self._join, machine, delay, lives, 1))
+
+    # --- the mailbox ---------------------------------------------------------------------------
+
+    def next(self, until: float) -> Message | None:
+        """The next thing that happens before `until`; the clock jumps there."""
+        while self.agenda and self.agenda[0][0] <= until:
+            self.now, _, happen = heappop(self.agenda)
+            message = happen()
+            if message is not None:
+                return message
+        if until == inf:
+            raise JobError(
+                f"nothing can happen any more at {self.now:.1f} s of virtual time: {len(self.nodes)} machines are left "
+                "and none will come; give machines a seconds_to_return, or more of them"
+            )
+        self.now = until
+        return None
+
+    # --- the port ------------------------------------------------------------------------------
+
+    def start(self, task: w.Task, weights: Any) -> None:
+        """Send the weights unless the machine has them, and queue the task."""
+        node = self.nodes[task.node]
+        size = 0 if node.has_version == task.version else self.maths.bytes_down
+        node.has_version = task.version
+        seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
+        work = _Work(task, weights, self.now + node.machine.link.seconds(size), seconds, size)
+        node.queue.append(work)
+        self._plan(node, len(node.queue) - 1)
+
+    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
+        """The machine stops at the next minibatch after word has reached it, unless that is its last."""
+        life = self.nodes[node]
+        index = next((i for i, work in enumerate(life.queue) if work.task.id == task), None)
+        if index is None:
+            return  # its answer is on the way
+        work = life.queue[index]
+        told = self.now + life.machine.link.seconds(0)
+        minibatches = ceil(w.samples_in(work.task.spans) / self.batch)
+        done = max(0, ceil((told - work.begin) / work.compute * minibatches))
+        if done < minibatches:
+            work.aborted = True
+            work.end = max(told, work.begin + work.compute * done / minibatches) if done else told
+            self._schedule(life, work, work.end + life.machine.link.seconds(0))
+            self._plan(life, index + 1)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Free in virtual time."""
+        self._at(self.now, lambda: w.Evaluated(version, self.maths.evaluate(weights)))
+
+    # --- what happens --------------------------------------------------------------------------
+
+    def _join(
+        self, machine: Machine, delay: Callable[[], float], lives: Callable[[], float] | None, life: int
+    ) -> Message:
+        while (name := life_name(machine.name, life)) in self.taken:
+            life += 1
+        self.nodes[name] = _Node(machine, delay, free_at=self.now)
+        if lives is not None:
+            self._at(self.now + lives(), lambda: self._lose(name, machine, delay, lives, life))
+        return w.Joined(name, machine.dollars_per_hour)
+
+    def _lose(
+        self,
+        name: w.NodeId,
+        machine: Machine,
+        delay: Callable[[], float],
+        lives: Callable[[], float],
+        life: int,
+    ) -> Message:
+        for work in self.nodes.pop(name).queue:
+            work.plan = -1
+        if machine.seconds_to_return is not None:
+            self._at(
+                self.now + machine.seconds_to_return, lambda: self._join(machine, delay, lives, life + 1)
+            )
+        return w.Lost(name)
+
+    def _plan(self, node: _Node, first: int) -> None:
+        """Time the queue from this place on: a machine computes one task after the other."""
+        free = node.queue[first - 1].end if first else node.free_at
+        for work in node.queue[first:]:
+            if not work.aborted:
+                work.begin = max(work.ready, free)
+                work.end = work.begin + work.compute
+                self._schedule(node, work, work.end + node.machine.link.seconds(self.maths.bytes_up))
+            free = max(free, work.end)
+
+    def _schedule(self, node: _Node, work: _Work, when: float) -> None:
+        work.plan = number = self.entries + 1
+        self._at(when, lambda: self._answer(node, work, number))
+
+    def _answer(self, node: _Node, work: _Work, number: int) -> Message | None:
+        if work.plan != number:
+            return None
+        node.queue.remove(work)
+        node.free_at = max(node.free_at, work.end)
+        task = work.task
+        if work.aborted:
+            return w.Cancelled(task.id, task.node)
+        loss, payload = self.maths.compute(task, work.weights)
+        down = node.machine.link.seconds(work.size)
+        seconds = {"down": down, "load": 0.0, "compute": work.compute, "up": self.now - work.end}
+        samples, traffic = w.samples_in(task.spans), (work.size, self.maths.bytes_up)
+        facts = w.Facts(task.id, task.node, task.version, samples, task.kind, loss, seconds, *traffic)
+        return Arrival(facts, payload)
+
+    def _at(self, when: float, happen: Callable[[], Message | None]) -> None:
+        self.entries += 1
+        heappush(self.agenda, (when, self.entries, happen))

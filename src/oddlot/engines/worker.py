@@ -1,0 +1,145 @@
+"""A worker process: takes a task, computes it into its block of shared memory, says so."""
+
+import os
+import signal
+import socket
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from oddlot.core.errors import OddlotError
+from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.words import Facts, Task
+from oddlot.engines.arena import Arena, open_parcel
+from oddlot.engines.forkserver import die_with_parent
+from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
+from oddlot.train.evaluate import evaluate
+from oddlot.train.job import Job, choose_device
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.learner import Learner
+from oddlot.wire.codec import Codec
+
+LONGEST_TRACEBACK = 30_000
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a worker needs to know, sent once."""
+
+    job: Job
+    layout: Layout
+    constants: Mapping[str, Any]
+    """what no block holds, as arrays"""
+    codec: Codec | None
+    seed: int
+    shards: int
+    threads: int
+    blocks: int
+    block_bytes: int
+
+
+class Worker:
+    """One life of a worker, from its setup to the end of its socket."""
+
+    def __init__(self, hub: socket.socket, arena_fd: int, parcel_fd: int, index: int) -> None:
+        self.hub = hub
+        self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
+        self.aborted: set[str] = set()
+        setup: Setup = open_parcel(parcel_fd)
+        torch.set_num_threads(setup.threads)
+        self.setup = setup
+        self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
+        self.flats: dict[int, FlatBuffer] = {}
+        device = choose_device(setup.job.device, index)
+        constants = {name: torch.as_tensor(value) for name, value in setup.constants.items()}
+        self.learner = Learner(
+            setup.job, setup.layout, constants, setup.seed, setup.shards, device, time.perf_counter
+        )
+        self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
+
+    def flat(self, block: int) -> FlatBuffer:
+        """The block of shared memory with this number."""
+        if block not in self.flats:
+            self.flats[block] = FlatBuffer(
+                self.setup.layout, self.arena.block(block)[: self.setup.layout.bytes]
+            )
+        return self.flats[block]
+
+    def serve(self) -> NoReturn:
+        """Answer until the hub closes the socket."""
+        self.hub.send(encode(Say.READY))
+        while True:
+            kind, body = self.backlog.popleft() if self.backlog else self._receive(0)
+            if kind is Say.TASK:
+                self._task(from_plain(Task, body["task"]), body["weights"], body["out"])
+            elif kind is Say.EVALUATE:
+                metrics = evaluate(self.setup.job, self.learner, self.flat(body["weights"]))
+                self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
+
+    def _task(self, task: Task, weights: int, out: int) -> None:
+        received = time.perf_counter()
+        size = self.learner.load(task.version, self.flat(weights))
+        loaded = time.perf_counter()
+        target = self.scratch or self.flat(out)
+        work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
+        self.aborted.discard(task.id)
+        if work is None:
+            self.hub.send(encode(Say.CANCELLED, task=task.id))
+            return
+        computed = time.perf_counter()
+        sent = self._encode(out)
+        seconds = {
+            "down": loaded - received,
+            "load": work.load_seconds,
+            "compute": computed - loaded - work.load_seconds,
+            "up": time.perf_counter() - computed,
+        }
+        facts = Facts(
+            task.id, task.node, task.version, work.samples, task.kind, work.loss, seconds, size, sent
+        )
+        self.hub.send(encode(Say.DONE, facts=to_plain(facts)))
+
+    def _encode(self, out: int) -> int:
+        """The size of the update; behind a codec, its packet is put into the block."""
+        if self.scratch is None or self.setup.codec is None:
+            return self.setup.layout.bytes
+        packet = self.setup.codec.encode(self.scratch.sections())
+        return packet.write(self.arena.block(out).numpy())
+
+    def _stopped(self, task: str) -> bool:
+        """Look for words from the hub without waiting."""
+        while True:
+            try:
+                kind, body = self._receive(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return task in self.aborted
+            if kind is Say.ABORT:
+                self.aborted.add(body["task"])
+            else:
+                self.backlog.append((kind, body))
+
+    def _receive(self, flags: int) -> tuple[Say, dict[str, Any]]:
+        frame = self.hub.recv(LONGEST_BYTES, flags)
+        if not frame:
+            os._exit(0)
+        return decode(frame)
+
+
+def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
+    """The whole life of a forked worker. A user's exception goes to the hub with its traceback."""
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hub = socket.socket(fileno=fds[0])
+    try:
+        Worker(hub, fds[1], fds[2], body["index"]).serve()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
+        told = str(error) if isinstance(error, OddlotError) else traceback.format_exc()[-LONGEST_TRACEBACK:]
+        with suppress(OSError):  # if nobody is left to tell
+            hub.send(encode(Say.FAILED, text=told, ours=isinstance(error, OddlotError)))
+        os._exit(1)

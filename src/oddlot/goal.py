@@ -1,0 +1,90 @@
+"""When a run ends, and how often something is done: small sentences such as "accuracy>=0.98 or epochs>=20"."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import nearest
+from oddlot.observe import GOAL_FIGURES, Tally
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_TERM = re.compile(r"^\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
+_EVERY = re.compile(r"^\s*([\d.]+)\s*(versions?|seconds?|epochs?)\s*$")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Alternatives, each a figure compared with a number."""
+
+    terms: tuple[tuple[str, str, float], ...]
+
+    @classmethod
+    def parse(cls, text: str, metrics: Iterable[str] = ()) -> "Goal":
+        """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, versions, epochs, samples or dollars."""
+        known = [*GOAL_FIGURES, "loss", *metrics]
+        terms = []
+        for part in re.split(r"\bor\b|,", text):
+            match = _TERM.match(part)
+            try:
+                name, compare, number = match.groups() if match else ("", "", "")
+                value = float(number)
+            except ValueError:
+                raise UsageError(
+                    f"until={text!r}: {part.strip()!r} is not of the form NAME>=NUMBER, such as epochs>=10"
+                ) from None
+            if name not in known:
+                raise UsageError(
+                    f"until={text!r}: there is no figure {name!r}; did you mean {nearest(name, known)!r}? "
+                    f"Known are {', '.join(known)}"
+                )
+            terms.append((name, compare, value))
+        return cls(tuple(terms))
+
+    @property
+    def epochs(self) -> int | None:
+        """The passes over the data after which the run ends exactly, if the goal names them."""
+        counts = [
+            ceil(value) for name, compare, value in self.terms if name == "epochs" and compare[0] == ">"
+        ]
+        return min(counts, default=None)
+
+    def reached(self, tally: Tally) -> str:
+        """The first alternative that holds, as text; empty while none does."""
+        for name, compare, value in self.terms:
+            figure = tally.value(name)
+            if figure is not None and _COMPARE[compare](figure, value):
+                return f"{name}{compare}{value:g}"
+        return ""
+
+
+@dataclass
+class Every:
+    """Something to be done each so many versions, seconds or epochs."""
+
+    count: float
+    unit: str
+    last: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Every":
+        """Read `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
+        match = _EVERY.match(text)
+        if not match or float(match[1]) <= 0:
+            raise UsageError(f"{text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'")
+        return cls(float(match[1]), match[2].removesuffix("s") + "s")
+
+    def due(self, tally: Tally) -> bool:
+        """True once for each time that it falls due."""
+        progress = tally.value(self.unit) or 0.0
+        if progress // self.count <= self.last:
+            return False
+        self.last = progress // self.count
+        return True

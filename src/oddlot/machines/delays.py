@@ -1,0 +1,101 @@
+"""Delay models: how one machine's times scatter around their mean.
+
+A model is pure data. `start(rng)` makes a stream: each call of what it returns is one more time, relative to
+the mean of 1 (a `Trace` is taken as it is). Streams draw from their own `rng` and share nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from math import inf, isfinite, log, sqrt
+from random import Random
+
+from oddlot.core.errors import UsageError
+
+Times = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Deterministic:
+    """Always the mean."""
+
+    def start(self, rng: Random) -> Times:
+        return lambda: 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Memoryless: standard deviation 1. The usual model of a machine's lifetime."""
+
+    def start(self, rng: Random) -> Times:
+        return lambda: rng.expovariate(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Now and then much slower; `cv` is the standard deviation over the mean."""
+
+    cv: float
+
+    def __post_init__(self) -> None:
+        _demand(0 <= self.cv < inf, f"cv = {self.cv} must be finite and not negative")
+
+    def start(self, rng: Random) -> Times:
+        variance = log(1 + self.cv**2)  # of the logarithm
+        return lambda: rng.lognormvariate(-variance / 2, sqrt(variance))
+
+
+@dataclass(frozen=True, slots=True)
+class Erlang:
+    """The sum of `shape` exponential stages: standard deviation 1/sqrt(shape)."""
+
+    shape: int
+
+    def __post_init__(self) -> None:
+        _demand(self.shape >= 1, f"shape = {self.shape} must be a whole number of at least 1")
+
+    def start(self, rng: Random) -> Times:
+        return lambda: rng.gammavariate(self.shape, 1 / self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftedExponential:
+    """The part `shift` of the mean always, the rest exponential: standard deviation 1 - shift.
+
+    The worker of Lee et al., Speeding Up Distributed Machine Learning Using Codes (2018).
+    """
+
+    shift: float
+
+    def __post_init__(self) -> None:
+        _demand(0 <= self.shift < 1, f"shift = {self.shift} must be at least 0 and below 1")
+
+    def start(self, rng: Random) -> Times:
+        return lambda: self.shift + (1 - self.shift) * rng.expovariate(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Measured multipliers in their order, over and over, each stream from its own random place in them."""
+
+    multipliers: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _demand(len(self.multipliers) > 0, "a trace needs at least one multiplier")
+        for number, multiplier in enumerate(self.multipliers, 1):
+            sound = isfinite(multiplier) and multiplier > 0
+            _demand(
+                sound, f"multiplier {number} of the trace is {multiplier}: each must be finite and above 0"
+            )
+
+    def start(self, rng: Random) -> Times:
+        places = count(rng.randrange(len(self.multipliers)))
+        return lambda: self.multipliers[next(places) % len(self.multipliers)]
+
+
+Delay = Deterministic | Exponential | Lognormal | Erlang | ShiftedExponential | Trace
+
+
+def _demand(sound: bool, sentence: str) -> None:
+    if not sound:
+        raise UsageError(sentence)

@@ -1,0 +1,130 @@
+"""TOML files whose errors name the file, the line, and what was probably meant.
+
+A file's tables are pydantic models derived from `Table`. The parser forgets the lines; `locate` finds them.
+"""
+
+import re
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+
+KeyPath = Sequence[str | int]
+AnyTable = TypeVar("AnyTable", bound="Table")
+
+
+class Table(BaseModel):
+    """A TOML table: every key is known, and a number is not a text that looks like one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, table: Any) -> Any:
+        for key in table if isinstance(table, dict) else ():
+            if key not in cls.model_fields:
+                raise about(key, f"unknown key `{key}`: {or_nearest(key, cls.model_fields)}")
+        return table
+
+
+def about(key: str, sentence: str) -> PydanticCustomError:
+    """What a validator of a `Table` raises about one of its keys."""
+    return PydanticCustomError("about_key", "{sentence}", {"sentence": sentence, "key": key})
+
+
+def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
+    """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, kind.model_validate(tomllib.loads(text))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        number = line[1] if line else text.rstrip().count("\n") + 1
+        raise UsageError(f"{path}:{number}: not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise explain(path, text, error) from None
+
+
+def explain(path: Path, text: str, error: ValidationError) -> UsageError:
+    """All that `error` found in the file, one line each: file, line, key and remedy."""
+    found = ((_keys(detail), _sentence(detail)) for detail in error.errors(include_url=False))
+    lines = sorted((locate(text, keys), sentence) for keys, sentence in found)
+    return UsageError("\n".join(f"{path}:{line}: {sentence}" for line, sentence in lines))
+
+
+@contextmanager
+def placed(path: Path, text: str, table: KeyPath, *keys: str) -> Iterator[None]:
+    """Puts file and line before the sentence of a UsageError about that table, or about a key in it.
+
+    The key is the last of `keys`, or the first word of the sentence (`cv = -1 must be ...`).
+    """
+    try:
+        yield
+    except UsageError as error:
+        word = str(error).partition(" ")[0]
+        raise UsageError(f"{path}:{locate(text, (*table, *keys, word))}: {error}") from None
+
+
+def locate(text: str, keys: KeyPath) -> int:
+    """The number (from 1) of the line in valid TOML that first says `keys`, or as much of them as it says.
+
+    Works by reading ever shorter beginnings of the file: without the line sought, the keys are missing.
+    """
+    lines = text.split("\n")
+    keys = _said(tomllib.loads(text), keys)
+
+    def says(count: int) -> bool:
+        while True:  # a beginning that ends inside a value is not TOML: read on to the value's end
+            try:
+                return _said(tomllib.loads("\n".join(lines[:count])), keys) == keys
+            except tomllib.TOMLDecodeError:
+                count += 1
+
+    return max(1, bisect_left(range(len(lines)), True, key=says))
+
+
+def _said(value: Any, keys: KeyPath) -> list[str | int]:
+    """The part of `keys` that leads somewhere: pydantic puts names of union members between, which do not."""
+    said: list[str | int] = []
+    for key in keys:
+        with suppress(LookupError, TypeError):
+            value = value[key]
+            said.append(key)
+    return said
+
+
+def _keys(detail: ErrorDetails) -> KeyPath:
+    unknown = (detail["ctx"]["key"],) if detail["type"] == "about_key" else ()
+    return (*detail["loc"], *unknown)
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    *parents, key = detail["loc"] or ("the file",)
+    match detail["type"]:
+        case "about_key":
+            return detail["msg"]
+        case "missing":
+            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "")
+        case "literal_error":
+            word, choices = str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+            return f"unknown {key} `{word}`: {or_nearest(word, choices)}"
+    remedy = detail["msg"].replace("Input should", "it must")
+    return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: {remedy}"
+
+
+def _dotted(keys: KeyPath) -> str:
+    return (
+        "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".") or "the file"
+    )

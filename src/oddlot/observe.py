@@ -1,0 +1,306 @@
+"""The log of a run, and what it means: every figure is a function of the records."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.errors import CheckpointError
+from oddlot.core.plain import from_plain, to_plain
+
+FORMAT = 1
+SMOOTHING = 0.05
+"""weight of the newest update in the running training loss"""
+
+
+@dataclass(slots=True)
+class WorkerRow:
+    """What one worker is doing, as far as the log knows."""
+
+    state: str = "waiting"
+    """`working`, `waiting`, `leaving` or `lost`"""
+    since: float = 0.0
+    samples: int = 0
+    """computed by it and merged"""
+    price: float = 0.0
+
+
+@dataclass
+class Tally:
+    """The figures of a run, kept up to date record by record.
+
+    `size` is the number of samples of an epoch.
+    """
+
+    size: int = 1
+    seconds: float = 0.0
+    versions: int = 0
+    updates: int = 0
+    samples_merged: int = 0
+    samples_wasted: int = 0
+    """assigned, but lost, cancelled, dropped, refused or too late; with `finish`, also what was under way"""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    dollars: float = 0.0
+    workers_lost: int = 0
+    echoes: int = 0
+    refused: int = 0
+    training_loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """of the newest version that was evaluated"""
+    evaluated_version: int = -1
+    history: list[dict[str, float]] = field(default_factory=list)
+    """one row an evaluation: seconds, versions, epochs, dollars and the metrics"""
+    workers: dict[w.NodeId, WorkerRow] = field(default_factory=dict)
+    under_way: dict[w.TaskId, int] = field(default_factory=dict)
+    """samples of every task or update that is neither merged nor wasted"""
+    last_refusal: str = ""
+    dollars_per_second: float = 0.0
+
+    @property
+    def epochs(self) -> float:
+        """Samples merged, in passes over the data."""
+        return self.samples_merged / self.size
+
+    def __call__(self, record: w.Record) -> None:
+        """Take one more record into account."""
+        self.advance(record.now)
+        self._event(record)
+        for action in record.actions:
+            self._action(action, record.now)
+
+    def advance(self, now: float) -> None:
+        """Time has passed, and cost its money."""
+        self.dollars += self.dollars_per_second * (now - self.seconds)
+        self.seconds = now
+
+    def summary(self) -> dict[str, Any]:
+        """The closing figures as plain data; None where something is not known."""
+        return {
+            "accuracy": self.metrics.get("accuracy"),
+            "loss": self.value("loss"),
+            "metrics": self.metrics,
+            "seconds": self.seconds,
+            "epochs": self.epochs,
+            "versions": self.versions,
+            "updates": self.updates,
+            "samples_merged": self.samples_merged,
+            "samples_wasted": self.samples_wasted,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "dollars": self.dollars,
+            "workers_lost": self.workers_lost,
+        }
+
+    def finish(self) -> None:
+        """The run is over: what was under way is wasted."""
+        self.samples_wasted += sum(self.under_way.values())
+        self.under_way.clear()
+
+    def value(self, name: str) -> float | None:
+        """A figure by the name that goals use, or a metric; None while it is not known."""
+        if name == "loss":
+            return self.metrics.get("loss", self.training_loss)
+        if name in GOAL_FIGURES:
+            return float(getattr(self, GOAL_FIGURES[name]))
+        return self.metrics.get(name)
+
+    def _event(self, record: w.Record) -> None:
+        match record.event:
+            case w.Joined(node, price):
+                self.workers[node] = WorkerRow(since=record.now, price=price)
+                self.dollars_per_second += price / 3600
+            case w.Leaving(node):
+                self._state(node, "leaving", record.now)
+            case w.Lost(node):
+                self._lost(node, record.now)
+            case w.Arrived(facts):
+                self._arrived(facts, record.remark == ECHO, record.now)
+            case w.Cancelled(task, node):
+                self._wasted(task)
+                self._state(node, "waiting", record.now)
+            case w.Refused(task, reason):
+                self.refused += 1
+                self.last_refusal = reason
+                self._wasted(task)
+                self._state(task.rpartition(":")[0], "waiting", record.now)
+            case w.Evaluated(version, metrics):
+                self._evaluated(version, metrics)
+            case w.Resumed():
+                for node in list(self.workers):
+                    self._lost(node, record.now)
+
+    def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
+        self.bytes_up += facts.bytes_up
+        self.bytes_down += facts.bytes_down
+        self._state(facts.sender, "waiting", now)
+        if echo:
+            self.echoes += 1
+            self._wasted(facts.id)
+            return
+        self.updates += 1
+        self.under_way[facts.id] = facts.samples
+        if facts.loss is not None:
+            before = facts.loss if self.training_loss is None else self.training_loss
+            self.training_loss = before + SMOOTHING * (facts.loss - before)
+
+    def _action(self, action: w.Action, now: float) -> None:
+        match action:
+            case w.Start(task):
+                self.under_way[task.id] = w.samples_in(task.spans)
+                self._state(task.node, "working", now)
+            case w.Step(shares) | w.Blend(shares):
+                self.versions += 1
+                for update in shares:
+                    samples = self.under_way.pop(update)
+                    self.samples_merged += samples
+                    if row := self.workers.get(update.rpartition(":")[0]):
+                        row.samples += samples
+            case w.Drop(update) | w.Abort(update):
+                self._wasted(update)
+
+    def _evaluated(self, version: int, metrics: Any) -> None:
+        if version > self.evaluated_version:
+            self.metrics, self.evaluated_version = dict(metrics), version
+        figures = {
+            "seconds": self.seconds,
+            "versions": float(version),
+            "epochs": self.epochs,
+            "dollars": self.dollars,
+        }
+        self.history.append(figures | dict(metrics))
+
+    def _lost(self, node: w.NodeId, now: float) -> None:
+        row = self.workers.get(node)
+        if row is None or row.state == "lost":
+            return
+        self.workers_lost += 1
+        self.dollars_per_second -= row.price / 3600
+        row.state, row.since = "lost", now
+
+    def _state(self, node: w.NodeId, state: str, now: float) -> None:
+        row = self.workers.get(node)
+        if row is not None and row.state != "lost":
+            row.state, row.since = state, now
+
+    def _wasted(self, task: w.TaskId) -> None:
+        self.samples_wasted += self.under_way.pop(task, 0)
+
+
+GOAL_FIGURES = {
+    "seconds": "seconds",
+    "versions": "versions",
+    "epochs": "epochs",
+    "samples": "samples_merged",
+    "dollars": "dollars",
+}
+"""What an `until` may speak of beside `loss` and the job's metrics."""
+
+
+# --- the log in a file -------------------------------------------------------------------------
+
+
+class Log:
+    """Writes records as JSON lines, the first line telling how to rebuild the conductor.
+
+    Opened on an existing file it goes on behind the last whole line. Lines reach the file at least once a second of
+    the run's time.
+    """
+
+    def __init__(self, path: Path, conductor: Conductor) -> None:
+        self.records = 0
+        self._flushed = 0.0
+        if path.exists():
+            whole = _whole_lines(path)
+            self.records = max(0, whole.count(b"\n") - 1)
+            with path.open("r+b") as file:
+                file.truncate(len(whole))
+        self._file = path.open("a", encoding="utf-8")
+        if self._file.tell() == 0:
+            start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
+            self._write({"is": "Header", "format": FORMAT, "conductor": start})
+
+    def __call__(self, record: w.Record) -> None:
+        """Append one record."""
+        self._write(to_plain(record))
+        self.records += 1
+        if record.now - self._flushed >= 1.0:
+            self._flushed = record.now
+            self._file.flush()
+
+    def flush(self) -> None:
+        """Bring every line to the file."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+
+    def _write(self, plain: dict[str, Any]) -> None:
+        self._file.write(json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def read_log(path: Path) -> Iterator[w.Record]:
+    """The records of a log, in order; an unfinished last line is left out.
+
+    Raises CheckpointError naming the line that is damaged.
+    """
+    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
+        try:
+            plain = json.loads(line)
+            if plain["is"] == "Record":
+                yield from_plain(w.Record, plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path}:{number} is damaged ({error}): restore the file from a copy"
+            ) from None
+
+
+def surviving(records: Iterable[w.Record], until: int | None = None) -> tuple[list[w.Record], int]:
+    """The history that holds: what came after a checkpoint that was resumed from is left out.
+
+    Also returns how many samples had been given out in what is left out. With `until`, the run is about to be resumed
+    from the checkpoint that was made after so many records.
+    """
+    kept: list[tuple[int, w.Record]] = []
+    lost = 0
+
+    def cut(at: int) -> None:
+        nonlocal kept, lost
+        lost += _samples_started(old for index, old in kept if index >= at)
+        kept = [(index, old) for index, old in kept if index < at]
+
+    for number, record in enumerate(records):
+        if isinstance(record.event, w.Resumed):
+            cut(record.event.after_record)
+        kept.append((number, record))
+    if until is not None:
+        cut(until)
+    return [record for _, record in kept], lost
+
+
+def tally_of(records: Sequence[w.Record], size: int) -> Tally:
+    """The figures of a whole log."""
+    kept, lost = surviving(records)
+    tally = Tally(size)
+    for record in kept:
+        tally(record)
+    tally.samples_wasted += lost
+    return tally
+
+
+def _samples_started(records: Iterable[w.Record]) -> int:
+    return sum(
+        w.samples_in(action.task.spans)
+        for record in records
+        for action in record.actions
+        if isinstance(action, w.Start)
+    )
+
+
+def _whole_lines(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1]

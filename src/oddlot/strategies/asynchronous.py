@@ -1,0 +1,41 @@
+"""Asynchronous SGD: nobody waits for anybody."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from oddlot.core.strategy import View, assign, assign_all, assign_idle
+from oddlot.core.words import Arrived, Command, Drop, Event, Step
+
+
+@dataclass
+class Asynchronous:
+    """Step along every gradient as it arrives, and send its worker on with the new weights.
+
+    A gradient that is s versions late counts (1 + s) ** -damping: 0 trusts all alike, 1 is close to the 1/s rule
+    of the paper. One later than `max_staleness` is thrown away, and its samples are computed again. The share is
+    in proportion to the samples, so a partial task moves the model less.
+
+    Paper: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equations 4 and 6.
+    """
+
+    samples: int | None = None
+    """per task; None: the job's batch"""
+    damping: float = 0.0
+    max_staleness: int | None = None
+    paper: ClassVar[str] = "Zhang et al. 2016, arXiv 1511.05950"
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Merge what arrives and keep everybody busy."""
+        samples = self.samples or view.batch
+        match event:
+            case Arrived(update):
+                staleness = view.staleness(update)
+                if self.max_staleness is not None and staleness > self.max_staleness:
+                    yield Drop(update.id)
+                    yield from assign_all(view, samples)
+                else:
+                    yield Step({update.id: update.samples / samples * (1 + staleness) ** -self.damping})
+                    yield from assign(view, update.sender, samples)
+            case _:
+                yield from assign_idle(view, samples)

@@ -1,0 +1,47 @@
+"""Straggler-tolerant rounds: wait for the first k results and move on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
+from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
+
+
+@dataclass
+class FastestK:
+    """Step along the mean of the first k results of each round; the other tasks are cancelled.
+
+    Cancelled samples go back and are leased again first, so nothing of an epoch is skipped. A round closes with
+    fewer than k results when fewer workers are left.
+
+    Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers"
+    (ICASSP 2020), section 2, with k fixed.
+    """
+
+    k: int = 2
+    samples: int | None = None
+    """per task; None: the job's batch"""
+    round: dict[UpdateId, int] = field(default_factory=dict)
+    """state: the samples of every update of this round"""
+    paper: ClassVar[str] = "Kas Hanna et al. 2020, ICASSP, fastest-k"
+
+    @property
+    def least_workers(self) -> int:
+        """Fewer workers than k make no sense."""
+        return self.k
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Collect a round; close it at the k-th result."""
+        samples = self.samples or view.batch
+        if isinstance(event, Arrived):
+            self.round[event.update.id] = event.update.samples
+        if not self.round:
+            yield from assign_idle(view, samples)
+        elif len(self.round) >= min(self.k, len(view.nodes)) or not view.tasks:
+            yield Step(shares_by_samples(self.round))
+            self.round.clear()
+            yield from (Cancel(task) for task in view.tasks)
+            yield from assign_all(view, samples)
+        elif isinstance(event, Joined | Cancelled):
+            yield from assign(view, event.node, samples)

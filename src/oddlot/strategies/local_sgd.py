@@ -1,0 +1,46 @@
+"""Local SGD: many steps at home between two meetings."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from oddlot.core.rules import SGD
+from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
+
+
+@dataclass
+class LocalSGD:
+    """Everybody takes `steps` steps with the job's local optimizer; the model moves by the server rule along the
+    mean of start - end.
+
+    With the default server rule (lr 1) the model becomes the average of the workers' models. Momentum and
+    Nesterov at the server, with more local steps, give DiLoCo. Changes are weighted by their samples.
+
+    Papers: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019), algorithm 1; Reddi et al.,
+    "Adaptive Federated Optimization" (ICLR 2021), algorithm 1, for the server rule.
+    """
+
+    steps: int = 8
+    """local steps of one job's batch each"""
+    server: SGD = field(default_factory=lambda: SGD(lr=1.0))
+    round: dict[UpdateId, int] = field(default_factory=dict)
+    """state: the samples of every update of this round"""
+    paper: ClassVar[str] = "Stich 2019, arXiv 1805.09767"
+
+    @property
+    def rule(self) -> SGD:
+        """Used at the hub in place of the job's optimizer, which works in the local steps."""
+        return self.server
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Collect a round; close it when nobody works any more."""
+        samples = self.steps * view.batch
+        if isinstance(event, Arrived):
+            self.round[event.update.id] = event.update.samples
+        if not self.round:
+            yield from assign_idle(view, samples, "delta")
+        elif not view.tasks:
+            yield Step(shares_by_samples(self.round))
+            self.round.clear()
+            yield from assign_all(view, samples, "delta")

@@ -1,0 +1,37 @@
+"""Lock-step data parallelism, as a baseline that survives the loss of anybody."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
+
+
+@dataclass
+class Synchronous:
+    """One step per round, along the mean gradient of everybody's samples.
+
+    A round closes when no task is open: whoever was lost, cancelled or too late in between is not waited for.
+    Gradients are weighted by their samples, so the step is that of one large batch.
+
+    Paper: Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3 without backup workers.
+    """
+
+    samples: int | None = None
+    """per task; None: the job's batch"""
+    round: dict[UpdateId, int] = field(default_factory=dict)
+    """state: the samples of every update of this round"""
+    paper: ClassVar[str] = "Chen et al. 2016, arXiv 1604.00981"
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Collect a round; close it when nobody works any more."""
+        samples = self.samples or view.batch
+        if isinstance(event, Arrived):
+            self.round[event.update.id] = event.update.samples
+        if not self.round:
+            yield from assign_idle(view, samples)
+        elif not view.tasks:
+            yield Step(shares_by_samples(self.round))
+            self.round.clear()
+            yield from assign_all(view, samples)

@@ -1,0 +1,116 @@
+"""IDX files, the format of the MNIST database: big-endian arrays behind a small header, often gzipped.
+
+Two zero bytes, one for the dtype, one for the number of dimensions, four for each dimension, then the data.
+"""
+
+import gzip
+import os
+import zlib
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.core.errors import UsageError
+
+DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+MOST_DIMENSIONS = 64  # numpy's limit; the format could say 255
+CHUNK = 1 << 20
+
+
+class Readable(Protocol):
+    """A file open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array in an IDX file (gzipped if its name ends in .gz), writable and in this machine's byte order.
+
+    UsageError names the file and its fault; no more memory is taken than the file's data fill.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            return _read(stream)
+    except UsageError as error:
+        raise UsageError(f"{path} is not a whole IDX file: {error}. Get the file again") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path} is not a whole gzip file: {error}. Get the file again") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def find_idx(
+    dataset: str, names: Sequence[str], source: str, data_dir: str | Path | None = None
+) -> list[Path]:
+    """Where the files of a dataset lie, all in one folder, each as it is named or with .gz.
+
+    Looked for in `data_dir`, then where ODDLOT_DATA points, first in a subfolder called like the dataset.
+    UsageError says what is missing, where it was looked for and how to get it (from `source`).
+    """
+    roots = [Path(root) for root in (data_dir, os.environ.get("ODDLOT_DATA")) if root]
+    folders = [folder for root in roots for folder in (root / dataset, root)]
+    best: list[Path] = []
+    for folder in folders:
+        here = [folder / (name + end) for name in names for end in ("", ".gz")]
+        found = {path.name.removesuffix(".gz"): path for path in here if path.is_file()}
+        if len(found) == len(names):
+            return [found[name] for name in names]
+        best = max(best, list(found.values()), key=len)
+    raise UsageError(_how_to_get(dataset, names, source, folders, best))
+
+
+def _how_to_get(
+    dataset: str, names: Sequence[str], source: str, folders: Sequence[Path], best: Sequence[Path]
+) -> str:
+    there = {path.name.removesuffix(".gz") for path in best}
+    missing = ", ".join(f"{name}[.gz]" for name in names if name not in there)
+    beside = f" (the others are in {best[0].parent})" if best else ""
+    looked = f"Looked in {', '.join(map(str, folders))}" if folders else "No folder was named to look in"
+    return (
+        f"{dataset} needs files that are not here: {missing}{beside}. {looked}. "
+        f"They come from {source}: put them into one folder and name it as data_dir or in $ODDLOT_DATA"
+    )
+
+
+def _read(stream: Readable) -> NDArray[Any]:
+    head = _read_up_to(stream, 4)
+    if len(head) < 4 or head[:2] != b"\0\0":
+        raise UsageError(f"it begins with the bytes {head.hex(' ') or '(none)'}, not with 00 00 and two more")
+    if head[2] not in DTYPES:
+        known = ", ".join(f"{code:#04x}" for code in DTYPES)
+        raise UsageError(f"its dtype code is {head[2]:#04x}, which is none of {known}")
+    if not 1 <= head[3] <= MOST_DIMENSIONS:
+        raise UsageError(f"it claims {head[3]} dimensions, not 1 to {MOST_DIMENSIONS}")
+    sizes = _read_up_to(stream, 4 * head[3])
+    if len(sizes) < 4 * head[3]:
+        raise UsageError("it ends within its header")
+    shape = [int(size) for size in np.frombuffer(sizes, ">u4")]
+    dtype = np.dtype(DTYPES[head[2]])
+    return _read_array(stream, shape, dtype)
+
+
+def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = prod(shape) * dtype.itemsize
+    data = _read_up_to(stream, size + 1)
+    if len(data) < size:
+        raise UsageError(
+            f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
+        )
+    if len(data) > size:
+        raise UsageError(f"bytes follow after the {size} that its header claims, shape {shape}")
+    try:
+        return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    except ValueError as error:  # one dimension is 0 and the others are beyond what numpy can count
+        raise UsageError(f"shape {shape} is impossible: {error}") from None
+
+
+def _read_up_to(stream: Readable, size: int) -> bytearray:
+    """In pieces, since a hostile header may claim more than there is memory for."""
+    data = bytearray()
+    while piece := stream.read(min(CHUNK, size - len(data))):
+        data += piece
+    return data

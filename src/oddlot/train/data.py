@@ -1,0 +1,94 @@
+"""From positions in a seeded order to batches of samples."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from oddlot.core.errors import UsageError
+from oddlot.core.words import Span
+
+Indices = NDArray[np.int64]
+
+
+class Batches:
+    """Samples of a dataset, or rows of a tuple of arrays, by index.
+
+    Arrays and tensors of equal length give batches (rows of each, ...) without touching single samples.
+    """
+
+    def __init__(
+        self, data: Any, collate: Callable[[list[Any]], Any] | None = None, name: str = "data"
+    ) -> None:
+        self.data = data
+        self.collate = collate or default_collate
+        self.arrays: tuple[Tensor, ...] | None = None
+        if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
+            self.arrays = tuple(part if isinstance(part, Tensor) else torch.from_numpy(part) for part in data)
+            lengths = [len(part) for part in self.arrays]
+            if len(set(lengths)) > 1:
+                raise UsageError(f"the arrays of {name} have different lengths: {lengths}")
+        elif not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise UsageError(
+                f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "
+                f"not {type(data).__name__}"
+            )
+        if len(self) == 0:
+            raise UsageError(f"{name} is empty: there is nothing to train or measure on")
+
+    def __len__(self) -> int:
+        return len(self.arrays[0] if self.arrays else self.data)
+
+    def fetch(self, indices: Indices) -> Any:
+        """The batch of these samples."""
+        if self.arrays is not None:
+            rows = torch.from_numpy(indices)
+            return tuple(part.index_select(0, rows) for part in self.arrays)
+        if hasattr(self.data, "__getitems__"):
+            return self.collate(self.data.__getitems__(indices.tolist()))
+        return self.collate([self.data[index] for index in indices.tolist()])
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, np.ndarray | Tensor) and part.ndim > 0
+
+
+@lru_cache(maxsize=4)
+def order(seed: int, epoch: int, size: int, shards: int = 1) -> Indices:
+    """Which sample stands at each position of an epoch: int64 [size], the same on every machine.
+
+    With shards, every epoch has the same samples in a shard's range of positions, in another order.
+    """
+    if shards == 1:
+        return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
+    fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
+    mixer = np.random.Generator(np.random.PCG64([seed, epoch]))
+    cuts = [size * shard // shards for shard in range(shards + 1)]
+    return np.concatenate([mixer.permutation(fixed[a:b]) for a, b in pairwise(cuts)])
+
+
+def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: int = 1) -> list[Indices]:
+    """The samples of the spans in batches of `batch`, the last one smaller."""
+    parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
+    indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(indices) <= batch:
+        return [indices]
+    return [indices[at : at + batch] for at in range(0, len(indices), batch)]
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The batch with every tensor in it on the device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: move(part, device) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [move(part, device) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch

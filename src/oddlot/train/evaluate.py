@@ -1,0 +1,71 @@
+"""The loss and metrics of a version, on the evaluation set."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from oddlot.core.errors import JobError
+from oddlot.train.data import Batches, move
+from oddlot.train.job import Job
+from oddlot.train.layout import FlatBuffer
+from oddlot.train.learner import Learner
+
+ROWS = 1024
+"""samples an evaluation batch"""
+
+
+def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
+    """The mean loss and the metrics of these weights, the model in evaluation mode.
+
+    A plain metric is called once, with all outputs and targets on the CPU; one with `update` sees every batch.
+    """
+    data = Batches(job.evaluation, job.collate, "the evaluation set")
+    learner.holds = None
+    learner.weights.copy_(weights)
+    learner.model.eval()
+    streaming: dict[str, Any] = {
+        name: metric for name, metric in job.metrics.items() if hasattr(metric, "update")
+    }
+    for metric in streaming.values():
+        metric.reset()
+    loss_sum, seen = 0.0, []
+    with torch.no_grad():
+        for at in range(0, len(data), ROWS):
+            indices = np.arange(at, min(at + ROWS, len(data)))
+            loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
+            loss_sum += loss * len(indices)
+            for metric in streaming.values():
+                metric.update(outputs, targets)
+            if len(streaming) < len(job.metrics):
+                seen.append(move((outputs, targets), torch.device("cpu")))
+    return {"loss": loss_sum / len(data)} | _compute(job.metrics, streaming, seen)
+
+
+def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
+    if job.training_step is not None:
+        loss = job.batch_loss(learner.model, batch).item()
+        return (loss, *job.outputs(learner.model, batch)) if job.metrics else (loss, None, None)
+    outputs, targets = job.outputs(learner.model, batch)
+    assert job.loss is not None
+    return job.loss(outputs, targets).item(), outputs, targets
+
+
+def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:
+    values = {name: float(metric.compute()) for name, metric in streaming.items()}
+    if len(streaming) < len(metrics):
+        outputs, targets = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        values |= {
+            name: _number(name, metric(outputs, targets))
+            for name, metric in metrics.items()
+            if name not in values
+        }
+    return {name: values[name] for name in metrics}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise JobError(f"metric {name!r} must return one number, not {type(value).__name__}") from None

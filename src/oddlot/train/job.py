@@ -1,0 +1,94 @@
+"""What is to be trained: a model, data, a loss, and how to take a step."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.errors import JobError, UsageError
+from oddlot.core.rules import SGD, Rule
+
+Metric = Callable[..., Any]
+"""`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
+
+
+@dataclass
+class Job:
+    """Everything about a training that does not depend on where or by which strategy it runs.
+
+    `model` makes the module; it is called once at the hub, for the initial weights, and once on every worker.
+    `data` and `evaluation` are map-style datasets, or tuples of arrays or tensors of equal length. A batch is what
+    `collate` makes of a list of samples (for arrays: a tuple of tensors), moved to `device`.
+
+    The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`; it must be a
+    scalar, the mean over the batch. `optimizer` turns merged directions into steps at the hub; a worker's local steps
+    (LocalSGD) use `local_optimizer(parameters)`, or the same rule as the hub's.
+    """
+
+    model: Callable[[], nn.Module]
+    data: Any
+    loss: Callable[[Any, Any], Tensor] | None = None
+    training_step: Callable[[nn.Module, Any], Tensor] | None = None
+    evaluation: Any = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
+    """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
+    optimizer: Rule = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
+    local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
+    batch: int = 32
+    """samples per minibatch"""
+    collate: Callable[[list[Any]], Any] | None = None
+    device: str = "auto"
+    """`auto` (cuda, else mps, else cpu) or a torch device"""
+    until: str = ""
+    """when a run of this job ends unless told otherwise, such as "accuracy>=0.98 or epochs>=20" """
+    name: str = "job"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module) or not callable(self.model):
+            raise UsageError(
+                "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
+            )
+        if self.loss is None and self.training_step is None:
+            raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
+        if self.batch < 1:
+            raise UsageError(f"Job(batch={self.batch}): a batch has at least one sample")
+
+    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The mean loss of a batch, as a scalar tensor with its graph."""
+        if self.training_step is not None:
+            loss: Any = self.training_step(model, batch)
+        else:
+            assert self.loss is not None
+            loss = self.loss(*self.outputs(model, batch))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise JobError(f"the loss of a batch must be a scalar tensor, not {shape}: take its mean")
+        return loss
+
+    def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
+        """What the model says about a batch, and what it should have said."""
+        if self.predict is not None:
+            return self.predict(model, batch)
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise JobError(
+                f"a batch must be (inputs, targets), not {type(batch).__name__}: give the Job a training_step, and "
+                "predict(model, batch) -> (outputs, targets) for metrics"
+            )
+        return model(batch[0]), batch[1]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The share of rows whose largest output is the target class: outputs [n, classes], targets [n]."""
+    return (outputs.argmax(dim=1) == targets).sum().item() / len(targets)
+
+
+def choose_device(wish: str, worker: int = 0) -> torch.device:
+    """The device that `wish` means for this worker; with several GPUs worker i takes number i modulo their number."""
+    if wish != "auto":
+        return torch.device(wish)
+    if torch.cuda.is_available():
+        return torch.device("cuda", worker % torch.cuda.device_count())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

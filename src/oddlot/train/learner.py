@@ -1,0 +1,185 @@
+"""What a worker does with a task: a gradient, or local steps."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.errors import JobError
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.core.words import Task
+from oddlot.train.chance import seed_all
+from oddlot.train.data import Batches, Indices, minibatches, move
+from oddlot.train.job import Job
+from oddlot.train.layout import FlatBuffer, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What came of a task: the prefix of its samples that was computed, and their mean loss."""
+
+    samples: int
+    loss: float | None
+    load_seconds: float
+    compute_seconds: float
+
+
+class Learner:
+    """Computes tasks on one model. A task is a pure function of (weights, task, seed), on whichever worker.
+
+    `constants` are the hub's values of what no block holds (`Layout.constants`). `shards` is the ledger's. `clock`
+    tells seconds, for the times in the facts.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        layout: Layout,
+        constants: Mapping[str, Tensor],
+        seed: int = 0,
+        shards: int = 1,
+        device: torch.device | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
+        self.device = device or torch.device("cpu")
+        self.batches = Batches(job.data, job.collate)
+        self.model = job.model().to(self.device)
+        copy_constants(self.model, constants)
+        self.weights = FlatBuffer.empty(layout, self.device)
+        layout.bind(self.model, self.weights)
+        self.names = [name for name, _ in layout.trainable(self.model)]
+        self.parameters: list[Tensor] = [parameter for _, parameter in layout.trainable(self.model)]
+        self.targets: dict[int, list[Tensor]] = {}
+        self.holds: int | None = None
+
+    def load(self, version: int, weights: FlatBuffer) -> int:
+        """Copy these weights into the model unless it has them; returns the bytes copied."""
+        if self.holds == version:
+            return 0
+        self.weights.copy_(weights)
+        self.holds = version
+        return weights.layout.bytes
+
+    def step(
+        self, weights: FlatBuffer, task: Task, out: FlatBuffer, stop: Callable[[], bool] = lambda: False
+    ) -> Work | None:
+        """Compute the task from `weights`, which are loaded, into `out`, which is written whole.
+
+        `stop()` is asked before each minibatch; what was computed until then is returned, None if that is nothing.
+        """
+        seed_all(seed_of(self.seed, task))
+        self.model.train()
+        if task.kind != "gradient" or weights.layout.has_buffers:
+            self.holds = None  # from here on the model moves
+        work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
+        if work is None:
+            return None
+        self._check_parameters()
+        match task.kind:
+            case "gradient":
+                self._write_gradient(out)
+            case "delta":
+                out.subtract_trainable_(weights, self.weights)
+            case "weights":
+                out.copy_trainable_(self.weights)
+        out.write_buffers_(weights, self.weights)
+        return work
+
+    def _gradient(self, task: Task, stop: Callable[[], bool]) -> Work | None:
+        """Leave the mean gradient over the task's samples in the parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        batches = self._split(task)
+        several = len(batches) > 1  # they add up, each with the weight of its samples
+        work = self._minibatches(batches, stop, lambda loss, n: _backward(loss * n if several else loss))
+        if work is not None and several:
+            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], float(work.samples))
+        return work
+
+    def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
+        """Train on the task's samples, a step a minibatch, with a fresh optimizer."""
+        make = self.job.local_optimizer or (
+            lambda parameters: torch_optimizer(self.job.optimizer, parameters)
+        )
+        optimizer = make(self.parameters)
+
+        def step(loss: Tensor, _: int) -> None:
+            optimizer.zero_grad()
+            _backward(loss)
+            optimizer.step()
+
+        return self._minibatches(self._split(task), stop, step)
+
+    def _split(self, task: Task) -> list[Indices]:
+        return minibatches(task.spans, self.job.batch, self.seed, len(self.batches), self.shards)
+
+    def _minibatches(
+        self, batches: list[Indices], stop: Callable[[], bool], learn: Callable[[Tensor, int], None]
+    ) -> Work | None:
+        done, loss_sum, loading, began = 0, 0.0, 0.0, self.clock()
+        for indices in batches:
+            if stop():
+                break
+            before = self.clock()
+            batch = move(self.batches.fetch(indices), self.device)
+            loading += self.clock() - before
+            loss = self.job.batch_loss(self.model, batch)
+            learn(loss, len(indices))
+            done += len(indices)
+            loss_sum += loss.item() * len(indices)
+        if not done:
+            return None
+        mean = loss_sum / done
+        return Work(done, mean if isfinite(mean) else None, loading, self.clock() - began - loading)
+
+    def _write_gradient(self, out: FlatBuffer) -> None:
+        targets = self.targets.get(id(out))
+        if targets is None:
+            targets = self.targets[id(out)] = [out.view(name) for name in self.names]
+        gradients = [parameter.grad for parameter in self.parameters]
+        if any(gradient is None or gradient.is_sparse for gradient in gradients):
+            for target, gradient in zip(targets, gradients, strict=True):
+                target.copy_(gradient.to_dense()) if gradient is not None else target.zero_()
+        else:
+            torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]
+
+    def _check_parameters(self) -> None:
+        """A parameter that was replaced while training would silently stop learning."""
+        now = dict(self.weights.layout.trainable(self.model))
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if now.get(name) is not parameter or parameter.shape != self.weights.layout.places[name].shape:
+                raise JobError(
+                    f"parameter {name} was replaced or changed its shape while training: change it in place"
+                )
+
+
+def _backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
+    """Give the model these values of its frozen parameters and of the buffers that no block holds."""
+    known = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, value in constants.items():
+        known[name].data.copy_(value)
+
+
+def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's optimizer for a rule."""
+    match rule:
+        case SGD(lr, momentum, nesterov, weight_decay):
+            return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=weight_decay)
+        case Adam(lr, betas, eps, weight_decay):
+            return torch.optim.Adam(parameters, lr, betas, eps, weight_decay)
+        case AdamW(lr, betas, eps, weight_decay):
+            return torch.optim.AdamW(parameters, lr, betas, eps, weight_decay)
+
+
+def seed_of(seed: int, task: Task) -> int:
+    """One number for (seed, epoch, span), so that any node computes the same dropout and augmentation."""
+    text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

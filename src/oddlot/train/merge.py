@@ -1,0 +1,147 @@
+"""The two merges, each a single pass over memory: a step along directions, a move towards points."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from oddlot.train.kernels import chunks, mixer
+from oddlot.train.layout import FlatBuffer, Role
+from oddlot.train.rules import Directions, Numerics
+
+Updates = Sequence[tuple[FlatBuffer, float]]
+"""Update blocks with their shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a measured merge moved the trainable parameters.
+
+    `norm` is the Euclidean length of the change; `inner` the inner product of the merged direction with
+    that of the merge before, None unless that one was measured too (Pflug, 1990).
+    """
+
+    norm: float
+    inner: float | None
+
+
+@dataclass(slots=True)
+class Meter:
+    """Watches one merge chunk by chunk. `directions` holds the direction before, then this one's."""
+
+    directions: dict[int, Tensor] = field(default_factory=dict)
+    known: bool = False
+    _square: float = 0.0
+    _inner: float = 0.0
+
+    @classmethod
+    def after(cls, before: "Meter | None", weights: FlatBuffer) -> "Meter":
+        """A meter for the merge that follows the one that `before` watched."""
+        if before is not None:
+            return cls(before.directions, known=True)
+        return cls({index: weights.section(index).clone() for index in weights.layout.of_role("trainable")})
+
+    def watch(self, index: int, span: slice, direction: Tensor) -> None:
+        """A chunk of section `index` is merged along `direction`."""
+        before = self.directions[index][span]
+        if self.known:
+            self._inner += (before.float() * direction.float()).sum().item()
+        before.copy_(direction)
+
+    def moved(self, old: Tensor, new: Tensor) -> None:
+        """A chunk of the weights went from `old` to `new`."""
+        self._square += torch.linalg.vector_norm((new - old).float()).item() ** 2
+
+    @property
+    def change(self) -> Change:
+        """What was seen."""
+        return Change(sqrt(self._square), self._inner if self.known else None)
+
+
+def step(
+    rule: Numerics, weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None
+) -> None:
+    """Write one step of the rule along the sum of share x update into `out`, which may be `weights`."""
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        mix, scratch = mixer(source), _scratch(source)
+        summed = meter is not None or not rule.linear or scratch.dtype != source.dtype
+        for span in chunks(source.numel(), source.device):
+            old = source[span].clone() if meter else source[span]
+            direction: Directions = ([stream[span] for stream in streams], shares)
+            if summed:
+                mix(scratch[: old.numel()], 0.0, *direction)
+                direction = ([scratch[: old.numel()].to(source.dtype)], [1.0])
+            if meter:
+                meter.watch(index, span, direction[0][0])
+            rule.apply(index, span, direction=direction, source=source[span], target=target[span])
+            if meter:
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out)
+
+
+def blend(weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None) -> None:
+    """Write (1 - sum of shares) weights + sum of share x update into `out`, which may be `weights`."""
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        for span, old in _towards(source, target, streams, shares, 1 - sum(shares), meter is not None):
+            if meter:
+                meter.watch(index, span, old - target[span])
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out)
+
+
+def _sections(
+    role: Role, weights: FlatBuffer, updates: Updates, out: FlatBuffer
+) -> Iterator[tuple[int, Tensor, Tensor, list[Tensor]]]:
+    for index in weights.layout.of_role(role):
+        yield index, weights.section(index), out.section(index), [flat.section(index) for flat, _ in updates]
+
+
+def _scratch(section: Tensor) -> Tensor:
+    """Room for a chunk's sums: halves are summed in float32."""
+    first = next(chunks(section.numel(), section.device), slice(0, 0))
+    wide = torch.promote_types(section.dtype, torch.float32)
+    return torch.empty(first.stop, dtype=wide, device=section.device)
+
+
+def _towards(
+    source: Tensor,
+    target: Tensor,
+    streams: Sequence[Tensor],
+    shares: Sequence[float],
+    keep: float,
+    remember: bool = False,
+) -> Iterator[tuple[slice, Tensor]]:
+    """Target <- keep x source + sum of share x stream, chunk by chunk; with what the source was, if remembered."""
+    mix, scratch = mixer(source), _scratch(source)
+    for span in chunks(source.numel(), source.device):
+        old = source[span].clone() if remember else source[span]
+        parts = [stream[span] for stream in streams]
+        if scratch.dtype != source.dtype:
+            mixed = scratch[: old.numel()].copy_(old)
+            mix(mixed, keep, parts, shares)
+            target[span].copy_(mixed)
+        else:
+            if target.data_ptr() != source.data_ptr():
+                target[span].copy_(old)
+            mix(target[span], keep, parts, shares)
+        yield span, old
+
+
+def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> None:
+    """Floats go min(1, sum of shares) of the way to the updates' mean; integers add their mean increment."""
+    total = sum(share for _, share in updates)
+    way = min(1.0, total)
+    means = [share / total if total else 0.0 for _, share in updates]
+    for _, source, target, streams in _sections("buffer", weights, updates, out):
+        if source.is_floating_point():
+            for _ in _towards(source, target, streams, [way * mean for mean in means], 1 - way):
+                pass
+        else:
+            mean = sum(
+                (stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0
+            )
+            torch.add(source, torch.as_tensor(mean).round().to(source), out=target)

@@ -1,0 +1,106 @@
+"""The arithmetic of the rules: how a direction and what a rule remembers become a step, chunk by chunk."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import CheckpointError
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.train.kernels import mixer
+
+Directions = tuple[Sequence[Tensor], Sequence[float]]
+"""A direction as the sum of share x tensor."""
+Place = tuple[int, slice]
+
+
+class Numerics:
+    """A rule's arithmetic and memory for some sections, equal to `torch.optim` within rounding.
+
+    One step is within two units in the last place of its terms; SGD multiplies out before it adds.
+
+    `state` names its tensors: `momentum/0` and so on, as long as the section and of its dtype. SGD without
+    momentum has none, with momentum it has one for each section, Adam has two.
+    """
+
+    @property
+    def linear(self) -> bool:
+        """Whether `apply` takes a direction of several tensors; else it takes their sum."""
+        return isinstance(self.rule, SGD)
+
+    def __init__(self, rule: Rule, sections: Mapping[int, Tensor]) -> None:
+        self.rule = rule
+        self.steps = 0
+        self.state = {
+            f"{name}/{index}": torch.zeros_like(section)
+            for name in _memories(rule)
+            for index, section in sections.items()
+        }
+        self._mixers = {index: mixer(section) for index, section in sections.items()}
+
+    def apply(
+        self, index: int, span: slice, *, direction: Directions, source: Tensor, target: Tensor
+    ) -> None:
+        """One step on a chunk of section `index`; `self.steps` counts it already.
+
+        All tensors are that chunk; target may be source. Adam takes a single tensor as direction and uses it up.
+        """
+        match self.rule:
+            case SGD():
+                self._sgd(self.rule, (index, span), direction, source, target)
+            case _:
+                self._adam(self.rule, (index, span), direction, source, target)
+
+    def load(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """Take over a saved memory. CheckpointError when it is not this rule's."""
+        if state.keys() != self.state.keys() or any(state[k].shape != v.shape for k, v in self.state.items()):
+            raise CheckpointError(
+                f"the checkpoint's optimizer memory is {sorted(state)}, {type(self.rule).__name__} needs "
+                f"{sorted(self.state)} of the model's size: use the optimizer that the run began with"
+            )
+        for name, tensor in self.state.items():
+            tensor.copy_(state[name])
+        self.steps = steps
+
+    def _sgd(self, rule: SGD, place: Place, direction: Directions, source: Tensor, target: Tensor) -> None:
+        """All is linear, so every update is read once, straight into the momentum or the weights."""
+        index, span = place
+        mix = self._mixers[index]
+        tensors, shares = list(direction[0]), list(direction[1])
+        decay = rule.lr * rule.weight_decay
+        if rule.momentum:
+            # PyTorch's first momentum is the first gradient, which is what a memory of zeros gives.
+            momentum = self.state[f"momentum/{index}"][span]
+            extra = ([source], [rule.weight_decay]) if rule.weight_decay else ([], [])
+            mix(momentum, rule.momentum, tensors + extra[0], shares + extra[1])
+            if rule.nesterov:
+                tensors, shares = [*tensors, momentum], [*shares, rule.momentum]
+            else:
+                tensors, shares, decay = [momentum], [1.0], 0.0
+        if target.data_ptr() != source.data_ptr():
+            target.copy_(source)
+        mix(target, 1 - decay, tensors, [-rule.lr * share for share in shares])
+
+    def _adam(
+        self, rule: Adam | AdamW, place: Place, direction: Directions, source: Tensor, target: Tensor
+    ) -> None:
+        index, span = place
+        ((gradient,), _) = direction
+        mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
+        beta1, beta2 = rule.betas
+        if isinstance(rule, AdamW):
+            torch.mul(source, 1 - rule.lr * rule.weight_decay, out=target)
+            source = target
+        elif rule.weight_decay:
+            gradient.add_(source, alpha=rule.weight_decay)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**self.steps)).add_(rule.eps)
+        torch.addcdiv(source, mean, root, value=-rule.lr / (1 - beta1**self.steps), out=target)
+
+
+def _memories(rule: Rule) -> Sequence[str]:
+    if isinstance(rule, SGD):
+        return ("momentum",) if rule.momentum else ()
+    return ("mean", "square")

@@ -1,0 +1,247 @@
+"""The model, the updates that wait for it, and the two ways in which they change it: step and blend."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Protocol, cast, get_args
+
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
+from oddlot.core.rules import Rule
+from oddlot.core.words import Facts, Kind, UpdateId
+from oddlot.train import merge
+from oddlot.train.kernels import is_finite
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.merge import Change, Meter
+from oddlot.train.rules import Numerics
+
+
+@dataclass(slots=True)
+class Payload:
+    """The tensors of an update and, once, the way to give their memory back."""
+
+    kind: Kind
+    flat: FlatBuffer
+    free: Callable[[], None] | None = None
+
+    def release(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        free, self.free = self.free, None
+        if free is not None:
+            free()
+
+
+class Blocks(Protocol):
+    """Where the store's blocks of memory come from and go to."""
+
+    def take(self) -> FlatBuffer:
+        """A block that nobody uses; its padding is zero, its numbers are anything."""
+
+    def give(self, block: FlatBuffer) -> None:
+        """The store needs the block no more."""
+
+
+class Pool:
+    """Blocks from `make`, used again and again."""
+
+    def __init__(self, make: Callable[[], FlatBuffer]) -> None:
+        self._make = make
+        self._spare: list[FlatBuffer] = []
+
+    def take(self) -> FlatBuffer:
+        return self._spare.pop() if self._spare else self._make()
+
+    def give(self, block: FlatBuffer) -> None:
+        self._spare.append(block)
+
+
+class Store:
+    """The weights of a run by version, the inbox, and the rule.
+
+    `initial` becomes the store's own: version `version`. A version that somebody has acquired is never
+    written again; the next one goes straight into a block from the pool. Otherwise the weights change in place.
+    """
+
+    def __init__(self, initial: FlatBuffer, rule: Rule, pool: Blocks | None = None, version: int = 0) -> None:
+        self.layout: Layout = initial.layout
+        self.weights = initial
+        self.version = version
+        self.inbox: dict[UpdateId, Payload] = {}
+        device = initial.memory.device
+        self._pool: Blocks = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
+        self._held: dict[int, FlatBuffer] = {}
+        self._holds: dict[int, int] = {}
+        trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
+        self._rule = Numerics(rule, trainable)
+        self._meter: Meter | None = None
+
+    def acquire(self, version: int) -> FlatBuffer:
+        """The weights of the current or a held version, unchanged until they are released as often."""
+        if version != self.version and version not in self._holds:
+            raise ProtocolError(
+                f"version {version} is gone: the model is at {self.version} and holds {sorted(self._holds)}; "
+                "keep a version before the merge that replaces it"
+            )
+        self._holds[version] = self._holds.get(version, 0) + 1
+        return self._held.setdefault(version, self.weights)
+
+    def release(self, version: int) -> None:
+        """Let go of what `acquire` gave; the last one gives an old version's memory back."""
+        if version not in self._holds:
+            raise ProtocolError(f"version {version} is released more often than it was acquired")
+        self._holds[version] -= 1
+        if not self._holds[version]:
+            del self._holds[version]
+            block = self._held.pop(version)
+            if block is not self.weights:
+                self._pool.give(block)
+
+    def keep(self, version: int) -> None:
+        """Hold a version for the strategy."""
+        self.acquire(version)
+
+    def forget(self, version: int) -> None:
+        """The strategy needs the version no more."""
+        self.release(version)
+
+    def receive(self, facts: Facts, payload: Payload) -> None:
+        """Put an update into the inbox. Refusal: wrong kind or layout, or numbers that are not finite.
+
+        A refused payload is freed.
+        """
+        if facts.id in self.inbox:
+            raise ProtocolError(f"update {facts.id} is in the inbox already: ids are never used again")
+        problem = self._problem(facts, payload)
+        if problem:
+            payload.release()
+            raise Refusal(f"update {facts.id} {problem}")
+        self.inbox[facts.id] = payload
+
+    def drop(self, update: UpdateId) -> None:
+        """Forget an update."""
+        self._known(update)
+        self.inbox.pop(update).release()
+
+    def step(self, shares: Mapping[UpdateId, float], measure: bool = False) -> Change | None:
+        """One step of the rule along the sum of share x direction, for gradients and deltas.
+
+        Buffers move by min(1, sum of shares) towards the updates' mean. A `Change` where measured.
+        """
+        updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
+        self._rule.steps += 1
+        out, meter = self._open(measure)
+        merge.step(self._rule, self.weights, updates, out, meter)
+        return self._close(shares, out, meter)
+
+    def blend(self, shares: Mapping[UpdateId, float], measure: bool = False) -> Change | None:
+        """Move towards points: W <- (1 - sum of shares) W + sum of share x point; buffers as in `step`."""
+        updates = self._updates(shares, ("weights",), "blend", "step along")
+        out, meter = self._open(measure)
+        merge.blend(self.weights, updates, out, meter)
+        return self._close(shares, out, meter)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back."""
+        state = {"version": torch.tensor(self.version), "rule_steps": torch.tensor(self._rule.steps)}
+        state |= {f"rule/{name}": tensor for name, tensor in self._rule.state.items()}
+        state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
+        for update, payload in self.inbox.items():
+            state |= {f"inbox/{payload.kind}/{update}/{name}": part for name, part in payload.flat.sections()}
+        return state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from saved tensors, on a store just made. CheckpointError: of another model or rule."""
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in state.items():
+            group, _, leaf = name.rpartition("/") if not name.startswith("rule/") else ("rule", "", name[5:])
+            groups.setdefault(group, {})[leaf] = tensor
+        counts = groups.pop("", {})
+        if counts.keys() != {"version", "rule_steps"} or "weights" not in groups:
+            raise CheckpointError(f"the checkpoint lacks weights or counts: it has {sorted(state)}")
+        self._rule.load(groups.pop("rule", {}), int(counts["rule_steps"]))
+        _copy_sections(groups.pop("weights"), self.weights, "weights")
+        for group, sections in groups.items():
+            self._load_update(group, sections)
+        self.version = int(counts["version"])
+
+    def _load_update(self, group: str, sections: Mapping[str, Tensor]) -> None:
+        word, _, rest = group.partition("/")
+        kind, _, update = rest.partition("/")
+        if word != "inbox" or kind not in get_args(Kind):
+            raise CheckpointError(
+                f"the checkpoint has tensors under {group!r}, which this version does not know"
+            )
+        block = self._pool.take()
+        _copy_sections(sections, block, f"update {update}")
+        self.inbox[update] = Payload(cast(Kind, kind), block, lambda: self._pool.give(block))
+
+    def _problem(self, facts: Facts, payload: Payload) -> str:
+        """What is wrong with an update, as the end of a sentence; empty when nothing is."""
+        flat = payload.flat
+        if payload.kind != facts.kind:
+            return f"was announced as {facts.kind} and came as {payload.kind}"
+        if flat.layout is not self.layout and flat.layout.fingerprint != self.layout.fingerprint:
+            return (
+                f"has {flat.layout.bytes} bytes in another layout than the model's {self.layout.bytes} bytes"
+            )
+        floats = [section for _, section in flat.sections() if section.is_floating_point()]
+        if all(is_finite(section) for section in floats):
+            return ""
+        bad = {name: int((~torch.isfinite(view)).sum()) for name, view in flat.views()}
+        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items() if count]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        return f"has numbers that are not finite in {', '.join(named[:3])}{more}"
+
+    def _known(self, update: UpdateId) -> Payload:
+        if update not in self.inbox:
+            raise ProtocolError(f"update {update} is not in the inbox, which holds {sorted(self.inbox)}")
+        return self.inbox[update]
+
+    def _updates(
+        self, shares: Mapping[UpdateId, float], kinds: tuple[Kind, ...], verb: str, other: str
+    ) -> merge.Updates:
+        """The tensors of a merge. ProtocolError, with nothing changed, where it makes no sense."""
+        if not shares:
+            raise ProtocolError(f"nothing to {verb}: a merge needs at least one update")
+        for update, share in shares.items():
+            payload = self._known(update)
+            if payload.kind not in kinds:
+                raise ProtocolError(
+                    f"cannot {verb} {update}: it is a {payload.kind}, and this takes {' or '.join(kinds)}; "
+                    f"{other} it instead"
+                )
+            if not (isfinite(share) and share >= 0):
+                raise ProtocolError(
+                    f"update {update} has the share {share}: shares are finite and not negative"
+                )
+        return [(self.inbox[update].flat, share) for update, share in shares.items()]
+
+    def _open(self, measure: bool) -> tuple[FlatBuffer, Meter | None]:
+        """Where the next version is written: in place unless somebody holds the current one."""
+        out = self._pool.take() if self.version in self._holds else self.weights
+        return out, Meter.after(self._meter, self.weights) if measure else None
+
+    def _close(self, shares: Mapping[UpdateId, float], out: FlatBuffer, meter: Meter | None) -> Change | None:
+        self.weights, self._meter = out, meter
+        self.version += 1
+        for update in shares:
+            self.inbox.pop(update).release()
+        return meter.change if meter else None
+
+
+def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:
+    expected = {name: (section.dtype, section.shape) for name, section in block.sections()}
+    found = {name: (tensor.dtype, tensor.shape) for name, tensor in saved.items()}
+    if found != expected:
+        raise CheckpointError(
+            f"the checkpoint's {what} has the sections {_told(found)}, the model needs {_told(expected)}: "
+            "it belongs to another model"
+        )
+    for name, section in block.sections():
+        section.copy_(saved[name])
+
+
+def _told(sections: Mapping[str, tuple[torch.dtype, torch.Size]]) -> str:
+    return ", ".join(f"{dtype} x {shape.numel()}" for dtype, shape in sections.values()) or "(none)"

@@ -1,0 +1,98 @@
+"""Frames: a fixed binary header that is checked, and a body of bytes.
+
+The header has 24 bytes, little-endian: magic `ODLT`, format version (u8), kind (u8), flags (u16), length of the
+body (u64), CRC-32 of the body (u32, zero unless flag 1 is set), CRC-32 of the 20 bytes before it (u32). Kinds
+are the sender's and receiver's own.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+from zlib import crc32
+
+from oddlot.core.errors import OddlotError
+
+MAGIC = b"ODLT"
+FORMAT = 1
+HEADER_BYTES = 24
+CHECKED = 1
+"""the flag that says that the body's CRC-32 is in the header"""
+
+_FIELDS = struct.Struct("<4sBBHQI")
+_CHECK = struct.Struct("<I")
+_PIECE_BYTES = 1 << 20
+
+
+class FrameError(OddlotError):
+    """Bytes that are no whole, undamaged frame."""
+
+
+class Frame(NamedTuple):
+    """What a frame carries."""
+
+    kind: int
+    body: bytes
+
+
+def pack(kind: int, body: bytes = b"", *, checked: bool = True) -> bytes:
+    """A frame of this kind (0 to 255). `checked=False` leaves the body's checksum out."""
+    fields = _FIELDS.pack(
+        MAGIC, FORMAT, kind, CHECKED if checked else 0, len(body), crc32(body) if checked else 0
+    )
+    return b"".join((fields, _CHECK.pack(crc32(fields)), body))
+
+
+def unpack(frame: bytes) -> Frame:
+    """The frame in exactly these bytes. FrameError when they are anything else."""
+    kind, length, check = _read_header(frame[:HEADER_BYTES])
+    body = frame[HEADER_BYTES:]
+    if len(body) != length:
+        raise FrameError(f"a frame of {length} bytes came with {len(body)}")
+    return Frame(kind, _checked(body, check))
+
+
+def read(source: Callable[[int], bytes], longest_bytes: int) -> Frame | None:
+    """The next frame; None when the source ends before its first byte.
+
+    `source(n)` gives at most n bytes, and none at its end. Memory is taken as bytes come, never as many as a
+    damaged header claims. FrameError: damage, an end within the frame, or a body of more than `longest_bytes`.
+    """
+    header = _read_up_to(source, HEADER_BYTES)
+    if not header:
+        return None
+    kind, length, check = _read_header(header)
+    if length > longest_bytes:
+        raise FrameError(f"a frame of {length} bytes is longer than the {longest_bytes} allowed here")
+    body = _read_up_to(source, length)
+    if len(body) < length:
+        raise FrameError(f"a frame of {length} bytes ended after {len(body)}")
+    return Frame(kind, _checked(body, check))
+
+
+def _read_header(header: bytes) -> tuple[int, int, int | None]:
+    """Kind, length of the body, its checksum."""
+    if len(header) < HEADER_BYTES:
+        raise FrameError(f"a frame's header has {HEADER_BYTES} bytes, here are {len(header)}")
+    magic, version, kind, flags, length, check = _FIELDS.unpack(header[: _FIELDS.size])
+    if magic != MAGIC:
+        raise FrameError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
+    if _CHECK.unpack(header[_FIELDS.size :]) != (crc32(header[: _FIELDS.size]),):
+        raise FrameError("a frame's header is damaged: its checksum does not match")
+    if version != FORMAT or flags & ~CHECKED:
+        raise FrameError(f"a frame of format {version}, flags {flags}: this version reads format {FORMAT}")
+    return kind, length, check if flags & CHECKED else None
+
+
+def _checked(body: bytes, check: int | None) -> bytes:
+    if check is not None and crc32(body) != check:
+        raise FrameError(f"a frame's body of {len(body)} bytes is damaged: its checksum does not match")
+    return body
+
+
+def _read_up_to(source: Callable[[int], bytes], count: int) -> bytes:
+    pieces: list[bytes] = []
+    missing = count
+    while missing and (piece := source(min(missing, _PIECE_BYTES))):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)

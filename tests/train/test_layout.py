@@ -1,0 +1,153 @@
+"""Where numbers lie: any module becomes one block, and a bound module is that block."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from oddlot.core.errors import UsageError
+from oddlot.train.layout import FlatBuffer, Layout
+
+
+class Odd(nn.Module):
+    """Everything at once: BatchNorm, tied and frozen weights, an embedding, a 0-d and bfloat16 parameters, odd buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 5)
+        self.norm = nn.BatchNorm1d(5)
+        self.frozen = nn.Linear(5, 5)
+        self.frozen.requires_grad_(requires_grad=False)
+        self.out = nn.Linear(5, 7, bias=False)
+        self.out.weight = self.words.weight
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.low = nn.Parameter(torch.randn(3, 3, dtype=torch.bfloat16))
+        self.high = nn.Parameter(torch.randn(3, dtype=torch.float64))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.register_buffer("phase", torch.tensor([1j]))
+        self.register_buffer("passing", torch.zeros(3), persistent=False)
+        self.register_buffer("again", self.norm.running_mean)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.out(self.frozen(self.norm(self.words(x)))) * self.scale
+
+
+def same_state(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> None:
+    layout = Layout.from_module(Odd())
+    assert list(layout.places) == [
+        "scale",
+        "words.weight",
+        "norm.weight",
+        "norm.bias",
+        "low",
+        "high",
+        "again",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+    ]
+    assert [(s.role, s.dtype) for s in layout.sections] == [
+        ("trainable", "float32"),
+        ("trainable", "bfloat16"),
+        ("trainable", "float64"),
+        ("buffer", "float32"),
+        ("buffer", "int64"),
+    ]
+    assert layout.places["scale"].shape == ()
+
+
+def test_constants_are_what_the_block_does_not_hold() -> None:
+    model = Odd()
+    assert set(Layout.from_module(model).constants(model)) == {"frozen.weight", "frozen.bias", "mask", "phase"}
+
+
+def test_everything_starts_on_a_cache_line() -> None:
+    layout = Layout.from_module(Odd())
+    flat = FlatBuffer.empty(layout)
+    assert [view.data_ptr() % 64 for _, view in flat.views()] == [0] * len(layout.entries)
+    assert layout.bytes == flat.memory.numel()
+    assert layout.bytes % 64 == 0
+
+
+def test_json_and_back() -> None:
+    layout = Layout.from_module(Odd())
+    again = Layout.from_json(json.loads(json.dumps(layout.to_json())))
+    assert again == layout
+    assert again.fingerprint == layout.fingerprint
+    assert again.fingerprint != Layout.from_module(nn.Linear(2, 2)).fingerprint
+
+
+def test_gather_and_scatter_carry_a_model_over() -> None:
+    torch.manual_seed(0)
+    one, other = Odd(), Odd()
+    other.frozen.load_state_dict(one.frozen.state_dict())
+    one.norm.num_batches_tracked += 3  # type: ignore[operator]
+    flat = FlatBuffer.empty(Layout.from_module(one))
+    flat.gather(one)
+    assert not same_state(one, other)
+    flat.scatter(other)
+    assert same_state(one, other)
+
+
+def test_a_bound_model_is_the_block() -> None:
+    model = Odd().train()
+    layout = Layout.from_module(model)
+    flat = FlatBuffer.empty(layout)
+    flat.gather(model)
+    layout.bind(model, flat)
+    before = flat.memory.clone()
+    model(torch.arange(7)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert torch.equal(flat.view("words.weight"), model.out.weight)
+    assert model.words.weight.data_ptr() == flat.view("words.weight").data_ptr()
+    assert flat.view("norm.num_batches_tracked").item() == 1
+    assert model.again.data_ptr() == model.norm.running_mean.data_ptr() == flat.view("again").data_ptr()  # type: ignore[operator,union-attr]
+    assert not torch.equal(before, flat.memory)
+    again = FlatBuffer.empty(layout)
+    again.gather(model)
+    assert torch.equal(again.memory, flat.memory)
+
+
+def test_an_update_tells_deltas_values_of_floats_and_increments_of_integers() -> None:
+    model = Odd()
+    start, end, out = (FlatBuffer.empty(Layout.from_module(model)) for _ in range(3))
+    start.gather(model)
+    end.copy_(start)
+    end.view("scale").add_(1)
+    end.view("norm.running_var").fill_(5)
+    end.view("norm.num_batches_tracked").add_(4)
+    start.view("norm.num_batches_tracked").add_(1)
+    out.subtract_trainable_(start, end)
+    out.write_buffers_(start, end)
+    assert out.view("scale").item() == -1
+    assert out.view("norm.running_var").tolist() == [5] * 5
+    assert out.view("norm.num_batches_tracked").item() == 3
+    out.copy_trainable_(end)
+    assert torch.equal(out.view("scale"), end.view("scale"))
+
+
+def test_a_block_is_of_the_layouts_size() -> None:
+    layout = Layout.from_module(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=r"needs 128 bytes .* not torch.uint8 of shape \(64,\)"):
+        FlatBuffer(layout, torch.zeros(64, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(), "nothing to train: Sequential"),
+        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "nothing to train: Linear"),
+        (nn.ParameterList([torch.zeros(0)]), "nothing to train"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "parameter weight is torch.complex64"),
+        (nn.Sequential(nn.LazyLinear(3)), "parameter 0.weight has no shape yet"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_a_model_that_cannot_be_merged_is_told(model: nn.Module, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Layout.from_module(model)

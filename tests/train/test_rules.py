@@ -1,0 +1,111 @@
+"""The rules' arithmetic equals PyTorch's optimizers."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.errors import CheckpointError
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.core.words import Facts
+from oddlot.train import kernels
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.learner import torch_optimizer
+from oddlot.train.rules import Numerics
+from oddlot.train.store import Payload, Store
+
+RULES = [
+    SGD(0.1),
+    SGD(0.1, weight_decay=0.01),
+    SGD(0.1, momentum=0.9),
+    SGD(0.1, momentum=0.9, nesterov=True),
+    SGD(0.1, momentum=0.9, weight_decay=0.01),
+    SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    Adam(0.01),
+    Adam(0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.1),
+    AdamW(0.01),
+    AdamW(0.01, weight_decay=0.0),
+]
+
+
+def one_step(store: Store, gradient: Tensor, number: int) -> None:
+    flat = FlatBuffer.empty(store.layout)
+    flat.view("weight").copy_(gradient)
+    store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
+    store.step({f"w1:{number}": 1.0})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_equals_torch_optim(rule: Rule, held: bool, dtype: torch.dtype) -> None:
+    """200 steps with gradients that depend on the weights; `held` writes each version into another block."""
+    torch.manual_seed(3)
+    model = nn.Linear(17, 5, bias=False, dtype=dtype)
+    layout = Layout.from_module(model)
+    initial = FlatBuffer.empty(layout)
+    initial.gather(model)
+    store = Store(initial, rule)
+    optimizer = torch_optimizer(rule, list(model.parameters()))
+    for number in range(200):
+        noise = torch.randn(5, 17, dtype=dtype)
+        model.weight.grad = model.weight.detach() * 0.5 + noise
+        if held:
+            store.acquire(number)
+        one_step(store, store.weights.view("weight") * 0.5 + noise, number)
+        if held:
+            store.release(number)
+        optimizer.step()
+    expected, found = model.weight.detach(), store.weights.view("weight")
+    # Rounding of a step is amplified by Adam's division, not by SGD.
+    ulps = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype]
+    torch.testing.assert_close(found, expected, rtol=ulps * torch.finfo(dtype).eps, atol=ulps * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Rule) -> None:
+    torch.manual_seed(4)
+    model = nn.Linear(1000, 3, bias=False)
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    store, optimizer = Store(initial, rule), torch_optimizer(rule, list(model.parameters()))
+    gradient, before = torch.randn(3, 1000), model.weight.detach().clone()
+    model.weight.grad = gradient.clone()
+    optimizer.step()
+    one_step(store, gradient, 0)
+    after = model.weight.detach()
+    largest_term = torch.maximum(before.abs(), (after - before).abs())
+    error = (store.weights.view("weight") - after).abs()
+    assert (error <= 2 * torch.finfo(torch.float32).eps * largest_term).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_chunks_and_the_compiled_loop_change_nothing(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section of several chunks and an odd rest, compiled or not, gives what one plain chunk gives."""
+
+    def run() -> Tensor:
+        torch.manual_seed(5)
+        model = nn.Linear(1009, 11, bias=False)
+        initial = FlatBuffer.empty(Layout.from_module(model))
+        initial.gather(model)
+        store = Store(initial, rule)
+        for number in range(4):
+            one_step(store, torch.randn(11, 1009), number)
+        return store.weights.view("weight").clone()
+
+    plain = run()
+    monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 1000)
+    monkeypatch.setattr(kernels, "LARGE_NUMBERS", 1)
+    torch.testing.assert_close(run(), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_what_the_rule_needs() -> None:
+    section = {0: torch.zeros(10)}
+    assert not Numerics(SGD(0.1), section).state
+    assert set(Numerics(SGD(0.1, momentum=0.5), section).state) == {"momentum/0"}
+    assert set(Numerics(Adam(), section).state) == {"mean/0", "square/0"}
+
+
+def test_another_rules_memory_is_told() -> None:
+    section = {0: torch.zeros(10)}
+    with pytest.raises(CheckpointError, match=r"SGD needs \['momentum/0'\]"):
+        Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state, 3)

@@ -1,0 +1,331 @@
+"""The store: what it refuses, how it merges, who holds which version."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
+from oddlot.core.rules import SGD, Adam
+from oddlot.core.words import Facts, Kind
+from oddlot.train import kernels
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.store import Payload, Pool, Store
+
+NAN = float("nan")
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def make_store(lr: float = 1.0, momentum: float = 0.0, **options: Any) -> Store:
+    flat = FlatBuffer.empty(Layout.from_module(model()))
+    return Store(flat, SGD(lr, momentum), **options)
+
+
+def block(store: Store, weight: float = 0.0, mean: float = 0.0, batches: int = 0) -> FlatBuffer:
+    """All trainable parameters `weight`, all running means `mean`, `batches` more counted."""
+    flat = FlatBuffer.empty(store.layout)
+    flat.view("0.weight").fill_(weight)
+    flat.view("0.bias").fill_(weight)
+    flat.view("1.running_mean").fill_(mean)
+    flat.view("1.num_batches_tracked").fill_(batches)
+    return flat
+
+
+def arrive(
+    store: Store, name: str, flat: FlatBuffer, kind: Kind = "gradient", free: Callable[[], None] | None = None
+) -> None:
+    store.receive(Facts(name, "w1", store.version, 1, kind), Payload(kind, flat, free))
+
+
+def weight(store: Store) -> float:
+    values: Tensor = store.weights.view("0.weight").unique()
+    assert values.numel() == 1
+    return values.item()
+
+
+# --- merging -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+def test_a_step_goes_against_the_weighted_sum_of_directions(kind: Kind) -> None:
+    store = make_store(lr=0.5)
+    arrive(store, "a", block(store, 1.0), kind)
+    arrive(store, "b", block(store, 3.0), kind)
+    store.step({"a": 0.25, "b": 0.75})
+    assert weight(store) == -0.5 * (0.25 + 2.25)
+    assert (store.version, store.inbox) == (1, {})
+
+
+def test_a_blend_moves_part_of_the_way_to_points() -> None:
+    store = make_store()
+    store.weights.view("0.weight").fill_(8.0)
+    arrive(store, "a", block(store, 4.0), "weights")
+    arrive(store, "b", block(store, 0.0), "weights")
+    store.blend({"a": 0.5, "b": 0.25})
+    assert weight(store) == 0.25 * 8 + 0.5 * 4
+
+
+@pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
+@pytest.mark.parametrize(
+    ("shares", "mean", "batches"),
+    [
+        ((1.0,), 4.0, 14),  # one update of share 1: its values, exactly its increment
+        ((0.5,), 3.0, 14),  # half of the way
+        ((0.25, 0.75), 7.0, 17),  # 0.25 x 4 + 0.75 x 8; 10 + 0.25 x 4 + 0.75 x 8
+        ((1.0, 1.0), 6.0, 16),  # never further than the mean of the updates
+        ((0.0,), 2.0, 10),  # no share, no move
+    ],
+)
+def test_buffers_move_towards_the_mean_of_the_updates(
+    merge: str, kind: Kind, shares: tuple[float, ...], mean: float, batches: int
+) -> None:
+    store = make_store()
+    store.weights.view("1.running_mean").fill_(2.0)
+    store.weights.view("1.num_batches_tracked").fill_(10)
+    for i in range(len(shares)):
+        arrive(store, f"u{i}", block(store, mean=4.0 + 4 * i, batches=4 + 4 * i), kind)
+    getattr(store, merge)({f"u{i}": share for i, share in enumerate(shares)})
+    assert store.weights.view("1.running_mean").tolist() == [mean] * 2
+    assert store.weights.view("1.num_batches_tracked").item() == batches
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
+def test_halves_merge_without_losing_small_shares(merge: str, kind: Kind, dtype: torch.dtype) -> None:
+    layout = Layout.from_module(nn.Linear(40, 1, bias=False, dtype=dtype))
+    store = Store(FlatBuffer.empty(layout), SGD(1.0))
+    for i in range(300):
+        flat = FlatBuffer.empty(layout)
+        flat.view("weight").fill_(-1.0 if kind == "gradient" else 1.0)
+        arrive(store, str(i), flat, kind)
+    getattr(store, merge)({str(i): 1 / 300 for i in range(300)})
+    torch.testing.assert_close(store.weights.view("weight"), torch.ones(1, 40, dtype=dtype))
+
+
+@pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
+def test_many_chunks_merge_as_one(merge: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> Tensor:
+        torch.manual_seed(1)
+        layout = Layout.from_module(nn.Linear(1009, 7))
+        store = Store(FlatBuffer.empty(layout), SGD(0.1, 0.9))
+        for i in range(5):
+            flat = FlatBuffer.empty(layout)
+            flat.section(0).normal_()
+            arrive(store, str(i), flat, kind)
+        getattr(store, merge)({str(i): 0.1 + i / 100 for i in range(5)})
+        return store.weights.section(0).clone()
+
+    whole = run()
+    monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(kernels, "LARGE_NUMBERS", 1)
+    torch.testing.assert_close(run(), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_measured_step_tells_its_length_and_the_angle_to_the_one_before() -> None:
+    store = make_store(lr=0.5)
+    changes = []
+    for name, value, measure in [("a", 1.0, True), ("b", -2.0, True), ("c", 1.0, False), ("d", 3.0, True)]:
+        arrive(store, name, block(store, value))
+        changes.append(store.step({name: 1.0}, measure))
+    a, b, c, d = changes
+    assert a is not None
+    assert b is not None
+    assert c is None
+    assert d is not None
+    assert (a.norm, a.inner) == (pytest.approx(0.5 * 8**0.5), None)
+    assert (b.norm, b.inner) == (pytest.approx(1.0 * 8**0.5), pytest.approx(-2.0 * 8))
+    assert (d.norm, d.inner) == (pytest.approx(1.5 * 8**0.5), None)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_measured_blend_tells_how_far_it_moved(held: bool) -> None:
+    store = make_store()
+    if held:
+        store.acquire(0)
+    arrive(store, "a", block(store, 4.0), "weights")
+    change = store.blend({"a": 0.5}, measure=True)
+    assert change is not None
+    assert change.norm == pytest.approx(2 * 8**0.5)
+
+
+def test_measuring_does_not_change_the_step() -> None:
+    plain, measured = make_store(0.1, 0.9), make_store(0.1, 0.9)
+    for i in range(5):
+        for store in (plain, measured):
+            arrive(store, str(i), block(store, 1.0 + i))
+            store.step({str(i): 1.0}, measure=store is measured)
+    assert weight(plain) == pytest.approx(weight(measured), rel=1e-6)
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_a_held_version_is_never_written_again() -> None:
+    given: list[FlatBuffer] = []
+
+    class Watched(Pool):
+        def give(self, block: FlatBuffer) -> None:
+            given.append(block)
+            super().give(block)
+
+    pool = Watched(lambda: FlatBuffer.empty(store.layout))
+    store = make_store(pool=pool)
+    first = store.acquire(0)
+    assert store.acquire(0) is first
+    for name in "ab":
+        arrive(store, name, block(store, 1.0))
+        store.step({name: 1.0})
+    assert first.view("0.weight").unique().tolist() == [0.0]
+    assert weight(store) == -2.0
+    store.release(0)
+    assert not given
+    store.release(0)
+    assert given == [first]
+    assert pool.take() is first
+
+
+def test_a_version_that_nobody_holds_changes_in_place() -> None:
+    store = make_store()
+    initial = store.weights
+    store.acquire(0)
+    store.release(0)
+    arrive(store, "a", block(store, 1.0))
+    store.step({"a": 1.0})
+    assert store.weights is initial
+
+
+def test_every_number_is_written_into_the_fresh_block() -> None:
+    """A block from the pool may hold anything: buffers and weights are all written, whatever the shares."""
+    store = make_store(pool=Pool(lambda: dirty))
+    dirty = block(store, NAN, NAN, 77)
+    store.weights.view("1.running_mean").fill_(2.0)
+    store.acquire(0)
+    arrive(store, "a", block(store, 1.0, mean=9.0, batches=3))
+    store.step({"a": 0.0})
+    assert store.weights is dirty
+    assert weight(store) == 0.0
+    assert store.weights.view("1.running_mean").tolist() == [2.0, 2.0]
+    assert store.weights.view("1.num_batches_tracked").item() == 0
+
+
+def test_a_kept_version_is_there_until_it_is_forgotten() -> None:
+    store = make_store()
+    store.keep(0)
+    arrive(store, "a", block(store, 1.0))
+    store.step({"a": 1.0})
+    assert store.acquire(0).view("0.weight").sum() == 0
+    store.release(0)
+    store.forget(0)
+    with pytest.raises(ProtocolError, match=r"version 0 is gone: the model is at 1"):
+        store.acquire(0)
+    with pytest.raises(ProtocolError, match="released more often"):
+        store.release(0)
+
+
+# --- the inbox -----------------------------------------------------------------------------------
+
+
+def test_updates_are_freed_once_when_they_are_merged_or_dropped() -> None:
+    store, freed = make_store(), list[str]()
+    for name in ("a", "b"):
+        arrive(store, name, block(store), free=lambda name=name: freed.append(name))  # type: ignore[misc]
+    store.drop("b")
+    assert freed == ["b"]
+    store.step({"a": 1.0})
+    assert freed == ["b", "a"]
+    payload = Payload("gradient", block(store), lambda: freed.append("c"))
+    payload.release()
+    payload.release()
+    assert freed == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers", "told"),
+    [
+        ("0.weight", [NAN, float("inf")], r"update a has numbers that are not finite in 0.weight \(2 of 6\)"),
+        ("0.bias", [float("-inf")], r"0.bias \(1 of 2\)"),
+        ("1.running_mean", [NAN], r"1.running_mean \(1 of 2\)"),
+    ],
+)
+def test_bad_numbers_are_refused_and_named(where: str, numbers: list[float], told: str) -> None:
+    store, freed = make_store(), list[str]()
+    flat = block(store, 1.0)
+    flat.view(where).view(-1)[: len(numbers)] = torch.tensor(numbers)
+    with pytest.raises(Refusal, match=told):
+        arrive(store, "a", flat, free=lambda: freed.append("a"))
+    assert freed == ["a"]
+    assert store.inbox == {}
+
+
+def test_another_layout_or_kind_is_refused() -> None:
+    store = make_store()
+    other = FlatBuffer.empty(Layout.from_module(nn.Linear(9, 9)))
+    with pytest.raises(Refusal, match="update a has 448 bytes in another layout than the model's"):
+        arrive(store, "a", other)
+    with pytest.raises(Refusal, match="announced as gradient and came as weights"):
+        store.receive(Facts("a", "w1", 0, 1, "gradient"), Payload("weights", block(store)))
+    again = FlatBuffer.empty(Layout.from_json(store.layout.to_json()))
+    arrive(store, "a", again)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda s: s.step({"points": 1.0}), "cannot step along points: it is a weights, .* blend it instead"),
+        (lambda s: s.blend({"a": 1.0}), "cannot blend a: it is a gradient, .* step along it instead"),
+        (lambda s: s.step({"a": 0.5, "z": 0.5}), r"update z is not in the inbox, which holds \['a', 'points'\]"),
+        (lambda s: s.drop("z"), "update z is not in the inbox"),
+        (lambda s: s.step({}), "nothing to step along"),
+        (lambda s: s.step({"a": NAN}), "update a has the share nan"),
+        (lambda s: s.step({"a": -1.0}), "update a has the share -1.0"),
+        (lambda s: arrive(s, "a", block(s)), "update a is in the inbox already"),
+    ],
+)
+def test_a_merge_that_makes_no_sense_changes_nothing(act: Callable[[Store], None], told: str) -> None:
+    store = make_store()
+    arrive(store, "a", block(store, 1.0))
+    arrive(store, "points", block(store, 1.0), "weights")
+    with pytest.raises(ProtocolError, match=told):
+        act(store)
+    assert (store.version, weight(store), list(store.inbox)) == (0, 0.0, ["a", "points"])
+
+
+# --- saving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1, 0.9), Adam(0.1)])
+def test_a_loaded_store_goes_on_as_the_saved_one_would_have(rule: Any) -> None:
+    def fresh() -> Store:
+        return Store(FlatBuffer.empty(Layout.from_module(model())), rule)
+
+    first = fresh()
+    for i in range(3):
+        arrive(first, str(i), block(first, 1.0 + i, mean=1.0, batches=2))
+        first.step({str(i): 1.0})
+    arrive(first, "w2:9", block(first, 7.0), "delta")
+    state = {name: tensor.clone() for name, tensor in first.state_tensors().items()}
+    second = fresh()
+    second.load_state(state)
+    assert second.version == 3
+    assert second.inbox["w2:9"].kind == "delta"
+    for store in (first, second):
+        store.step({"w2:9": 1.0})
+    assert torch.equal(first.weights.memory, second.weights.memory)
+
+
+def test_the_tensors_of_another_model_or_rule_are_told() -> None:
+    state = make_store(momentum=0.9).state_tensors()
+    with pytest.raises(CheckpointError, match="use the optimizer that the run began with"):
+        make_store().load_state(state)
+    other = Store(FlatBuffer.empty(Layout.from_module(nn.Linear(99, 2))), SGD(0.1))
+    with pytest.raises(CheckpointError, match="it belongs to another model"):
+        other.load_state(make_store().state_tensors())
+    with pytest.raises(CheckpointError, match="lacks weights or counts"):
+        make_store().load_state({})
+    with pytest.raises(CheckpointError, match="does not know"):
+        make_store().load_state(make_store().state_tensors() | {"inbox/nonsense/a/0": torch.zeros(1)})
