@@ -1,4 +1,4 @@
-"""Two-process DistributedDataParallel with gloo, to be run for a while on request: the peer in `benchmarks.overhead`."""
+"""Two-process DistributedDataParallel with gloo, run for a while on request: the peer in `benchmarks.overhead`."""
 
 import os
 import socket
@@ -12,7 +12,9 @@ import torch.multiprocessing as mp
 from torch import nn
 
 
-def plain_steps(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int) -> Callable[[], None]:
+def plain_steps(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int
+) -> Callable[[], None]:
     """A plain training loop's step: rows of a shuffled epoch, forward, loss, backward, SGD with momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     order, at = torch.randperm(len(inputs)), 0
@@ -25,14 +27,16 @@ def plain_steps(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, b
         at += batch
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()
 
     return step
 
 
-def _member(rank: int, port: int, make: Callable[[], tuple[nn.Module, Any, Any, int]], pipe: Connection) -> None:
+def _member(
+    rank: int, port: int, make: Callable[[], tuple[nn.Module, Any, Any, int]], pipe: Connection
+) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)

@@ -18,7 +18,7 @@ from torch import nn
 
 import oddlot
 from benchmarks.ddp import Pair, plain_steps
-from benchmarks.report import report
+from benchmarks.report import finish, show, told
 from oddlot.core.words import Arrived, Record
 
 FEATURES, CLASSES, ROWS = 64, 10, 20_000
@@ -117,9 +117,10 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
         return
 
 
-def single(width: int, seconds: float, in_flight: int, block: float, count: int) -> Alternation:
+def single(
+    width: int, seconds: float, in_flight: int, block: float, count: int, threads: int = 1
+) -> Alternation:
     """One worker over a plain loop with the same number of threads."""
-    threads = torch.get_num_threads()
     batch = batch_for(width, seconds, threads)
     step = plain_steps(*material(width, batch))
 
@@ -141,7 +142,9 @@ def single(width: int, seconds: float, in_flight: int, block: float, count: int)
     return alternation
 
 
-def double(width: int, seconds: float, strategies: dict[str, Any], block: float, count: int) -> dict[str, Alternation]:
+def double(
+    width: int, seconds: float, strategies: dict[str, Any], block: float, count: int
+) -> dict[str, Alternation]:
     """Two workers over two-process DistributedDataParallel, one thread each."""
     batch = batch_for(width, seconds, 1)
     pair = Pair(functools.partial(material, width, batch))
@@ -183,7 +186,13 @@ def main() -> None:
         "sync_over_ddp_30ms": 1.0, "sync_over_ddp_8ms": 1.0,
         "async_over_ddp_30ms": 1.1, "async_over_ddp_8ms": 1.2,
     }  # fmt: skip
-    report("oddlot's speed over its peer's", {name: found[name].ratios for name in goals}, goals)
+    rows = []
+    for name, goal in goals.items():
+        one = found[name]
+        rows.append([name, told(one.ratios), f"{goal:.2f}", told(one.ours, 0), str(len(one.ratios))])
+    columns = ["figure", "ratio (range)", "goal", "oddlot, steps/s", "blocks"]
+    show("oddlot's steps per second over its peer's, paired in turn, one thread a process", columns, rows)
+    finish({name: statistics.median(found[name].ratios) for name in goals})
 
 
 if __name__ == "__main__":

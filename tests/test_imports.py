@@ -25,6 +25,8 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "scheduler": 2,
     "api": 3,
     "testing": 3,
+    "settings": 3,
+    "console": 3,
     "cli": 4,
     "": 5,  # oddlot/__init__.py and __main__.py
 }
@@ -81,6 +83,8 @@ def rules_broken(module: str, name: str) -> Iterator[str]:
 
 def ours_broken(module: str, name: str) -> Iterator[str]:
     part, other = part_of(module), part_of(name)
+    if (part, name) == ("cli", "oddlot.__version__"):
+        return
     if part == "sparse":
         if other != part:
             yield "sparse knows nothing of ours"

@@ -1,20 +1,15 @@
 """`fit`: one verb for every engine."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
-from oddlot.core.conductor import Conductor
-from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Observer
-from oddlot.engines.nursery import Nursery
 from oddlot.engines.open import Local, Simulated
 from oddlot.goal import Every
 from oddlot.run_folder import RunFolder
-from oddlot.train.chance import kept_chance
 from oddlot.train.job import Job
-from oddlot.training import INTERRUPTED, Plan, Run, Training
+from oddlot.training import INTERRUPTED, Plan, Run, Settings, prepared
 from oddlot.wire.codec import Codec, Plain
 
 
@@ -53,22 +48,20 @@ def fit(
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C, when everything is saved and stopped.
     """
-    on = on or Local()
-    with ExitStack() as stack:
-        # Asked for first: importing PyTorch in the fork server takes as long as all the rest.
-        nursery = Nursery() if isinstance(on, Local) else None
-        if nursery is not None:
-            stack.callback(nursery.close)
-        stack.enter_context(kept_chance())
-        plan = Plan(job, strategy, on, until or job.until, seed, codec or Plain(), shards)
-        folder = RunFolder(out) if out is not None else None
-        if folder is not None:
-            folder.claim(resume, force)
-        books = Ledger(plan.samples, plan.goal.epochs, shards, epoch_barrier, skip_bad)
-        conductor = Conductor(strategy, books, job.batch, on.in_flight, seed)
-        rhythms = Every.parse(evaluate_every), Every.parse(checkpoint_every)
-        training = Training(plan, conductor, folder, nursery, rhythms, resume)
-        stack.callback(training.close)
+    settings = Settings(
+        until=until or job.until,
+        seed=seed,
+        codec=codec or Plain(),
+        shards=shards,
+        epoch_barrier=epoch_barrier,
+        skip_bad=skip_bad,
+        evaluate_every=Every.parse(evaluate_every),
+        checkpoint_every=Every.parse(checkpoint_every),
+    )
+    folder = RunFolder(out) if out is not None else None
+    if folder is not None:
+        folder.claim(resume, force)
+    with prepared(Plan(job, strategy, on or Local(), settings), folder, resume) as training:
         training.host.observers.extend(observers)
         run = training.run()
     if run.ended == INTERRUPTED:

@@ -4,7 +4,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
+from oddlot.core.ledger import Ledger
 from oddlot.core.plain import to_plain
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Host
@@ -25,13 +26,13 @@ from oddlot.engines.open import Local, Numbers, Opened, Simulated, open_local, o
 from oddlot.goal import Every, Goal
 from oddlot.observe import Log, Tally, read_log, surviving
 from oddlot.run_folder import SETTINGS, SUMMARY, RunFolder
-from oddlot.train.chance import seed_all
+from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
 from oddlot.train.data import Batches
 from oddlot.train.job import Job
 from oddlot.train.layout import Layout
 from oddlot.train.store import Store
-from oddlot.wire.codec import Codec
+from oddlot.wire.codec import Codec, Plain
 
 INTERRUPTED = "interrupted"
 
@@ -83,6 +84,20 @@ class Run:
         return wasted / (wasted + merged) if wasted else 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run goes, apart from job, strategy and engine; see `oddlot.fit`."""
+
+    until: str
+    seed: int = 0
+    codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
+    shards: int = 1
+    epoch_barrier: bool = False
+    skip_bad: bool = False
+    evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
+    checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be done, checked before anything starts."""
@@ -90,10 +105,7 @@ class Plan:
     job: Job
     strategy: Strategy
     on: Local | Simulated
-    until: str
-    seed: int
-    codec: Codec
-    shards: int
+    settings: Settings
 
     def __post_init__(self) -> None:
         workers, job = self.on.workers, self.job
@@ -121,18 +133,24 @@ class Plan:
     @cached_property
     def goal(self) -> Goal:
         """When the run ends."""
-        if not self.until:
+        if not self.settings.until:
             raise UsageError(
                 'when does the run end? Pass until="epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             )
-        return Goal.parse(self.until, self.job.metrics)
+        return Goal.parse(self.settings.until, self.job.metrics)
 
     @property
     def rule(self) -> Any:
         """What steps at the hub: the strategy's server rule, or the job's optimizer."""
         return getattr(self.strategy, "rule", None) or self.job.optimizer
 
-    def settings(self, layout: Layout) -> dict[str, Any]:
+    def conductor(self) -> Conductor:
+        """The books of a run that begins."""
+        how = self.settings
+        ledger = Ledger(self.samples, self.goal.epochs, how.shards, how.epoch_barrier, how.skip_bad)
+        return Conductor(self.strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
+
+    def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
         return {
             "format": 1,
@@ -142,8 +160,8 @@ class Plan:
             "batch": self.job.batch,
             "optimizer": to_plain(self.job.optimizer),
             "strategy": to_plain(self.strategy),
-            "seed": self.seed,
-            "shards": self.shards,
+            "seed": self.settings.seed,
+            "shards": self.settings.shards,
         }
 
 
@@ -168,23 +186,20 @@ class Training:
     def __init__(
         self,
         plan: Plan,
-        conductor: Conductor,
-        folder: RunFolder | None,
-        nursery: Nursery | None,
-        rhythms: tuple[Every, Every],
+        folder: RunFolder | None = None,
+        nursery: Nursery | None = None,
         resume: bool = False,
     ) -> None:
         self.plan, self.folder = plan, folder
-        self.evaluate_every, self.checkpoint_every = rhythms
         self.tally = Tally(plan.samples)
         self.records: list[w.Record] = []
         self.evaluation_due = self.asked_to_stop = False
-        seed_all(plan.seed)
+        seed_all(plan.settings.seed)
         self.model = plan.job.model()
         self.layout = Layout.from_module(self.model)
-        self.settings = plan.settings(self.layout)
-        past = self._past(folder, conductor) if folder is not None and resume else None
-        conductor = past.conductor if past else conductor
+        self.identity = plan.identity(self.layout)
+        past = self._past(folder) if folder is not None and resume else None
+        conductor = past.conductor if past else plan.conductor()
         self.opened = self._open(nursery, conductor.now, past.nodes if past else frozenset())
         self.store = self._store(past)
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, [self.tally])
@@ -215,21 +230,22 @@ class Training:
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _past(self, folder: RunFolder, fresh: Conductor) -> Past:
-        """Read a run that is to go on; `fresh` holds what may have changed since: the end and the engine."""
-        folder.check_settings(self.settings)
+    def _past(self, folder: RunFolder) -> Past:
+        """Read a run that is to go on. Its end and its engine may be others than before."""
+        folder.check_settings(self.identity)
         checkpoint = newest(folder.checkpoints, self.layout.fingerprint)
         for warning in checkpoint.warnings:
             warnings.warn(warning, stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(dict(snapshot.conductor), self.plan.strategy)
-        conductor.ledger.epochs, conductor.in_flight = fresh.ledger.epochs, fresh.in_flight
+        conductor.ledger.epochs, conductor.in_flight = self.plan.goal.epochs, self.plan.on.in_flight
         return Past(conductor, snapshot.tensors, snapshot.extra["records"], list(read_log(folder.log)))
 
     def _open(self, nursery: Nursery | None, now: float, taken: frozenset[w.NodeId]) -> Opened:
         plan = self.plan
         constants = self.layout.constants(self.model)
-        numbers = Numbers(plan.job, self.layout, constants, plan.codec, plan.seed, plan.shards)
+        how = plan.settings
+        numbers = Numbers(plan.job, self.layout, constants, how.codec, how.seed, how.shards)
         if isinstance(plan.on, Simulated):
             return open_simulated(plan.on, numbers, now, taken)
         assert nursery is not None
@@ -254,7 +270,7 @@ class Training:
             for record in kept:
                 self.tally(record)
             self.tally.samples_wasted += lost
-        self.folder.write(SETTINGS, self.settings)
+        self.folder.write(SETTINGS, self.identity)
         self.log = Log(self.folder.log, self.host.conductor)
         self.host.observers.append(self.log)
         if past is not None:
@@ -273,7 +289,7 @@ class Training:
         if self.host.conductor.done:
             return f"epochs>={self.host.conductor.ledger.epochs}"
         self._evaluate_when_due()
-        if self.saver is not None and self.checkpoint_every.due(self.tally):
+        if self.saver is not None and self.plan.settings.checkpoint_every.due(self.tally):
             self._checkpoint()
         return ""
 
@@ -281,7 +297,7 @@ class Training:
         """One evaluation at a time; one that falls due meanwhile takes the newest version afterwards."""
         if self.plan.job.evaluation is None:
             return
-        self.evaluation_due = self.evaluate_every.due(self.tally) or self.evaluation_due
+        self.evaluation_due = self.plan.settings.evaluate_every.due(self.tally) or self.evaluation_due
         if self.evaluation_due and not self.host.evaluating:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
@@ -347,3 +363,17 @@ class Training:
             self._checkpoint()
         safetensors.torch.save_model(self.model, str(self.folder.model))
         self.folder.write(SUMMARY, summary)
+
+
+@contextmanager
+def prepared(plan: Plan, folder: RunFolder | None = None, resume: bool = False) -> Iterator[Training]:
+    """A training that is ready to run, and closed afterwards."""
+    with ExitStack() as stack:
+        # Asked for first: importing PyTorch in the fork server takes as long as all the rest.
+        nursery = Nursery() if isinstance(plan.on, Local) else None
+        if nursery is not None:
+            stack.callback(nursery.close)
+        stack.enter_context(kept_chance())
+        training = Training(plan, folder, nursery, resume)
+        stack.callback(training.close)
+        yield training

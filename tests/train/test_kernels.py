@@ -58,7 +58,9 @@ def test_chunks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("place", [0, 999, 2499])
-def test_one_bad_number_is_found(dtype: torch.dtype, bad: float, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bad_number_is_found(
+    dtype: torch.dtype, bad: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 1000)
     numbers = torch.ones(2500, dtype=dtype)
     assert kernels.is_finite(numbers)

@@ -58,7 +58,9 @@ def test_a_rule_equals_torch_optim(rule: Rule, held: bool, dtype: torch.dtype) -
     expected, found = model.weight.detach(), store.weights.view("weight")
     # Rounding of a step is amplified by Adam's division, not by SGD.
     ulps = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype]
-    torch.testing.assert_close(found, expected, rtol=ulps * torch.finfo(dtype).eps, atol=ulps * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        found, expected, rtol=ulps * torch.finfo(dtype).eps, atol=ulps * torch.finfo(dtype).eps
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,5 +1,6 @@
 """Codecs: what comes back, what is lost, and what a damaged packet gives."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -96,7 +97,8 @@ def test_a_packet_that_does_not_fit_is_told() -> None:
 @given(st.data())
 def test_damaged_packets_give_frame_errors_or_tensors(data: st.DataObject) -> None:
     """A packet has no checksum of its own (frames have), but damage never gives anything but `FrameError`."""
-    codec: Codec = data.draw(st.sampled_from([Plain(), Half()]))
+    codecs: list[Codec] = [Plain(), Half()]
+    codec = data.draw(st.sampled_from(codecs))
     packet = codec.encode([("a", torch.zeros(4)), ("b", torch.zeros(3, dtype=torch.int64))])
     whole = np.zeros(packet.size, np.uint8)
     packet.write(whole)
@@ -104,10 +106,8 @@ def test_damaged_packets_give_frame_errors_or_tensors(data: st.DataObject) -> No
     for _ in range(data.draw(st.integers(0, 3))):
         if damaged.size:
             damaged[data.draw(st.integers(0, damaged.size - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(FrameError):
         codec.decode(Packet.read(damaged))
-    except FrameError:
-        pass
 
 
 @pytest.mark.parametrize(

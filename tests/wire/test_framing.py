@@ -50,7 +50,9 @@ def test_any_other_bytes_are_told(noise: bytes) -> None:
 
 
 @given(st.lists(st.tuples(kinds, bodies), max_size=5), st.integers(1, 50))
-def test_frames_are_read_one_after_the_other_from_a_slow_source(frames: list[tuple[int, bytes]], most: int) -> None:
+def test_frames_are_read_one_after_the_other_from_a_slow_source(
+    frames: list[tuple[int, bytes]], most: int
+) -> None:
     stream = io.BytesIO(b"".join(pack(kind, body) for kind, body in frames))
 
     def source(count: int) -> bytes:

@@ -4,11 +4,11 @@ A dataclass becomes a dict with its class name under "is"; a named tuple becomes
 that was written, and a union of dataclasses is told apart by "is".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -38,41 +38,61 @@ def to_plain(value: Any) -> Any:
     )
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
 def from_plain(kind: Any, plain: Any) -> Any:
     """The value of type `kind` that `to_plain` turned into `plain`."""
-    origin = get_origin(kind)
+    return _reader(kind)(plain)
+
+
+_Reader = Callable[[Any], Any]
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """How values of a type are read; built once for each type."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _from_union(get_args(kind), plain)
-    if origin is Literal or kind is Any or plain is None:
-        return plain
-    if origin is not None:
-        return _from_container(origin, get_args(kind), plain)
+        return _union_reader(arguments)
+    if kind is float:
+        return lambda plain: None if plain is None else float(plain)
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = _hints(kind)
-        return kind(**{name: from_plain(hints[name], part) for name, part in plain.items() if name != "is"})
-    if hasattr(kind, "_fields"):
-        return kind(*plain)
-    return float(plain) if kind is float else plain
-
-
-def _from_container(origin: Any, arguments: tuple[Any, ...], plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return {key: from_plain(arguments[1], part) for key, part in plain.items()}
+        return _dataclass_reader(kind)
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return tuple(from_plain(kind, part) for kind, part in zip(arguments, plain, strict=True))
-    return (tuple if origin is tuple else list)(from_plain(arguments[0], part) for part in plain)
+        readers = [_reader(argument) for argument in arguments]
+        return lambda plain: tuple(read(part) for read, part in zip(readers, plain, strict=True))
+    if origin in (tuple, list):
+        read = _reader(arguments[0])
+        return lambda plain: origin(map(read, plain))
+    if origin in (dict, Mapping):
+        read = _reader(arguments[1])
+        return lambda plain: {key: read(part) for key, part in plain.items()}
+    if hasattr(kind, "_fields"):
+        return lambda plain: kind(*plain)
+    return lambda plain: plain
 
 
-def _from_union(kinds: tuple[Any, ...], plain: Any) -> Any:
-    if isinstance(plain, dict) and "is" in plain:
-        for kind in kinds:
-            if getattr(kind, "__name__", None) == plain["is"]:
-                return from_plain(kind, plain)
-        raise ValueError(f"unknown word {plain['is']!r}")
-    plain_kinds = [kind for kind in kinds if not is_dataclass(kind) and kind is not type(None)]
-    return from_plain(plain_kinds[0], plain) if len(plain_kinds) == 1 else plain
+def _dataclass_reader(kind: type) -> _Reader:
+    hints = get_type_hints(kind)
+    parts = [(field.name, hints[field.name]) for field in fields(kind)]
+    # Built when first used: types may refer to each other.
+    readers: dict[str, _Reader] = {}
+
+    def read(plain: dict[str, Any]) -> Any:
+        if not readers:
+            readers.update({name: _reader(hint) for name, hint in parts})
+        return kind(**{name: readers[name](part) for name, part in plain.items() if name != "is"})
+
+    return read
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> _Reader:
+    words = {kind.__name__: _reader(kind) for kind in kinds if is_dataclass(kind)}
+    others = [_reader(kind) for kind in kinds if not is_dataclass(kind) and kind is not type(None)]
+
+    def read(plain: Any) -> Any:
+        if isinstance(plain, dict) and "is" in plain:
+            if plain["is"] not in words:
+                raise ValueError(f"unknown word {plain['is']!r}")
+            return words[plain["is"]](plain)
+        return others[0](plain) if len(others) == 1 else plain
+
+    return read

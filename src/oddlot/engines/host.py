@@ -70,6 +70,9 @@ class Arrival:
     """with `release()`, to give its memory back; None where the maths is skipped"""
 
 
+Message = w.Stimulus | Arrival
+
+
 @dataclass
 class Host:
     """One conductor, its store and its port."""
@@ -92,6 +95,13 @@ class Host:
         """Time has come."""
         if self.conductor.alarm <= now < inf:
             self.handle(w.Ticked(), now)
+
+    def receive(self, message: Message, now: float) -> None:
+        """Something came in."""
+        if isinstance(message, Arrival):
+            self.arrive(message, now)
+        else:
+            self.handle(message, now)
 
     def handle(self, event: w.Stimulus, now: float) -> None:
         """Decide about the event, act, and tell the observers."""

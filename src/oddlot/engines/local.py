@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import socket
 import time
 from collections import deque
@@ -16,8 +17,8 @@ from oddlot.core.errors import JobError
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
-from oddlot.engines.host import Arrival
-from oddlot.engines.mailbox import Message, life_name
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.mailbox import life_name
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Setup
@@ -120,12 +121,25 @@ class LocalEngine:
             self._fork(EVALUATOR, -1)
 
     def close(self) -> None:
-        """End every process and give everything back."""
-        self.nursery.close()
+        """Let go of every worker; closing the nursery ends them."""
         for life in self.lives.values():
             life.socket.close()
         self.selector.close()
         os.close(self.parcel)
+
+    # --- faults --------------------------------------------------------------------------------
+
+    def kill(self, node: w.NodeId) -> None:
+        """Send SIGKILL to the worker."""
+        os.kill(self.lives[node].pid, signal.SIGKILL)
+
+    def freeze(self, node: w.NodeId) -> None:
+        """Send SIGSTOP to the worker."""
+        os.kill(self.lives[node].pid, signal.SIGSTOP)
+
+    def thaw(self, node: w.NodeId) -> None:
+        """Send SIGCONT to the worker."""
+        os.kill(self.lives[node].pid, signal.SIGCONT)
 
     # --- what comes in -------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from oddlot.core import words as w
-from oddlot.engines.host import Arrival, Host
-
-Message = w.Stimulus | Arrival
+from oddlot.engines.host import Host, Message
 
 
 def life_name(name: str, life: int) -> w.NodeId:
@@ -25,14 +23,25 @@ class Mailbox(Protocol):
         """The next message; None when there is none before the time `until`."""
 
 
+class Faults(Protocol):
+    """Misfortune on purpose, the same on every engine."""
+
+    def kill(self, node: w.NodeId) -> None:
+        """End the worker at once, as kill -9 does; `Lost` follows."""
+
+    def freeze(self, node: w.NodeId) -> None:
+        """Stop the worker where it is, as SIGSTOP does; nothing tells of it."""
+
+    def thaw(self, node: w.NodeId) -> None:
+        """Let a frozen worker go on."""
+
+
 def drive(host: Host, mailbox: Mailbox, ended: Callable[[], str]) -> str:
     """Hand messages and alarms to the host until `ended()` gives a reason; returns the reason."""
     while not (reason := ended()):
         message = mailbox.next(host.alarm)
         if message is None:
             host.ring(mailbox.now)
-        elif isinstance(message, Arrival):
-            host.arrive(message, mailbox.now)
         else:
-            host.handle(message, mailbox.now)
+            host.receive(message, mailbox.now)
     return reason

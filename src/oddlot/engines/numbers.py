@@ -1,10 +1,12 @@
 """What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oddlot.core import words as w
+from oddlot.core.errors import JobError, OddlotError
 from oddlot.train.evaluate import evaluate
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
@@ -25,7 +27,13 @@ class Exact:
         """The task's mean loss and its update."""
         self.learner.load(task.version, weights)
         out = self.pool.take()
-        work = self.learner.step(weights, task, out)
+        try:
+            work = self.learner.step(weights, task, out)
+        except OddlotError:
+            raise
+        except Exception as error:
+            told = traceback.format_exc()
+            raise JobError(f"the job's own code failed on {task.node}:\n{told}") from error
         assert work is not None, "nothing stops a task in the simulator"
         if not isinstance(self.codec, Plain):
             decode_into(out, self.codec, self.codec.encode(out.sections()))

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
 from oddlot.core.streams import stream
-from oddlot.engines.host import Arrival
-from oddlot.engines.mailbox import Message, life_name
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.mailbox import life_name
 from oddlot.machines.machine import Machine
 
 
@@ -49,7 +49,10 @@ class _Work:
     end: float = 0.0
     plan: int = 0
     """the number of the agenda's entry that counts; an older one is void"""
+    unwanted: bool = False
+    """its answer will be an echo, so it is not computed"""
     aborted: bool = False
+    """it stops before its end"""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,9 @@ class _Node:
     queue: list[_Work] = field(default_factory=list)
     free_at: float = 0.0
     has_version: int = -1
+    frozen_at: float | None = None
+    reborn: Callable[[], None] = lambda: None
+    """has the machine come back in its next life, if it ever does"""
 
 
 class Simulator:
@@ -125,6 +131,7 @@ class Simulator:
         if index is None:
             return  # its answer is on the way
         work = life.queue[index]
+        work.unwanted = True
         told = self.now + life.machine.link.seconds(0)
         minibatches = ceil(w.samples_in(work.task.spans) / self.batch)
         done = max(0, ceil((told - work.begin) / work.compute * minibatches))
@@ -138,6 +145,30 @@ class Simulator:
         """Free in virtual time."""
         self._at(self.now, lambda: w.Evaluated(version, self.maths.evaluate(weights)))
 
+    # --- faults --------------------------------------------------------------------------------
+
+    def kill(self, node: w.NodeId) -> None:
+        """The machine is gone now; one that returns after its lifetimes returns after this too."""
+        self._at(self.now, lambda: self._lose(node))
+
+    def freeze(self, node: w.NodeId) -> None:
+        """The machine stops: what it has not finished will not be, for now."""
+        life = self.nodes[node]
+        life.frozen_at = self.now
+        for work in life.queue:
+            if work.end > self.now:
+                work.plan = 0
+
+    def thaw(self, node: w.NodeId) -> None:
+        """The machine goes on where it was."""
+        life = self.nodes[node]
+        frozen_at, life.frozen_at = life.frozen_at, None
+        for work in life.queue:
+            if frozen_at is not None and work.begin < frozen_at < work.end:
+                work.compute = work.end - frozen_at
+        life.free_at = self.now
+        self._plan(life, 0)
+
     # --- what happens --------------------------------------------------------------------------
 
     def _join(
@@ -145,25 +176,26 @@ class Simulator:
     ) -> Message:
         while (name := life_name(machine.name, life)) in self.taken:
             life += 1
-        self.nodes[name] = _Node(machine, delay, free_at=self.now)
+
+        def reborn() -> None:
+            if machine.seconds_to_return is not None:
+                again = partial(self._join, machine, delay, lives, life + 1)
+                self._at(self.now + machine.seconds_to_return, again)
+
+        self.nodes[name] = _Node(machine, delay, free_at=self.now, reborn=reborn)
         if lives is not None:
-            self._at(self.now + lives(), lambda: self._lose(name, machine, delay, lives, life))
+            self._at(self.now + lives(), lambda: self._lose(name))
         return w.Joined(name, machine.dollars_per_hour)
 
-    def _lose(
-        self,
-        name: w.NodeId,
-        machine: Machine,
-        delay: Callable[[], float],
-        lives: Callable[[], float],
-        life: int,
-    ) -> Message:
-        for work in self.nodes.pop(name).queue:
-            work.plan = -1
-        if machine.seconds_to_return is not None:
-            self._at(
-                self.now + machine.seconds_to_return, lambda: self._join(machine, delay, lives, life + 1)
-            )
+    def _lose(self, name: w.NodeId) -> Message | None:
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return None
+        for work in node.queue:
+            work.unwanted = True
+            if work.end > self.now or node.frozen_at is not None:
+                work.plan = 0  # what was finished is on its way, and arrives
+        node.reborn()
         return w.Lost(name)
 
     def _plan(self, node: _Node, first: int) -> None:
@@ -178,7 +210,8 @@ class Simulator:
 
     def _schedule(self, node: _Node, work: _Work, when: float) -> None:
         work.plan = number = self.entries + 1
-        self._at(when, lambda: self._answer(node, work, number))
+        if node.frozen_at is None:
+            self._at(when, lambda: self._answer(node, work, number))
 
     def _answer(self, node: _Node, work: _Work, number: int) -> Message | None:
         if work.plan != number:
@@ -188,7 +221,7 @@ class Simulator:
         task = work.task
         if work.aborted:
             return w.Cancelled(task.id, task.node)
-        loss, payload = self.maths.compute(task, work.weights)
+        loss, payload = (None, None) if work.unwanted else self.maths.compute(task, work.weights)
         down = node.machine.link.seconds(work.size)
         seconds = {"down": down, "load": 0.0, "compute": work.compute, "up": self.now - work.end}
         samples, traffic = w.samples_in(task.spans), (work.size, self.maths.bytes_up)

@@ -59,9 +59,13 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
 
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
     """All that `error` found in the file, one line each: file, line, key and remedy."""
-    found = ((_keys(detail), _sentence(detail)) for detail in error.errors(include_url=False))
-    lines = sorted((locate(text, keys), sentence) for keys, sentence in found)
+    lines = sorted((locate(text, keys), sentence) for keys, sentence in faults(error))
     return UsageError("\n".join(f"{path}:{line}: {sentence}" for line, sentence in lines))
+
+
+def faults(error: ValidationError) -> list[tuple[KeyPath, str]]:
+    """All that `error` found: the keys that lead there, and a sentence."""
+    return [(_keys(detail), _sentence(detail)) for detail in error.errors(include_url=False)]
 
 
 @contextmanager
@@ -83,26 +87,26 @@ def locate(text: str, keys: KeyPath) -> int:
     Works by reading ever shorter beginnings of the file: without the line sought, the keys are missing.
     """
     lines = text.split("\n")
-    keys = _said(tomllib.loads(text), keys)
+    keys = said(tomllib.loads(text), keys)
 
     def says(count: int) -> bool:
         while True:  # a beginning that ends inside a value is not TOML: read on to the value's end
             try:
-                return _said(tomllib.loads("\n".join(lines[:count])), keys) == keys
+                return said(tomllib.loads("\n".join(lines[:count])), keys) == keys
             except tomllib.TOMLDecodeError:
                 count += 1
 
     return max(1, bisect_left(range(len(lines)), True, key=says))
 
 
-def _said(value: Any, keys: KeyPath) -> list[str | int]:
+def said(value: Any, keys: KeyPath) -> list[str | int]:
     """The part of `keys` that leads somewhere: pydantic puts names of union members between, which do not."""
-    said: list[str | int] = []
+    found: list[str | int] = []
     for key in keys:
         with suppress(LookupError, TypeError):
             value = value[key]
-            said.append(key)
-    return said
+            found.append(key)
+    return found
 
 
 def _keys(detail: ErrorDetails) -> KeyPath:

@@ -24,6 +24,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     data = Batches(job.evaluation, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)
+    modes = [(module, module.training) for module in learner.model.modules()]
     learner.model.eval()
     streaming: dict[str, Any] = {
         name: metric for name, metric in job.metrics.items() if hasattr(metric, "update")
@@ -40,6 +41,8 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
                 metric.update(outputs, targets)
             if len(streaming) < len(job.metrics):
                 seen.append(move((outputs, targets), torch.device("cpu")))
+    for module, training in modes:
+        module.training = training
     return {"loss": loss_sum / len(data)} | _compute(job.metrics, streaming, seen)
 
 

@@ -52,6 +52,16 @@ def mix(out: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[fl
         out.add_(tensor, alpha=share)
 
 
+def move(
+    mix: Mix, source: Tensor, target: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[float]
+) -> None:
+    """Target <- keep x source + sum of share x tensor, where target may be source or other memory."""
+    if target.data_ptr() == source.data_ptr():
+        mix(target, keep, tensors, shares)
+    else:
+        mix(target, 0.0, [source, *tensors], [keep, *shares])
+
+
 def is_finite(section: Tensor) -> bool:
     """Whether all numbers are finite. A finite sum proves it; where the sum is not, each number is looked at."""
     wide = torch.float32 if section.dtype == torch.float16 else None

@@ -71,8 +71,7 @@ class Learner:
 
         `stop()` is asked before each minibatch; what was computed until then is returned, None if that is nothing.
         """
-        seed_all(seed_of(self.seed, task))
-        self.model.train()
+        seed_all(seed_of(self.seed, task), self.device)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # from here on the model moves
         work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)

@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from oddlot.train.kernels import chunks, mixer
+from oddlot.train.kernels import chunks, mixer, move
 from oddlot.train.layout import FlatBuffer, Role
 from oddlot.train.rules import Directions, Numerics
 
@@ -125,9 +125,7 @@ def _towards(
             mix(mixed, keep, parts, shares)
             target[span].copy_(mixed)
         else:
-            if target.data_ptr() != source.data_ptr():
-                target[span].copy_(old)
-            mix(target[span], keep, parts, shares)
+            move(mix, source[span], target[span], keep, parts, shares)
         yield span, old
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
-from oddlot.train.kernels import mixer
+from oddlot.train.kernels import mixer, move
 
 Directions = tuple[Sequence[Tensor], Sequence[float]]
 """A direction as the sum of share x tensor."""
@@ -78,9 +78,7 @@ class Numerics:
                 tensors, shares = [*tensors, momentum], [*shares, rule.momentum]
             else:
                 tensors, shares, decay = [momentum], [1.0], 0.0
-        if target.data_ptr() != source.data_ptr():
-            target.copy_(source)
-        mix(target, 1 - decay, tensors, [-rule.lr * share for share in shares])
+        move(mix, source, target, 1 - decay, tensors, [-rule.lr * share for share in shares])
 
     def _adam(
         self, rule: Adam | AdamW, place: Place, direction: Directions, source: Tensor, target: Tensor

@@ -1,0 +1,105 @@
+"""How many updates a second the simulator carries from Assign to merge, with the log on and the maths skipped.
+
+python -m benchmarks.simulator [--quick]
+
+Fleets of 100, 1,000 and 10,000 machines with lognormal speeds, asynchronous and in rounds, beside a bare heap that is
+pushed and popped as often in the same run. A cost grows as its updates a second fall.
+"""
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from benchmarks.report import finish, show, told
+from oddlot.core.conductor import Conductor
+from oddlot.core.ledger import Ledger
+from oddlot.core.words import Arrived, Record
+from oddlot.engines.host import Host
+from oddlot.engines.mailbox import drive
+from oddlot.engines.numbers import Shadow
+from oddlot.engines.simulator import Simulator
+from oddlot.machines.delays import Lognormal
+from oddlot.machines.machine import Link, Machine
+from oddlot.observe import Log, Tally
+from oddlot.strategies import Asynchronous, FastestK
+
+FLEETS = (100, 1_000, 10_000)
+
+
+def updates_per_second(machines: int, strategy: Any, updates: int) -> float:
+    """A run of so many merged or echoed updates after everybody has joined, its log in a file."""
+    shadow = Shadow(bytes_down=4_000_000, bytes_up=4_000_000)
+    link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
+    fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]
+    conductor = Conductor(strategy, Ledger(1_000_000))
+    engine = Simulator(fleet, shadow, conductor.batch, seed=1)
+    tally = Tally(1_000_000)
+    arrived = 0
+
+    def count(record: Record) -> None:
+        nonlocal arrived
+        arrived += isinstance(record.event, Arrived)
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Log(Path(folder) / "records.jsonl", conductor)
+        host = Host(conductor, shadow, engine, [tally, log, count])
+        drive(host, engine, lambda: "joined" if arrived else "")
+        began, before = time.perf_counter(), arrived
+        drive(host, engine, lambda: "done" if arrived - before >= updates else "")
+        seconds = time.perf_counter() - began
+        log.close()
+    return updates / seconds
+
+
+def heap_per_second(machines: int, updates: int) -> float:
+    """A bare heap of as many entries, popped and pushed once for each update."""
+    chance = Random(1)
+    heap: list[tuple[float, int, str]] = []
+    for number in range(machines):
+        heappush(heap, (chance.random(), number, "happens"))
+    began = time.perf_counter()
+    for number in range(machines, machines + updates):
+        now, _, happen = heappop(heap)
+        heappush(heap, (now + chance.random(), number, happen))
+    return updates / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Measure in turn, print the table, print the line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer updates and rounds, within 150 s")
+    quick = parser.parse_args().quick
+    updates, rounds = (20_000, 3) if quick else (50_000, 5)
+    kinds: dict[str, Callable[[int], float]] = {
+        "Asynchronous": lambda n: updates_per_second(n, Asynchronous(), updates),
+        "FastestK(n/2)": lambda n: updates_per_second(n, FastestK(k=n // 2), updates),
+        "bare heap": lambda n: heap_per_second(n, updates),
+    }
+    found: dict[tuple[str, int], list[float]] = {(kind, n): [] for kind in kinds for n in FLEETS}
+    for _ in range(rounds):
+        for (kind, n), values in found.items():
+            gc.collect()
+            values.append(kinds[kind](n))
+    rows = [[kind, *(told(found[kind, n], 0) for n in FLEETS)] for kind in kinds]
+    growth = [a / b for a, b in zip(found["Asynchronous", 1_000], found["Asynchronous", 10_000], strict=True)]
+    show("updates per second, median (range)", ["", *(f"{n:,} machines" for n in FLEETS)], rows)
+    show("cost per update, 10,000 over 1,000 machines", ["", "goal"], [[told(growth), "1.3"]])
+    finish(
+        {
+            "updates_per_second_1000": median(found["Asynchronous", 1_000]),
+            "cost_growth_10000": median(growth),
+            "rounds_per_second_1000": median(found["FastestK(n/2)", 1_000]),
+            "heap_per_second_1000": median(found["bare heap", 1_000]),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

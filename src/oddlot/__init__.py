@@ -1,0 +1,101 @@
+"""oddlot trains PyTorch models fast and cheaply on the machines one can get.
+
+    run = oddlot.fit(job, oddlot.Synchronous(), on=oddlot.Local(workers=4), until="accuracy>=0.98")
+
+Names are imported from where they live when they are first used: `import oddlot` alone loads neither PyTorch nor numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oddlot.api import Interrupted, fit
+    from oddlot.core.errors import (
+        CheckpointError,
+        JobError,
+        OddlotError,
+        ProtocolError,
+        UsageError,
+    )
+    from oddlot.core.rules import SGD, Adam, AdamW
+    from oddlot.core.strategy import Strategy
+    from oddlot.engines.open import Local, Simulated
+    from oddlot.machines.delays import (
+        Deterministic,
+        Erlang,
+        Exponential,
+        Lognormal,
+        ShiftedExponential,
+        Trace,
+    )
+    from oddlot.machines.machine import Lifetime, Link, Machine
+    from oddlot.machines.read import read_machines
+    from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+    from oddlot.train.job import Job, accuracy
+    from oddlot.training import Run
+    from oddlot.wire.codec import Half, Plain
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Asynchronous",
+    "CheckpointError",
+    "Deterministic",
+    "Erlang",
+    "Exponential",
+    "FastestK",
+    "Half",
+    "Interrupted",
+    "Job",
+    "JobError",
+    "Lifetime",
+    "Link",
+    "Local",
+    "LocalSGD",
+    "Lognormal",
+    "Machine",
+    "OddlotError",
+    "Plain",
+    "ProtocolError",
+    "Run",
+    "ShiftedExponential",
+    "Simulated",
+    "Strategy",
+    "Synchronous",
+    "Trace",
+    "UsageError",
+    "__version__",
+    "accuracy",
+    "fit",
+    "read_machines",
+]
+
+_HOMES = {
+    "api": "Interrupted fit",
+    "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
+    "core.rules": "SGD Adam AdamW",
+    "core.strategy": "Strategy",
+    "engines.open": "Local Simulated",
+    "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
+    "machines.machine": "Lifetime Link Machine",
+    "machines.read": "read_machines",
+    "strategies": "Asynchronous FastestK LocalSGD Synchronous",
+    "train.job": "Job accuracy",
+    "training": "Run",
+    "wire.codec": "Half Plain",
+}
+_HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'oddlot' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

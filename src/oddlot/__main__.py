@@ -1,0 +1,5 @@
+"""`python -m oddlot` is the same as `oddlot`."""
+
+from oddlot.cli import main
+
+main()

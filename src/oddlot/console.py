@@ -1,0 +1,162 @@
+"""What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from oddlot.core.words import Evaluated, Lost, Record
+from oddlot.observe import Tally, WorkerRow
+
+DRAWS_A_SECOND = 4
+MOST_ROWS = 16
+SECONDS_BETWEEN_LINES = 2.0
+NOBODY = "no worker is here: the run waits until one joins"
+
+
+@contextmanager
+def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
+    """An observer that keeps the tally and shows it: in place on a terminal, elsewhere with a line now and then."""
+    if not console.is_terminal:
+        console.print(title, highlight=False, soft_wrap=True)
+        yield Lines(console, tally)
+        return
+    picture = Picture(title, tally)
+    with Live(
+        get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
+    ):
+        yield tally
+
+
+@dataclass
+class Lines:
+    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone."""
+
+    console: Console
+    tally: Tally
+    said: float = -SECONDS_BETWEEN_LINES
+
+    def __call__(self, record: Record) -> None:
+        self.tally(record)
+        match record.event:
+            case Evaluated() if record.now - self.said >= SECONDS_BETWEEN_LINES:
+                self.said = record.now
+                self._say(figures(self.tally))
+            case Lost() if not any(row.state != "lost" for row in self.tally.workers.values()):
+                self._say(NOBODY)
+
+    def _say(self, line: str) -> None:
+        self.console.print(f"{self.tally.seconds:8.1f} s   {line}", highlight=False, soft_wrap=True)
+
+
+@dataclass
+class Picture:
+    """The figures and a row for every worker. Drawn by a thread of its own while the tally goes on."""
+
+    title: str
+    tally: Tally
+    spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
+    progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
+    """(seconds, samples merged) at the last draws"""
+
+    def draw(self) -> RenderableType:
+        """The picture of this moment."""
+        tally = self.tally
+        self.progress.append((tally.seconds, tally.samples_merged))
+        (began, before), (now, after) = self.progress[0], self.progress[-1]
+        rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
+        self.spinner.update(text=f"{self.title}   {duration(now)}")
+        workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
+        return Group(
+            self.spinner,
+            Text(figures(tally) + rate),
+            worker_table(workers, now),
+            Text(trouble(tally, workers)),
+        )
+
+
+def figures(tally: Tally) -> str:
+    """Where the run stands, in a line."""
+    metrics = [f"{name} {value:.4f}" for name, value in dict(tally.metrics).items() if name != "loss"]
+    loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
+    money = [money(tally.dollars)] if tally.dollars else []
+    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *loss, *metrics, *money])
+
+
+def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
+    """A row for every worker that is here or was not replaced; of many, the first ones and a count of the rest."""
+    newest = {name.partition(".")[0]: (name, row) for name, row in workers}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for header in ("worker", "state", "samples"):
+        table.add_column(header, justify="right" if header == "samples" else "left")
+    for name, row in list(newest.values())[:MOST_ROWS]:
+        since = f" for {duration(now - row.since)}" if now - row.since >= 1 else ""
+        style = {"lost": "red", "leaving": "yellow", "waiting": "dim"}.get(row.state, "")
+        table.add_row(name, Text(row.state + since, style), f"{row.samples:,}")
+    more = [row.state for _, row in list(newest.values())[MOST_ROWS:]]
+    if more:
+        counts = ", ".join(f"{more.count(state)} {state}" for state in sorted(set(more)))
+        table.add_row(f"and {len(more)} more", counts, "")
+    return table
+
+
+def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
+    """Why nothing happens, or what went wrong; mostly nothing."""
+    if not workers:
+        return "starting the workers"
+    if all(row.state == "lost" for _, row in workers):
+        return NOBODY
+    return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
+
+
+def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> RenderableType:
+    """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
+    results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
+    results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
+    used, wasted = figures["samples_merged"], figures["samples_wasted"]
+    rows = {
+        "ended": f"{figures['ended']}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
+        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else ""),
+        "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
+        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %)",
+        "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
+        "workers": f"{figures['workers_lost']} lost" if figures["workers_lost"] else "",
+        "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",
+    }
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, row in rows.items():
+        if row:
+            table.add_row(f"  {name}", row)
+    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+    return Group(Text(f"{title}: {head}", "bold"), table)
+
+
+def money(dollars: float) -> str:
+    """`$12.34`, `$0.0041`."""
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
+def size(count: float) -> str:
+    """Bytes with a unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -1,0 +1,310 @@
+"""The settings of a run: a job file, and what the command line says on top of it.
+
+task = "digits"                                # or "package.module:function"
+until = "accuracy>=0.98 or epochs>=30"
+workers = 4
+
+[task_options]
+hidden = 128
+
+[strategy]
+name = "local_sgd"
+steps = 8
+server = { lr = 0.7, momentum = 0.9, nesterov = true }
+
+[job.optimizer]
+lr = 0.05                                      # the rest as the task has it; with `kind`, another optimizer
+"""
+
+import ast
+import inspect
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+
+import pydantic
+from pydantic import ValidationError, create_model, field_validator
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.core.strategy import Strategy
+from oddlot.machines.toml_file import KeyPath, Table, about, faults, locate, read_table, said
+from oddlot.strategies import BY_NAME
+from oddlot.tasks import check_task, load_task
+
+if TYPE_CHECKING:
+    from oddlot.engines.open import Local
+    from oddlot.train.job import Job
+
+Count = Annotated[int, pydantic.Field(ge=1)]
+OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+CHOOSERS = {("strategy", "name"), ("job", "optimizer", "kind")}
+"""Words that decide which other keys their table may have: another word throws those keys away."""
+
+
+def settings_of(kind: type) -> dict[str, "Field[Any]"]:
+    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts and lists are its state."""
+    hints = get_type_hints(kind)
+    return {f.name: f for f in fields(kind) if get_origin(hints[f.name]) not in {dict, list}}
+
+
+def table_of(*kinds: type, **choosers: str) -> type[Table]:
+    """A table with the settings of a dataclass (or of several), optional where they have a default."""
+    columns: dict[str, Any] = {name: (str, default) for name, default in choosers.items()}
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for name, one in settings_of(kind).items():
+            needed = one.default is MISSING and one.default_factory is MISSING
+            columns.setdefault(name, (_column(hints[name]), ... if needed else None))
+    return create_model(f"{kinds[0].__name__}Table", __base__=Table, **columns)
+
+
+def _column(hint: Any) -> Any:
+    if is_dataclass(hint):
+        return table_of(hint)  # type: ignore[arg-type]
+    # TOML has lists where Python has tuples.
+    return Annotated[hint, pydantic.Field(strict=False)] if get_origin(hint) is tuple else hint
+
+
+def given(table: Table, kind: type) -> dict[str, Any]:
+    """What a table says about the dataclass `kind`, ready to make one."""
+    hints, names = get_type_hints(kind), settings_of(kind)
+    values = {name: getattr(table, name) for name in table.model_fields_set if name in names}
+    return {
+        name: hints[name](**given(value, hints[name])) if isinstance(value, Table) else value
+        for name, value in values.items()
+    }
+
+
+def describe_settings(kind: type, prefix: str) -> Iterator[str]:
+    """A line for each setting of a dataclass: name, default, and what stands beneath it in the source."""
+    hints, meanings = get_type_hints(kind), _meanings(kind)
+    for name, one in settings_of(kind).items():
+        if is_dataclass(hints[name]):
+            made = one.default_factory() if one.default_factory is not MISSING else one.default
+            yield from (
+                f"{prefix}{name}.{inner.name} = {getattr(made, inner.name)}" for inner in fields(hints[name])
+            )
+        else:
+            meaning = f"   # {meanings[name]}" if name in meanings else ""
+            yield f"{prefix}{name} = {one.default}{meaning}"
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """The texts beneath a class's fields, which Python itself forgets."""
+    source = ast.parse(dedent(inspect.getsource(kind))).body[0]
+    meanings = {}
+    for one, text in pairwise(ast.iter_child_nodes(source)):
+        match one, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
+                meanings[name] = meaning
+    return meanings
+
+
+STRATEGY_TABLES = {name: table_of(kind, name=name) for name, kind in BY_NAME.items()}
+OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
+ANY_OPTIMIZER = table_of(*OPTIMIZERS.values(), kind="")
+"""No kind is named: some numbers of the task's own optimizer change."""
+
+
+def _choose(
+    what: str, value: Any, chooser: str, tables: Mapping[str, type[Table]], otherwise: type[Table]
+) -> Any:
+    """The table of the kind that `value[chooser]` names; `otherwise` when it names none."""
+    if not isinstance(value, dict):
+        raise about("", f"{what} = {value!r} is no table: say {what}.{chooser} = {value!r}")
+    name = value.get(chooser)
+    if name is not None and name not in tables:
+        raise about(chooser, f"unknown {what} `{name}`: {or_nearest(str(name), tables)}")
+    return (tables[name] if name else otherwise).model_validate(value)
+
+
+class JobTable(Table):
+    """What of the task's job is to be otherwise."""
+
+    batch: Count | None = None
+    device: str | None = None
+    optimizer: Table | None = None
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _choose_optimizer(cls, value: Any) -> Any:
+        return _choose("optimizer", value, "kind", OPTIMIZER_TABLES, ANY_OPTIMIZER)
+
+
+class RunTable(Table):
+    """A whole job file."""
+
+    task: str
+    task_options: dict[str, Any] = pydantic.Field({})
+    strategy: Table = STRATEGY_TABLES["synchronous"]()
+    job: JobTable = JobTable()
+    workers: Count | None = None
+    threads: Count | None = None
+    in_flight: Count | None = None
+    until: str | None = None
+    seed: int | None = None
+    codec: Literal["plain", "bf16", "fp16"] = "plain"
+    evaluate_every: str | None = None
+    checkpoint_every: str | None = None
+    shards: Count | None = None
+    epoch_barrier: bool | None = None
+    skip_bad: bool | None = None
+    out: str | None = None
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _choose_strategy(cls, value: Any) -> Any:
+        return _choose("strategy", value, "name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            check_task(value)
+        except UsageError as error:
+            raise about("", str(error)) from None
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A value from the command line, and the words that gave it."""
+
+    flag: str
+    keys: tuple[str, ...]
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> "Override":
+        """Read the `a.b=c` of `--set a.b=c`; c is a TOML value, or else a text."""
+        name, equals, value = text.partition("=")
+        keys = tuple(name.strip().split("."))
+        if not equals or not all(keys):
+            raise UsageError(f"--set {text}: write a setting and its value, such as --set strategy.k=3")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        return cls(f"--set {text}", keys, parsed)
+
+    def put_into(self, table: dict[str, Any]) -> None:
+        """Set the value in nested tables, which are made where they are missing."""
+        *parents, last = self.keys
+        for key in parents:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{self.flag}: `{key}` is {table!r}, which has no settings")
+        if self.keys in CHOOSERS and table.get(last) != self.value:
+            table.clear()
+        table[last] = self.value
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where each setting came from."""
+
+    plain: dict[str, Any]
+    overrides: Sequence[Override] = ()
+    path: Path | None = None
+    text: str = ""
+
+    def place(self, keys: KeyPath) -> str:
+        """`--set a.b=c: ` or `job.toml:3: ` for a sentence about these keys; empty where neither was used."""
+        found = said(self.plain, keys)
+        for override in reversed(self.overrides):
+            depth = min(len(found), len(override.keys))
+            if depth and list(override.keys[:depth]) == found[:depth]:
+                return f"{override.flag}: "
+        return f"{self.path}:{locate(self.text, keys)}: " if self.path else ""
+
+    @contextmanager
+    def placed(self, *table: str) -> Iterator[None]:
+        """Puts the place before a UsageError about that table, or about the key in it that is its first word."""
+        try:
+            yield
+        except UsageError as error:
+            word = str(error).partition(" ")[0]
+            raise UsageError(f"{self.place((*table, word))}{error}") from None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A job file, or a task alone, with what the command line says on top of it."""
+
+    table: RunTable
+    source: Source
+
+    @classmethod
+    def read(cls, task: str, overrides: Sequence[Override] = ()) -> "Settings":
+        """The settings for a task or for a job file. UsageError: every fault with its flag, or its file and line."""
+        path = Path(task) if task.endswith(".toml") else None
+        text = read_table(path, RunTable)[0] if path else ""
+        source = Source(tomllib.loads(text) if path else {"task": task}, overrides, path, text)
+        for override in sorted(overrides, key=lambda override: override.keys not in CHOOSERS):
+            override.put_into(source.plain)
+        try:
+            return cls(RunTable.model_validate(source.plain), source)
+        except ValidationError as error:
+            lines = [source.place(keys) + sentence for keys, sentence in faults(error)]
+            raise UsageError("\n".join(lines)) from None
+
+    @property
+    def name(self) -> str:
+        """What a folder of this task's runs is called."""
+        return self.source.path.stem if self.source.path else self.table.task.rpartition(":")[2]
+
+    def strategy(self) -> Strategy:
+        """The strategy, new."""
+        kind: type[Strategy] = BY_NAME[self.table.strategy.name]  # type: ignore[attr-defined]
+        with self.source.placed("strategy"):
+            return kind(**given(self.table.strategy, kind))
+
+    def job(self) -> "Job":
+        """The task's job with its changes. UsageError, or JobError when the task's own code fails."""
+        with self.source.placed("task_options"):
+            job = load_task(self.table.task, self.table.task_options)
+        table = self.table.job
+        changes: dict[str, Any] = {
+            name: value for name in ("batch", "device") if (value := getattr(table, name)) is not None
+        }
+        if table.optimizer is not None:
+            with self.source.placed("job", "optimizer"):
+                changes["optimizer"] = _optimizer(table.optimizer, job.optimizer)
+        with self.source.placed("job"):
+            return replace(job, **changes)
+
+    def fit_options(self) -> dict[str, Any]:
+        """Those arguments of `fit` that were given."""
+        from oddlot.wire.codec import Half
+
+        codec = self.table.codec
+        return self._given(*FIT_OPTIONS) | ({} if codec == "plain" else {"codec": Half(codec)})
+
+    def local(self) -> "Local":
+        """The worker processes."""
+        from oddlot.engines.open import Local
+
+        return Local(**self._given("workers", "threads", "in_flight"))
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self.table, name)) is not None}
+
+
+FIT_OPTIONS = ("until", "seed", "evaluate_every", "checkpoint_every", "shards", "epoch_barrier", "skip_bad")
+
+
+def _optimizer(table: Table, of_the_task: Rule) -> Rule:
+    """Another optimizer where a kind is named; else the task's own with other numbers."""
+    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]
+    if kind is not None:
+        return kind(**given(table, kind))
+    for key in table.model_fields_set - settings_of(type(of_the_task)).keys() - {"kind"}:
+        raise UsageError(f"{key} is no setting of the task's {of_the_task}: name another kind of optimizer")
+    return replace(of_the_task, **given(table, type(of_the_task)))

@@ -1,0 +1,121 @@
+"""Tasks by name: ready-made jobs on real data, and those of the user."""
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.core.nearest import or_nearest
+
+if TYPE_CHECKING:
+    from oddlot.train.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a task's function is, as `module:function`, and what it does."""
+
+    place: str
+    description: str
+
+
+TASKS = {
+    "digits": Entry(
+        "oddlot.tasks.digits:digits", "1,797 handwritten digits of 8 x 8 pixels, packaged with oddlot"
+    ),
+    "mnist": Entry(
+        "oddlot.tasks.mnist:mnist", "70,000 handwritten digits of 28 x 28 pixels, from IDX files of yours"
+    ),
+    "fashion_mnist": Entry(
+        "oddlot.tasks.mnist:fashion_mnist",
+        "70,000 pictures of clothes of 28 x 28 pixels, from IDX files of yours",
+    ),
+}
+"""The built-in tasks; their modules are imported when they are asked for."""
+
+
+def check_task(name: str) -> None:
+    """UsageError unless the name is a built-in task or has the form of `package.module:function`."""
+    if name not in TASKS and ":" not in name:
+        raise UsageError(
+            f"unknown task `{name}`: {or_nearest(name, TASKS)}; or name a function as package.module:function, "
+            "or a job file ending in .toml"
+        )
+
+
+def load_task(name: str, options: Mapping[str, Any] | None = None) -> "Job":
+    """The job that a built-in task, or the function at `package.module:function`, makes with these options.
+
+    UsageError: there is no such task or option. JobError: the function's own code failed.
+    """
+    from oddlot.train.job import Job
+
+    options = options or {}
+    function = _function(name)
+    _check_options(name, inspect.signature(function).parameters, options)
+    job = _call(f"the task {name}", lambda: function(**options))
+    if not isinstance(job, Job):
+        raise JobError(f"the task {name} must return an oddlot.Job, not {type(job).__name__}")
+    return job
+
+
+def options_of(name: str) -> Mapping[str, Parameter]:
+    """The options of a task."""
+    return inspect.signature(_function(name)).parameters
+
+
+def _function(name: str) -> Callable[..., Any]:
+    check_task(name)
+    place = TASKS[name].place if name in TASKS else name
+    module_name, _, function_name = place.partition(":")
+    module = _call(f"importing {module_name}", lambda: _import(module_name))
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
+        raise UsageError(
+            f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and what it imports is not
+        raise UsageError(f"there is no module {error.name}: is its folder in PYTHONPATH?") from None
+
+
+def _call(what: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns. JobError with the traceback for whatever the user's code raises in it."""
+    try:
+        return act()
+    except OddlotError:
+        raise
+    except Exception:  # noqa: BLE001 - it goes on as a JobError
+        raise JobError(f"{what} failed:\n{traceback.format_exc()}") from None
+
+
+def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
+    """UsageError, beginning with the option's name, unless the task's function takes these options."""
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for key, value in options.items():
+        if key not in known:
+            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}")
+        kind = known[key].annotation
+        if (
+            kind in {int, float, str, bool}
+            and type(value) is not kind
+            and (kind, type(value)) != (float, int)
+        ):
+            raise UsageError(f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}")
+    for key, parameter in known.items():
+        if parameter.default is Parameter.empty and key not in options:
+            raise UsageError(f"{key} is missing: the task {name} needs this option")

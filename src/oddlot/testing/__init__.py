@@ -1,0 +1,31 @@
+"""What a strategy, a codec or an engine must keep, as checks for your own.
+
+    def test_my_strategy() -> None:
+        check_strategy(lambda: MyStrategy(k=3))
+
+Only the checks that make up cases need Hypothesis, and only the codecs' needs PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oddlot.testing.codecs import check_codec
+    from oddlot.testing.stories import check_story, run_story
+    from oddlot.testing.strategies import BrokenPromise, check_strategy
+
+__all__ = ["BrokenPromise", "check_codec", "check_story", "check_strategy", "run_story"]
+
+_HOME = {
+    "BrokenPromise": "strategies",
+    "check_codec": "codecs",
+    "check_story": "stories",
+    "check_strategy": "strategies",
+    "run_story": "stories",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'oddlot.testing' has no attribute {name!r}")
+    return getattr(import_module(f"oddlot.testing.{_HOME[name]}"), name)

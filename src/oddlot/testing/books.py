@@ -1,0 +1,92 @@
+"""A second pair of eyes on the books: where every sample is, followed from the records alone."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO, Conductor
+
+Place = tuple[int, int]
+"""epoch and position"""
+
+
+@dataclass
+class Books:
+    """What has reached the model, kept apart from the ledger and compared with it."""
+
+    given: dict[w.TaskId, list[Place]] = field(default_factory=dict)
+    """what each task was given and, once it has answered, what it brought"""
+    merged: list[Place] = field(default_factory=list)
+    skipped: int = 0
+
+    def note(self, record: w.Record, conductor: Conductor) -> None:
+        """Follow one record, after the conductor has handled it."""
+        match record.event:
+            case w.Arrived(facts) if record.remark != ECHO:
+                del self.given[facts.id][facts.samples :]
+            case w.Refused(task) if conductor.ledger.skipped > self.skipped:
+                self.merged += self.given[task]
+                self.skipped += len(self.given[task])
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                self.given[action.task.id] = list(_places(action.task.spans))
+            elif isinstance(action, w.Step | w.Blend):
+                for update in action.shares:
+                    self.merged += self.given[update]
+
+    def faults(self, conductor: Conductor) -> Iterator[str]:
+        """A sentence for everything that does not add up."""
+        yield from self._misplaced(conductor)
+        yield from self._miscounted(conductor)
+        yield from _mistaken_workers(conductor)
+
+    def _misplaced(self, conductor: Conductor) -> Iterator[str]:
+        ledger = conductor.ledger
+        places = Counter(self.merged)
+        for lease in {id(lease): lease for lease in ledger.leases.values()}.values():
+            places.update(_places(lease.spans))
+        last = max(lane.epoch for lane in ledger.lanes)
+        for lane in ledger.lanes:
+            places.update(_places(lane.returned))
+            places.update((lane.epoch, position) for position in range(lane.at, lane.last))
+            unopened = range(lane.epoch + 1, last + 1)
+            places.update((epoch, position) for epoch in unopened for position in range(lane.first, lane.last))
+        expected = {(epoch, position) for epoch in range(last + 1) for position in range(ledger.size)}
+        for place in sorted(expected | places.keys()):
+            if places[place] != (place in expected):
+                yield f"position {place[1]} of epoch {place[0]} is in {places[place]} places"
+
+    def _miscounted(self, conductor: Conductor) -> Iterator[str]:
+        ledger = conductor.ledger
+        counts = Counter(epoch for epoch, _ in self.merged)
+        epoch = 0
+        while counts[epoch] == ledger.size:
+            epoch += 1
+        if ledger.epoch != epoch:
+            yield f"the ledger is in epoch {ledger.epoch}, but epoch {epoch} is not wholly merged"
+        for ahead, count in enumerate(ledger.merged):
+            if count != counts[ledger.epoch + ahead]:
+                right = counts[ledger.epoch + ahead]
+                yield f"the ledger counts {count} merged samples of epoch {ledger.epoch + ahead}, not {right}"
+        if ledger.skipped != self.skipped:
+            yield f"the ledger counts {ledger.skipped} skipped samples, not {self.skipped}"
+
+
+def _mistaken_workers(conductor: Conductor) -> Iterator[str]:
+    held = {task for tasks in conductor.busy.values() for task in tasks}
+    for node, free in conductor.slots.items():
+        if free + len(conductor.busy[node]) != conductor.in_flight:
+            yield f"{node} has {free} free slots and {len(conductor.busy[node])} tasks"
+        if (free > 0) != (node in conductor.idle):
+            yield f"{node} has {free} free slots, but is{' not' * bool(free)} among the idle"
+    for task in conductor.open.keys() - held:
+        yield f"{task} is open, but nobody has it"
+    for task in conductor.ledger.leases.keys() ^ (conductor.open.keys() | conductor.inbox.keys()):
+        # An open task that shared its samples with one that came first has no lease any more.
+        if task not in conductor.open:
+            yield f"{task} has a lease or waits in the inbox, but not both"
+
+
+def _places(spans: Iterable[w.Span]) -> Iterator[Place]:
+    return ((span.epoch, position) for span in spans for position in range(span.start, span.stop))

@@ -1,0 +1,220 @@
+"""What every engine must keep: one suite of misfortunes, run on each.
+
+    def test_my_engine() -> None:
+        check_engine(lambda workers: MyEngine(workers))
+
+Workers that were killed must come back under a new name: `Local(respawn=True)`, machines with `seconds_to_return`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO
+from oddlot.core.strategy import Strategy, View
+from oddlot.engines.host import Arrival, Message
+from oddlot.strategies import Asynchronous, Synchronous
+from oddlot.testing.books import Books
+from oddlot.train.job import Job
+from oddlot.training import Plan, Settings, Training, prepared
+
+Place = Any
+"""What `fit` takes as `on`"""
+SAMPLES, EPOCHS, BATCH = 64, 2, 8
+
+
+class Trial:
+    """A training that is driven message by message, its books checked after each."""
+
+    def __init__(self, training: Training) -> None:
+        self.host, self.engine = training.host, training.opened.engine
+        self.records: list[w.Record] = []
+        self._books = Books()
+        self.host.observers.append(self._note)
+
+    def next(self) -> Message | None:
+        """Wait for the next message; an alarm that is due rings."""
+        message = self.engine.next(self.host.alarm)
+        if message is None:
+            self.host.ring(self.engine.now)
+        return message
+
+    def deliver(self, message: Message | None) -> None:
+        """Hand a message to the host."""
+        if message is not None:
+            self.host.receive(message, self.engine.now)
+
+    def joined(self) -> w.NodeId:
+        """Wait for a worker that is there and has not been told to the host yet; `deliver` that yourself."""
+        while not isinstance(message := self.next(), w.Joined):
+            self.deliver(message)
+        self._waiting = message
+        return message.node
+
+    def until(self, fact: Callable[[], bool]) -> None:
+        """Go on until the fact holds."""
+        while not fact():
+            self.deliver(self.next())
+
+    def finish(self) -> None:
+        """Go on until every sample of every epoch is merged, and see that nothing is left over."""
+        self.until(lambda: self.host.conductor.done)
+        assert not self.host.conductor.inbox, "updates are left in the inbox"
+
+    def has(self, event: type, node: str) -> bool:
+        """The log holds such an event of this worker."""
+        return any(isinstance(r.event, event) and getattr(r.event, "node", "") == node for r in self.records)
+
+    def answers(self, node: str, echo: bool) -> int:
+        """How many answers of this worker came, in time or as echoes."""
+        events = ((r.event, r.remark == ECHO) for r in self.records)
+        return sum(
+            isinstance(e, w.Arrived) and e.update.sender == node and late is echo for e, late in events
+        )
+
+    def _note(self, record: w.Record) -> None:
+        self.records.append(record)
+        self._books.note(record, self.host.conductor)
+        faults = list(self._books.faults(self.host.conductor))
+        assert not faults, f"after {record.event}: {'; '.join(faults)}"
+
+
+@dataclass
+class Impatient:
+    """Gives every lease of another strategy a short deadline."""
+
+    inner: Asynchronous = field(default_factory=Asynchronous)
+    seconds: float = 0.3
+
+    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+        """The inner strategy's commands."""
+        for command in self.inner.on(event, view):
+            yield replace(command, deadline=self.seconds) if isinstance(command, w.Assign) else command
+
+
+@dataclass
+class Sleeper:
+    """Gives out work only once its alarm has rung."""
+
+    inner: Asynchronous = field(default_factory=Asynchronous)
+    seconds: float = 0.2
+    due: float = 0.0
+    rang: float = 0.0
+
+    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+        """Set the alarm at the first worker, and wait for it."""
+        if not self.due:
+            self.due = view.now + self.seconds
+            yield w.Wake(self.due)
+        elif isinstance(event, w.Rang):
+            self.rang = view.now
+        if self.rang:
+            yield from self.inner.on(event, view)
+
+
+@contextmanager
+def trial(place: Place, strategy: Strategy) -> Iterator[Trial]:
+    """A small job on this engine."""
+    rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
+    job = Job(
+        lambda: torch.nn.Linear(1, 1),
+        (rows, 2 * rows),
+        torch.nn.functional.mse_loss,
+        batch=BATCH,
+        device="cpu",
+    )
+    with prepared(Plan(job, strategy, place, Settings(until=f"epochs>={EPOCHS}"))) as training:
+        yield Trial(training)
+
+
+def a_worker_dies_while_computing(make: Callable[[int], Place]) -> None:
+    """Its samples go to others, and nobody waits for it."""
+    with trial(make(2), Synchronous()) as run:
+        node = run.joined()
+        run.engine.freeze(node)  # so that it has surely not answered
+        run.deliver(w.Joined(node))
+        assert run.host.conductor.busy[node], "a worker that joins is given work"
+        run.engine.kill(node)
+        run.until(lambda: run.has(w.Lost, node))
+        run.finish()
+        assert not run.answers(node, echo=False)
+
+
+def a_worker_dies_after_sending(make: Callable[[int], Place]) -> None:
+    """What it had sent counts once; what it was given since is computed by others."""
+    with trial(make(2), Asynchronous()) as run:
+        while not isinstance(message := run.next(), Arrival):
+            run.deliver(message)
+        node = message.facts.sender
+        run.engine.kill(node)
+        run.deliver(message)
+        assert run.answers(node, echo=False) == 1
+        run.until(lambda: run.has(w.Lost, node))
+        run.finish()
+
+
+def a_worker_joins_in_mid_round(make: Callable[[int], Place]) -> None:
+    """The replacement of a lost worker, under a new name, brings updates too."""
+    with trial(make(2), Asynchronous()) as run:
+        node = run.joined()
+        run.engine.kill(node)
+        run.deliver(w.Joined(node))
+        run.until(lambda: run.has(w.Joined, f"{node}.2"))
+        run.until(lambda: run.answers(f"{node}.2", echo=False) > 0 or run.host.conductor.done)
+        run.finish()
+        assert node not in run.host.conductor.slots
+
+
+def a_worker_answers_late(make: Callable[[int], Place]) -> None:
+    """Its lease lapses, others compute the samples, and its answer is an echo."""
+    with trial(make(2), Impatient()) as run:
+        node = run.joined()
+        run.engine.freeze(node)
+        run.deliver(w.Joined(node))
+        run.until(lambda: run.host.conductor.roster.members[node].lapses > 0)
+        assert not any(task.node == node for task in run.host.conductor.open.values())
+        run.engine.thaw(node)
+        run.until(lambda: run.answers(node, echo=True) > 0)
+        run.finish()
+
+
+def an_alarm_rings(make: Callable[[int], Place]) -> None:
+    """At its time, not before, on whichever clock."""
+    sleeper = Sleeper()
+    with trial(make(1), sleeper) as run:
+        run.until(lambda: sleeper.rang > 0)
+        assert sleeper.rang >= sleeper.due
+        run.finish()
+
+
+def nobody_is_left(make: Callable[[int], Place]) -> None:
+    """Without workers the run waits; it goes on when they are back."""
+    with trial(make(2), Synchronous()) as run:
+        for _ in range(2):
+            node = run.joined()
+            run.engine.freeze(node)
+            run.deliver(w.Joined(node))
+            run.engine.kill(node)
+        run.until(lambda: sum(isinstance(record.event, w.Lost) for record in run.records) == 2)
+        assert not run.host.conductor.version
+        run.finish()
+
+
+SCENARIOS = (
+    a_worker_dies_while_computing,
+    a_worker_dies_after_sending,
+    a_worker_joins_in_mid_round,
+    a_worker_answers_late,
+    an_alarm_rings,
+    nobody_is_left,
+)
+
+
+def check_engine(make: Callable[[int], Place]) -> None:
+    """Run every scenario on the engine that `make(workers)` describes; an AssertionError tells what went wrong."""
+    for scenario in SCENARIOS:
+        scenario(make)

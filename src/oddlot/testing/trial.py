@@ -1,0 +1,212 @@
+"""One history of one strategy, with everything that a strategy promises checked after each event."""
+
+import copy
+import json
+from collections.abc import Callable
+from math import inf
+from typing import Any, NoReturn
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.errors import ProtocolError
+from oddlot.core.plain import to_plain
+from oddlot.core.strategy import Strategy
+from oddlot.testing.books import Books
+from oddlot.testing.play import Data, Play, books, told
+
+PROMISES = {
+    0: "the books add up: each sample of each epoch is in one place, and reaches the model exactly once",
+    1: "the same history gives the same actions",
+    2: "a copy made in mid-run, or saved as JSON and read back, continues identically",
+    3: "late results of lost workers never reach the strategy",
+    4: "someone is always working or an alarm is set, while there is work left and a worker to do it",
+    5: "every finite history ends with nothing held: once everybody answers and nobody is lost, all is merged",
+    6: "a strategy asks only for what the books allow",
+}
+Move = tuple[str, int, int]
+"""what is to happen, to which of those it can happen to, and how much of it"""
+MOVES = (
+    *("join", "finish", "lose", "wait", "leave", "cancelled", "late", "refuse", "evaluated", "resume"),
+    *("join", "finish", "finish", "finish", "finish", "wait", "cancelled", "late"),
+)
+"""of the verbs of a play, the likelier ones several times"""
+WORKERS_AT_MOST = 5
+LINES_AT_MOST = 400
+
+
+class BrokenPromise(AssertionError):
+    """A strategy broke a promise; the message holds the promise and the history, a story that can be run."""
+
+
+class Trial:
+    """A strategy's run beside a second one of the same history and, from mid-run on, beside its copies."""
+
+    def __init__(self, make: Callable[[], Strategy], data: Data) -> None:
+        self.make = make
+        self.play = Play(data.conductor(make()))
+        self.others = [(1, data.conductor(make()))]
+        """conductors that must decide likewise, and the promise that says so"""
+        self.books = Books()
+        self.joined = 0
+        self.history = [f"strategy {make()!r}", str(data)]
+
+    @property
+    def conductor(self) -> Conductor:
+        return self.play.conductor
+
+    def live(self, moves: list[Move], copied_after: int) -> None:
+        """Carry out what is possible of the moves; copy the run in the middle."""
+        for move in moves[:copied_after]:
+            self._move(*move)
+        self._copy()
+        for move in moves[copied_after:]:
+            self._move(*move)
+
+    def end(self) -> None:
+        """Let everybody answer, oldest task first, until nothing is left to do."""
+        patience = 20 + sum(1 for lane in self.conductor.ledger.lanes for _ in range(lane.first, lane.last)) * (
+            self.conductor.ledger.epochs or 1
+        )
+        merged, in_vain = 0, 0
+        while (line := self._next_answer()) is not None:
+            self._do(line)
+            in_vain = in_vain + 1 if len(self.books.merged) == merged else 0
+            merged = len(self.books.merged)
+            if in_vain > patience:
+                self._break(5, f"in the last {in_vain} answers nothing was merged")
+        held = self.conductor.inbox or self.conductor.open or self.conductor.ledger.leases
+        if held or not self.conductor.done:
+            self._break(5, "nobody works any more, and nothing will happen")
+        assert self.conductor.alarm >= 0  # reading it forgets the deadlines of tasks that are over
+        for promise, other in self.others:
+            if other.alarm >= 0 and other.to_plain() != self.conductor.to_plain():
+                self._break(promise, "at the end the states differ")
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def _move(self, verb: str, pick: int, amount: int) -> None:
+        line = None if self.conductor.done else self._line(verb, pick, amount)
+        if line is not None:
+            self._do(line)
+        while self.play.measuring:
+            self._do(f"change norm=1 inner={amount - 1}")
+
+    def _line(self, verb: str, pick: int, amount: int) -> str | None:
+        """The move in words, if it is possible now."""
+        if verb == "join":
+            return self._join() if len(self.conductor.busy) < WORKERS_AT_MOST else None
+        if verb == "wait":
+            return ("wait 1", "wait 0.1", "wait 100", "wait alarm")[amount if self.conductor.alarm < inf else 0]
+        if verb == "evaluated":
+            return f"evaluated loss={amount} accuracy=0.{amount}" if self.play.evaluating else None
+        if verb == "resume":
+            return verb if self.conductor.busy else None
+        whom = self._candidates(verb)
+        if not whom:
+            return None
+        name = whom[pick % len(whom)]
+        return f"{verb} {name}" + (self._part(name, amount) if verb == "finish" else "")
+
+    def _candidates(self, verb: str) -> list[str]:
+        """Who may be lost or leave; which tasks may be answered in this way."""
+        expects = self.conductor.expects
+        match verb:
+            case "leave":
+                return list(self.conductor.slots)
+            case "lose":
+                return list(self.conductor.busy)
+            case "finish" | "refuse":
+                return [task for task in self.conductor.open if expects(task)]
+            case "cancelled":
+                return [task for held in self.conductor.busy.values() for task in held]
+            case _:
+                return [task for task in self.play.tasks if not expects(task)]
+
+    def _join(self) -> str:
+        self.joined += 1
+        return f"join {chr(ord('a') + self.joined - 1) if self.joined <= 26 else f'w{self.joined}'}"
+
+    def _part(self, task: str, amount: int) -> str:
+        samples = w.samples_in(self.play.tasks[task].spans)
+        return ("", f" samples={max(1, samples // 2)}", " samples=1", " loss=0.5")[amount]
+
+    def _next_answer(self) -> str | None:
+        if self.play.measuring:
+            return "change norm=1 inner=1"
+        if not self.conductor.slots and not self.conductor.done:
+            return self._join()
+        for task in self.play.tasks.values():
+            if task.id in self.conductor.busy.get(task.node, ()):
+                return f"{'finish' if self.conductor.expects(task.id) else 'late'} {task.id}"
+        if self.play.evaluating:
+            return "evaluated loss=1 accuracy=0.5"
+        return "wait alarm" if self.conductor.alarm < inf and not self.conductor.done else None
+
+    # --- what is promised ------------------------------------------------------------------------
+
+    def _do(self, line: str) -> None:
+        self.history.append(line)
+        try:
+            before = to_plain(self.conductor.strategy) if line.startswith("late") else None
+            for record in self.play.do(line):
+                self.history += told(record)
+                self._check(record, before)
+        except ProtocolError as error:
+            self._break(6, str(error))
+        except BrokenPromise:
+            raise
+        except Exception as error:
+            error.add_note(self._story())
+            raise
+
+    def _check(self, record: w.Record, before: Any) -> None:
+        for promise, other in self.others:
+            self._compare(promise, other, record)
+        if isinstance(record.event, w.Arrived) and record.event.update.id not in self.conductor.open:
+            self._check_late(record, record.event.update, before)
+        self.books.note(record, self.conductor)
+        for fault in self.books.faults(self.conductor):
+            self._break(0, fault)
+        if self._stalled():
+            self._break(4, "there is work left, nobody works, and no alarm is set")
+
+    def _compare(self, promise: int, other: Conductor, record: w.Record) -> None:
+        try:
+            again = told(other.handle(record.event, record.now))
+        except ProtocolError as error:
+            again = [f"> {error}"]
+        if again != told(record):
+            self._break(promise, "the other decided at the end:\n" + ("\n".join(again) or "> nothing"))
+
+    def _check_late(self, record: w.Record, late: w.Facts, before: Any) -> None:
+        if before is None:
+            return
+        gone = late.sender not in self.conductor.busy
+        changed = gone and (record.actions or to_plain(self.conductor.strategy) != before)
+        if changed or record.remark != ECHO:
+            self._break(3, f"{late.id} does not count any more, but it was not ignored")
+
+    def _stalled(self) -> bool:
+        waits = any(self.conductor.busy.values()) or self.play.evaluating or self.play.measuring
+        can_work = self.conductor.slots and self.conductor.ledger.work_left
+        return bool(can_work and not waits and self.conductor.alarm == inf)
+
+    def _copy(self) -> None:
+        try:
+            plain = self.conductor.to_plain()
+            read = Conductor.from_plain(json.loads(json.dumps(plain)), self.make())
+            copied = copy.deepcopy(self.conductor)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            self._break(2, f"it cannot be copied or saved: {error}")
+        if read.to_plain() != plain:
+            self._break(2, f"what was saved is\n{plain['strategy']}\nand what was read back\n{read.strategy}")
+        self.others += [(2, copied), (2, read)]
+
+    def _break(self, promise: int, why: str) -> NoReturn:
+        raise BrokenPromise(f"promise {promise} is broken: {PROMISES[promise]}.\nHere {why}.\n\n{self._story()}")
+
+    def _story(self) -> str:
+        history = self.history
+        if len(history) > LINES_AT_MOST:
+            history = [*history[: LINES_AT_MOST // 2], "# ... and so on ...", *history[-LINES_AT_MOST // 2 :]]
+        return "\n".join(["It came about like this:", *history, "show", books(self.conductor)])
