@@ -62,7 +62,7 @@ def fit(
     if folder is not None:
         folder.claim(resume, force)
     with prepared(Plan(job, strategy, on or Local(), settings), folder, resume) as training:
-        training.host.observers.extend(observers)
+        training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:
         raise Interrupted(run)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oddlot.engines.open import Local, Simulated
-    from oddlot.settings import Override, Settings
+    from oddlot.settings import JobFile, Override
     from oddlot.training import Run
 
 EXIT_CODES = (
@@ -95,7 +95,7 @@ def simulate(
 ) -> None:
     """Train on machines that exist in a file, under a virtual clock, to see time and cost."""
 
-    def fleet(settings: "Settings") -> "Simulated":
+    def fleet(settings: "JobFile") -> "Simulated":
         from oddlot.engines.open import Simulated
         from oddlot.machines.read import read_machines
 
@@ -178,13 +178,13 @@ class Asked:
     as_json: bool
     quiet: bool
 
-    def run(self, suffix: str, place: "Callable[[Settings], Local | Simulated]") -> None:
+    def run(self, suffix: str, place: "Callable[[JobFile], Local | Simulated]") -> None:
         """Do it, and say what came of it."""
         from rich.console import Console
 
-        from oddlot.settings import Settings
+        from oddlot.settings import JobFile
 
-        settings = Settings.read(self.task, self.overrides())
+        settings = JobFile.read(self.task, self.overrides())
         name = settings.name + suffix
         folder = settings.table.out or str(_newest(name) if self.resume else _next_free(name))
         console = Console(stderr=self.as_json, quiet=self.quiet)
@@ -194,7 +194,8 @@ class Asked:
         if self.as_json:
             print(json.dumps(_without_nan(run.summary), allow_nan=False))
         if run.ended == "interrupted":
-            console.print(f"stopped; saved in {folder}. To go on:\n  {self.again(folder)}", highlight=False)
+            hint = f"stopped; saved in {folder}. To go on:\n  {self.again(folder)}"
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(STOPPED)
 
     def overrides(self) -> "list[Override]":
@@ -221,8 +222,8 @@ class Asked:
 
     def _fit(
         self,
-        settings: "Settings",
-        place: "Callable[[Settings], Local | Simulated]",
+        settings: "JobFile",
+        place: "Callable[[JobFile], Local | Simulated]",
         folder: Path,
         console: "Console",
     ) -> "Run":

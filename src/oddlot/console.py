@@ -25,8 +25,7 @@ NOBODY = "no worker is here: the run waits until one joins"
 def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
     """An observer that keeps the tally and shows it: in place on a terminal, elsewhere with a line now and then."""
     if not console.is_terminal:
-        console.print(title, highlight=False, soft_wrap=True)
-        yield Lines(console, tally)
+        yield Lines(console, title, tally)
         return
     picture = Picture(title, tally)
     with Live(
@@ -40,20 +39,25 @@ class Lines:
     """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone."""
 
     console: Console
+    title: str
     tally: Tally
-    said: float = -SECONDS_BETWEEN_LINES
+    begun: bool = False
+    next_line: float = 0.0
 
     def __call__(self, record: Record) -> None:
         self.tally(record)
+        if not self.begun:
+            self.begun = True
+            self._say(self.title)
         match record.event:
-            case Evaluated() if record.now - self.said >= SECONDS_BETWEEN_LINES:
-                self.said = record.now
-                self._say(figures(self.tally))
+            case Evaluated() if record.now >= self.next_line:
+                self.next_line = record.now + SECONDS_BETWEEN_LINES
+                self._say(f"{record.now:8.1f} s   {figures(self.tally)}")
             case Lost() if not any(row.state != "lost" for row in self.tally.workers.values()):
-                self._say(NOBODY)
+                self._say(f"{record.now:8.1f} s   {NOBODY}")
 
     def _say(self, line: str) -> None:
-        self.console.print(f"{self.tally.seconds:8.1f} s   {line}", highlight=False, soft_wrap=True)
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Picture:
         self.progress.append((tally.seconds, tally.samples_merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
-        self.spinner.update(text=f"{self.title}   {duration(now)}")
+        self.spinner.update(text=Text(f"{self.title}   {duration(now)}"))
         workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
         return Group(
             self.spinner,
@@ -86,8 +90,8 @@ def figures(tally: Tally) -> str:
     """Where the run stands, in a line."""
     metrics = [f"{name} {value:.4f}" for name, value in dict(tally.metrics).items() if name != "loss"]
     loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
-    money = [money(tally.dollars)] if tally.dollars else []
-    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *loss, *metrics, *money])
+    cost = [money(tally.dollars)] if tally.dollars else []
+    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *loss, *metrics, *cost])
 
 
 def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
@@ -135,7 +139,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Renderable
     table.add_column(overflow="fold")
     for name, row in rows.items():
         if row:
-            table.add_row(f"  {name}", row)
+            table.add_row(f"  {name}", Text(row))
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     return Group(Text(f"{title}: {head}", "bold"), table)
 

@@ -4,10 +4,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor, isfinite
 
 from oddlot.core.errors import UsageError
-from oddlot.core.nearest import nearest
+from oddlot.core.nearest import or_nearest
 from oddlot.observe import GOAL_FIGURES, Tally
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -17,17 +17,21 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _TERM = re.compile(r"^\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
-_EVERY = re.compile(r"^\s*([\d.]+)\s*(versions?|seconds?|epochs?)\s*$")
+_EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Alternatives, each a figure compared with a number."""
+    """Alternatives, each a figure compared with a number.
+
+    `evaluated`: the loss is that of the evaluation set, and not known before it was measured.
+    """
 
     terms: tuple[tuple[str, str, float], ...]
+    evaluated: bool = False
 
     @classmethod
-    def parse(cls, text: str, metrics: Iterable[str] = ()) -> "Goal":
+    def parse(cls, text: str, metrics: Iterable[str] = (), evaluated: bool = False) -> "Goal":
         """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, versions, epochs, samples or dollars."""
         known = [*GOAL_FIGURES, "loss", *metrics]
         terms = []
@@ -36,30 +40,33 @@ class Goal:
             try:
                 name, compare, number = match.groups() if match else ("", "", "")
                 value = float(number)
+                if not isfinite(value):
+                    raise ValueError
             except ValueError:
                 raise UsageError(
                     f"until={text!r}: {part.strip()!r} is not of the form NAME>=NUMBER, such as epochs>=10"
                 ) from None
             if name not in known:
-                raise UsageError(
-                    f"until={text!r}: there is no figure {name!r}; did you mean {nearest(name, known)!r}? "
-                    f"Known are {', '.join(known)}"
-                )
+                raise UsageError(f"until={text!r}: there is no figure {name!r}: {or_nearest(name, known)}")
             terms.append((name, compare, value))
-        return cls(tuple(terms))
+        return cls(tuple(terms), evaluated)
 
     @property
     def epochs(self) -> int | None:
         """The passes over the data after which the run ends exactly, if the goal names them."""
-        counts = [
-            ceil(value) for name, compare, value in self.terms if name == "epochs" and compare[0] == ">"
+        counts = {">=": ceil, ">": lambda value: floor(value) + 1}
+        limits = [
+            counts[compare](value)
+            for name, compare, value in self.terms
+            if name == "epochs" and compare in counts
         ]
-        return min(counts, default=None)
+        return min(limits, default=None)
 
     def reached(self, tally: Tally) -> str:
         """The first alternative that holds, as text; empty while none does."""
         for name, compare, value in self.terms:
-            figure = tally.value(name)
+            known = name != "loss" or not self.evaluated or tally.evaluated_version >= 0
+            figure = tally.value(name) if known else None
             if figure is not None and _COMPARE[compare](figure, value):
                 return f"{name}{compare}{value:g}"
         return ""

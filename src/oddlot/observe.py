@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
-from oddlot.core.errors import CheckpointError
+from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.plain import from_plain, to_plain
 
 FORMAT = 1
@@ -103,7 +104,7 @@ class Tally:
     def value(self, name: str) -> float | None:
         """A figure by the name that goals use, or a metric; None while it is not known."""
         if name == "loss":
-            return self.metrics.get("loss", self.training_loss)
+            return self.training_loss if self.evaluated_version < 0 else self.metrics.get("loss")
         if name in GOAL_FIGURES:
             return float(getattr(self, GOAL_FIGURES[name]))
         return self.metrics.get(name)
@@ -211,6 +212,7 @@ class Log:
     """
 
     def __init__(self, path: Path, conductor: Conductor) -> None:
+        self.path = path
         self.records = 0
         self._flushed = 0.0
         if path.exists():
@@ -229,18 +231,31 @@ class Log:
         self.records += 1
         if record.now - self._flushed >= 1.0:
             self._flushed = record.now
-            self._file.flush()
+            self.flush()
 
     def flush(self) -> None:
         """Bring every line to the file."""
-        self._file.flush()
+        with self._disk():
+            self._file.flush()
 
     def close(self) -> None:
-        """Flush and close."""
-        self._file.close()
+        """Close the file; flush it before to hear of what cannot be written."""
+        with suppress(OSError):
+            self._file.close()
 
     def _write(self, plain: dict[str, Any]) -> None:
-        self._file.write(json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n")
+        line = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        with self._disk():
+            self._file.write(line + "\n")
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OddlotError(
+                f"cannot write the log {self.path} ({error.strerror}): make room, then resume the run"
+            ) from error
 
 
 def read_log(path: Path) -> Iterator[w.Record]:

@@ -73,27 +73,29 @@ def _column(hint: Any) -> Any:
 
 
 def given(table: Table, kind: type) -> dict[str, Any]:
-    """What a table says about the dataclass `kind`, ready to make one."""
-    hints, names = get_type_hints(kind), settings_of(kind)
-    values = {name: getattr(table, name) for name in table.model_fields_set if name in names}
-    return {
-        name: hints[name](**given(value, hints[name])) if isinstance(value, Table) else value
-        for name, value in values.items()
-    }
+    """What a table says about the dataclass `kind`, ready to make one; inner ones begin from their defaults."""
+    known = settings_of(kind)
+    values = {name: getattr(table, name) for name in table.model_fields_set if name in known}
+    for name, value in values.items():
+        if isinstance(value, Table):
+            begin = _default(known[name])
+            values[name] = replace(begin, **given(value, type(begin)))
+    return values
 
 
-def describe_settings(kind: type, prefix: str) -> Iterator[str]:
-    """A line for each setting of a dataclass: name, default, and what stands beneath it in the source."""
-    hints, meanings = get_type_hints(kind), _meanings(kind)
+def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[str]:
+    """A line for each setting of a dataclass: name, default (as `made` has it), and what stands beneath it."""
+    meanings = _meanings(kind)
     for name, one in settings_of(kind).items():
-        if is_dataclass(hints[name]):
-            made = one.default_factory() if one.default_factory is not MISSING else one.default
-            yield from (
-                f"{prefix}{name}.{inner.name} = {getattr(made, inner.name)}" for inner in fields(hints[name])
-            )
+        default = _default(one) if made is None else getattr(made, name)
+        if is_dataclass(default) and not isinstance(default, type):
+            yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
-            meaning = f"   # {meanings[name]}" if name in meanings else ""
-            yield f"{prefix}{name} = {one.default}{meaning}"
+            yield f"{prefix}{name} = {default}" + (f"   # {meanings[name]}" if name in meanings else "")
+
+
+def _default(one: "Field[Any]") -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -119,10 +121,12 @@ def _choose(
     """The table of the kind that `value[chooser]` names; `otherwise` when it names none."""
     if not isinstance(value, dict):
         raise about("", f"{what} = {value!r} is no table: say {what}.{chooser} = {value!r}")
-    name = value.get(chooser)
-    if name is not None and name not in tables:
-        raise about(chooser, f"unknown {what} `{name}`: {or_nearest(str(name), tables)}")
-    return (tables[name] if name else otherwise).model_validate(value)
+    if chooser not in value:
+        return otherwise.model_validate(value)
+    name = str(value[chooser])
+    if name not in tables:
+        raise about(chooser, f"unknown {what} `{name}`: {or_nearest(name, tables)}")
+    return tables[name].model_validate(value)
 
 
 class JobTable(Table):
@@ -235,14 +239,14 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobFile:
     """A job file, or a task alone, with what the command line says on top of it."""
 
     table: RunTable
     source: Source
 
     @classmethod
-    def read(cls, task: str, overrides: Sequence[Override] = ()) -> "Settings":
+    def read(cls, task: str, overrides: Sequence[Override] = ()) -> "JobFile":
         """The settings for a task or for a job file. UsageError: every fault with its flag, or its file and line."""
         path = Path(task) if task.endswith(".toml") else None
         text = read_table(path, RunTable)[0] if path else ""

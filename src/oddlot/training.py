@@ -19,7 +19,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import to_plain
 from oddlot.core.strategy import Strategy
-from oddlot.engines.host import Host
+from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.open import Local, Numbers, Opened, Simulated, open_local, open_simulated
@@ -219,6 +219,13 @@ class Training:
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Show them what this run had done before it was resumed, then everything as it happens."""
+        for observer in observers:
+            for record in self.earlier:
+                observer(record)
+        self.host.observers.extend(observers)
+
     def close(self) -> None:
         """Give everything back."""
         self.opened.close()
@@ -262,12 +269,13 @@ class Training:
     def _open_log(self, past: Past | None) -> None:
         """Begin the log, or go on with it: what came after the checkpoint is lost work."""
         self.log: Log | None = None
+        self.earlier: list[w.Record] = []
         if self.folder is None:
             self.host.observers.append(self.records.append)
             return
         if past is not None:
-            kept, lost = surviving(past.log, past.after_record)
-            for record in kept:
+            self.earlier, lost = surviving(past.log, past.after_record)
+            for record in self.earlier:
                 self.tally(record)
             self.tally.samples_wasted += lost
         self.folder.write(SETTINGS, self.identity)
@@ -275,6 +283,7 @@ class Training:
         self.host.observers.append(self.log)
         if past is not None:
             self.host.handle(w.Resumed(past.after_record), self.host.conductor.now)
+            self.earlier.append(self.host.story[-1])
         self._checkpoint()
 
     # --- under way -----------------------------------------------------------------------------

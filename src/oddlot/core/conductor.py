@@ -59,8 +59,6 @@ class Conductor:
     @property
     def alarm(self) -> float:
         """When to call with `Ticked` at the latest; infinity for never."""
-        while self.deadlines and self.deadlines[0][1] not in self.open:
-            heappop(self.deadlines)
         return min(self.alarms[0] if self.alarms else inf, self.deadlines[0][0] if self.deadlines else inf)
 
     @property
@@ -76,7 +74,7 @@ class Conductor:
         """Settle the event in the books, ask the strategy, and make its commands concrete."""
         self.now = now
         shown = deque(_SETTLE[type(event)](self, event))
-        remark = ECHO if isinstance(event, w.Arrived) and event.update.id not in self.inbox else ""
+        remark = ECHO if isinstance(event, w.Arrived) and event not in shown else ""
         actions: list[w.Action] = []
         view = View(self)
         while shown:
@@ -86,6 +84,8 @@ class Conductor:
                     actions.append(action)
                 if consequence is not None:
                     shown.append(consequence)
+        while self.deadlines and self.deadlines[0][1] not in self.open:
+            heappop(self.deadlines)
         return w.Record(now, event, tuple(actions), remark)
 
     # --- settling: what an event means for the books, and what the strategy is told ------------
@@ -115,6 +115,7 @@ class Conductor:
         self.slots.pop(node, None)
         self.idle.pop(node, None)
         self.roster.lose(node)
+        self.ledger.lose(node)
         yield event
 
     def _arrived(self, event: w.Arrived) -> Iterator[w.Event]:
@@ -199,12 +200,16 @@ class Conductor:
     def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
         if command.samples < 1:
             raise ProtocolError(f"{command} asks for no samples")
+        shards = len(self.ledger.lanes)
+        if command.shard is not None and not 0 <= command.shard < shards:
+            raise ProtocolError(f"{command} is impossible: shards are numbered from 0 to {shards - 1}")
         if command.again is None:
             samples = self.roster.load(command.node, command.samples)
             return self.ledger.lease(task, samples, command.node, command.shard)
-        if not self.expects(command.again):
-            raise ProtocolError(f"{command} is impossible: {command.again} is not an open task")
-        return self.ledger.share(task, command.again)
+        if command.again not in self.open:
+            raise ProtocolError(f"{command} is impossible: {command.again} is not among view.tasks")
+        # Another task may have brought its samples before it.
+        return self.ledger.share(task, command.again) if self.expects(command.again) else ()
 
     def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
         task = self.open.pop(command.task, None)

@@ -144,6 +144,12 @@ class Ledger:
         if not lease.tasks:
             self._return(lease.spans)
 
+    def lose(self, node: NodeId) -> None:
+        """The node is gone, and nobody holds the data of its shards."""
+        for lane in self.lanes:
+            if lane.home == node:
+                lane.home = None
+
     def merge(self, update: UpdateId) -> bool:
         """The update's samples have reached the model. True when that closed an epoch."""
         return self._count(self.leases.pop(update).spans)

@@ -66,6 +66,7 @@ class LocalEngine:
         self.nursery, self.arena, self.blocks = nursery, arena, blocks
         self.respawn, self.dollars_per_hour, self.taken = respawn, dollars_per_hour, taken
         self._began = time.monotonic() - now
+        self.spin_seconds = setup.spin_seconds
         self.parcel = pack_parcel(setup)
         self.lives: dict[w.NodeId, _Life] = {}
         self.births = [0] * workers
@@ -92,11 +93,21 @@ class LocalEngine:
         """The next message, waiting for it until the time `until` or half a second at most."""
         if not self.ready:
             due = min(until, self.timers[0][0]) if self.timers else until
-            for key, _ in self.selector.select(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
-                key.data()
+            for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
+                hear()
             while self.timers and self.timers[0][0] <= self.now:
                 self._spawn(heappop(self.timers)[1])
         return self.ready.popleft() if self.ready else None
+
+    def _wait(self, seconds: float) -> list[Callable[[], None]]:
+        """What to call for the sockets that have something to read."""
+        ready = self.selector.select(0)
+        if self.spin_seconds:
+            until = time.perf_counter() + min(seconds, self.spin_seconds)
+            while not ready and time.perf_counter() < until:
+                os.sched_yield()
+                ready = self.selector.select(0)
+        return [key.data for key, _ in ready or self.selector.select(seconds)]
 
     # --- the port ------------------------------------------------------------------------------
 

@@ -28,6 +28,14 @@ from oddlot.wire.codec import Codec, Plain
 SPARE_VERSIONS = 8
 """beside those that tasks hold: for evaluation, checkpoints and versions that a strategy keeps"""
 
+SPIN_SECONDS = 0.003
+"""how long hub and workers look for messages before they sleep, where a core is to spare"""
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 @dataclass(frozen=True)
 class Local:
@@ -107,6 +115,7 @@ def open_local(on: Local, numbers: Numbers, nursery: Nursery, now: float, taken:
     # A packet may be a little larger than the block that it encodes: its words travel with it.
     block_bytes = max(layout.bytes, packet_bytes(codec, FlatBuffer.empty(layout)))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
+    threads = on.threads or max(1, cores() // on.workers)
     setup = Setup(
         job=_portable(numbers.job),
         layout=layout,
@@ -114,9 +123,10 @@ def open_local(on: Local, numbers: Numbers, nursery: Nursery, now: float, taken:
         codec=None if isinstance(codec, Plain) else codec,
         seed=numbers.seed,
         shards=numbers.shards,
-        threads=on.threads or max(1, (os.cpu_count() or 1) // on.workers),
+        threads=threads,
         blocks=arena.blocks,
         block_bytes=block_bytes,
+        spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,
     )
     blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
     engine = LocalEngine(

@@ -42,6 +42,8 @@ class Setup:
     threads: int
     blocks: int
     block_bytes: int
+    spin_seconds: float
+    """how long to look for a message before sleeping: waking up takes longer than a small step's merge"""
 
 
 class Worker:
@@ -75,7 +77,7 @@ class Worker:
         """Answer until the hub closes the socket."""
         self.hub.send(encode(Say.READY))
         while True:
-            kind, body = self.backlog.popleft() if self.backlog else self._receive(0)
+            kind, body = self.backlog.popleft() if self.backlog else self._wait()
             if kind is Say.TASK:
                 self._task(from_plain(Task, body["task"]), body["weights"], body["out"])
             elif kind is Say.EVALUATE:
@@ -123,6 +125,14 @@ class Worker:
                 self.aborted.add(body["task"])
             else:
                 self.backlog.append((kind, body))
+
+    def _wait(self) -> tuple[Say, dict[str, Any]]:
+        until = time.perf_counter() + self.setup.spin_seconds
+        while time.perf_counter() < until:
+            with suppress(BlockingIOError):
+                return self._receive(socket.MSG_DONTWAIT)
+            os.sched_yield()
+        return self._receive(0)
 
     def _receive(self, flags: int) -> tuple[Say, dict[str, Any]]:
         frame = self.hub.recv(LONGEST_BYTES, flags)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oddlot.core.strategy import View, assign, assign_all, assign_idle
+from oddlot.core.strategy import View, assign_all, assign_idle
 from oddlot.core.words import Arrived, Command, Drop, Event, Step
 
 
@@ -36,6 +36,6 @@ class Asynchronous:
                     yield from assign_all(view, samples)
                 else:
                     yield Step({update.id: update.samples / samples * (1 + staleness) ** -self.damping})
-                    yield from assign(view, update.sender, samples)
+                    yield from assign_idle(view, samples)
             case _:
                 yield from assign_idle(view, samples)

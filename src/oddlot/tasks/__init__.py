@@ -1,6 +1,7 @@
 """Tasks by name: ready-made jobs on real data, and those of the user."""
 
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,11 +42,14 @@ TASKS = {
 
 def check_task(name: str) -> None:
     """UsageError unless the name is a built-in task or has the form of `package.module:function`."""
-    if name not in TASKS and ":" not in name:
-        raise UsageError(
-            f"unknown task `{name}`: {or_nearest(name, TASKS)}; or name a function as package.module:function, "
-            "or a job file ending in .toml"
-        )
+    if name in TASKS or re.fullmatch(r"[\w.]+:\w+", name):
+        return
+    if ":" in name:
+        raise UsageError(f"a task is a function as package.module:function, not `{name}`")
+    raise UsageError(
+        f"unknown task `{name}`: {or_nearest(name, TASKS)}; or name a function as package.module:function, "
+        "or a job file ending in .toml"
+    )
 
 
 def load_task(name: str, options: Mapping[str, Any] | None = None) -> "Job":

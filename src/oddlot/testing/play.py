@@ -165,7 +165,7 @@ class Play:
         task = next((self.tasks[task] for task in held if task in self.tasks and fits(task)), None)
         if task is None:
             raise UsageError(
-                f"{whose} has no task for this: `finish` and `refuse` are for open tasks, `late` for others. "
+                f"there is no such task of {whose}: `finish` and `refuse` are for open tasks, `late` for others. "
                 f"Open are: {', '.join(self.conductor.open) or 'none'}"
             )
         return task

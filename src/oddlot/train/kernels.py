@@ -44,11 +44,15 @@ def mixer(section: Tensor) -> Mix:
 
 def mix(out: Tensor, keep: float, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
     """`Mix` with PyTorch's operations. `out` may be wider than the tensors (float32 over bfloat16)."""
-    if keep == 0:
+    first = 0
+    if keep == 0 and len(tensors) > 1 and shares[0] == 1 and tensors[0].dtype == out.dtype:
+        torch.add(tensors[0], tensors[1], alpha=shares[1], out=out)
+        first = 2
+    elif keep == 0:
         out.zero_()
     elif keep != 1:
         out.mul_(keep)
-    for tensor, share in zip(tensors, shares, strict=True):
+    for tensor, share in zip(tensors[first:], shares[first:], strict=True):
         out.add_(tensor, alpha=share)
 
 

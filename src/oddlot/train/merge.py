@@ -66,8 +66,9 @@ def step(
     """Write one step of the rule along the sum of share x update into `out`, which may be `weights`."""
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):
-        mix, scratch = mixer(source), _scratch(source)
-        summed = meter is not None or not rule.linear or scratch.dtype != source.dtype
+        mix = mixer(source)
+        summed = meter is not None or not rule.linear or source.dtype != _wide(source)
+        scratch = _scratch(source) if summed else source
         for span in chunks(source.numel(), source.device):
             old = source[span].clone() if meter else source[span]
             direction: Directions = ([stream[span] for stream in streams], shares)
@@ -103,8 +104,11 @@ def _sections(
 def _scratch(section: Tensor) -> Tensor:
     """Room for a chunk's sums: halves are summed in float32."""
     first = next(chunks(section.numel(), section.device), slice(0, 0))
-    wide = torch.promote_types(section.dtype, torch.float32)
-    return torch.empty(first.stop, dtype=wide, device=section.device)
+    return torch.empty(first.stop, dtype=_wide(section), device=section.device)
+
+
+def _wide(section: Tensor) -> torch.dtype:
+    return torch.promote_types(section.dtype, torch.float32)
 
 
 def _towards(

@@ -1,0 +1,31 @@
+"""Which strategy suits a fleet with a straggler? Four simulated machines, one of them six times slower.
+
+Time is virtual and chance is seeded, so the program prints the same numbers every time.
+"""
+
+import oddlot
+from oddlot.tasks.digits import digits
+
+LINK = oddlot.Link(megabits_per_second=100, latency_milliseconds=10)
+MOOD = oddlot.Lognormal(0.3)  # every task takes a little more or less than usual
+MACHINES = [
+    oddlot.Machine("fast1", 0.002, MOOD, LINK, dollars_per_hour=0.40),
+    oddlot.Machine("fast2", 0.002, MOOD, LINK, dollars_per_hour=0.40),
+    oddlot.Machine("fast3", 0.002, MOOD, LINK, dollars_per_hour=0.40),
+    oddlot.Machine("slow1", 0.012, MOOD, LINK, dollars_per_hour=0.10),
+]
+STRATEGIES = [
+    oddlot.Synchronous(),  # waits for everybody
+    oddlot.FastestK(k=3),  # cancels the last one
+    oddlot.Asynchronous(damping=0.5),  # waits for nobody
+    oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)),  # meets a quarter as often
+]
+
+print("strategy      seconds  cents  wasted  megabytes  accuracy")
+for strategy in STRATEGIES:
+    run = oddlot.fit(digits(), strategy, on=oddlot.Simulated(MACHINES, seed=7), until="epochs>=20")
+    megabytes = (run.summary["bytes_up"] + run.summary["bytes_down"]) / 1e6
+    print(
+        f"{type(strategy).__name__:12}  {run.hours * 3600:7.1f}  {run.dollars * 100:5.2f}"
+        f"  {run.wasted_share:6.1%}  {megabytes:9.1f}  {run.accuracy:8.2f}"
+    )

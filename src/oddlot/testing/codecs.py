@@ -1,0 +1,83 @@
+"""Does a codec bring back what was sent?"""
+
+import copy
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import UsageError
+from oddlot.wire.codec import Codec, Named, Packet
+
+DTYPES = {
+    name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8")
+}
+SPECIAL = [0.0, -0.0, 1.0, torch.nan, torch.inf, -torch.inf]
+
+
+def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 100) -> None:
+    """Raise AssertionError unless whatever tensors are encoded come back with their names, dtypes and lengths.
+
+    Values come back exactly or, for float32 and float64, within `relative_error` of themselves (2**-8 for bfloat16,
+    2**-11 for float16; tried from 0.001 to 10,000); NaN, infinities and zeros always as they are. The packet is
+    plain data that outlives its sender, and the same tensors always give the same packet. A codec that remembers
+    something is tried in its present state, which is left as it is.
+    """
+    try:
+        from hypothesis import HealthCheck, given, settings
+        from hypothesis import strategies as st
+    except ImportError:
+        raise UsageError("check_codec needs Hypothesis: pip install hypothesis") from None
+
+    special = st.sampled_from(SPECIAL)
+    number = st.one_of(special, st.floats(1e-3, 1e4), st.floats(-1e4, -1e-3))
+    tensor = st.tuples(st.sampled_from([*DTYPES]), st.lists(number, max_size=20))
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(tensor, max_size=4))
+    def every_packet(contents: list[tuple[str, list[float]]]) -> None:
+        _check(codec, [(f"{i}.{dtype}", _tensor(dtype, numbers)) for i, (dtype, numbers) in enumerate(contents)], relative_error)
+
+    every_packet()
+
+
+def _tensor(dtype: str, numbers: list[float]) -> Tensor:
+    whole = not DTYPES[dtype].is_floating_point
+    return torch.tensor([int(abs(n)) % 200 if n - n == 0 else 7 for n in numbers] if whole else numbers, dtype=DTYPES[dtype])
+
+
+def _check(codec: Codec, tensors: Sequence[Named], relative_error: float) -> None:
+    packet = copy.deepcopy(codec).encode(tensors)
+    assert all(type(a) is np.ndarray and a.dtype == np.uint8 and a.ndim == 1 for a in packet.arrays), (
+        f"a packet holds plain 1-D arrays of uint8, not {packet.arrays}"
+    )
+    assert json.loads(json.dumps(packet.about)) == packet.about, f"{packet.about} is not plain JSON-able data"
+    sent = _bytes(packet)
+    again = copy.deepcopy(codec).encode(tensors)
+    assert np.array_equal(sent, _bytes(again)), f"{tensors} were encoded twice, and the packets differ"
+    _compare(tensors, codec.decode(Packet.read(sent)), relative_error)
+
+
+def _bytes(packet: Packet) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    out = np.zeros(packet.size, np.uint8)
+    packet.write(out)
+    return out
+
+
+def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float) -> None:
+    heads = [[(name, tensor.dtype, tensor.shape) for name, tensor in tensors] for tensors in (sent, back)]
+    assert heads[0] == heads[1], f"sent were {heads[0]}, but {heads[1]} came back"
+    for (name, before), (_, after) in zip(sent, back, strict=True):
+        lossy = before.dtype in {torch.float32, torch.float64}
+        torch.testing.assert_close(
+            after,
+            before,
+            rtol=relative_error if lossy else 0.0,
+            atol=0.0,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name} came back changed: {text}",
+        )
+        signs = torch.signbit(before.double()) == torch.signbit(after.double())
+        assert bool((signs | before.isnan()).all()), f"{name} came back with another sign"

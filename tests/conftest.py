@@ -1,0 +1,12 @@
+"""Settings for all tests: how long Hypothesis searches, and whether stories are rewritten."""
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile("fast")  # pytest --hypothesis-profile=thorough searches longer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what comes out into tests/stories")

@@ -1,0 +1,305 @@
+"""What events mean for the books, what strategies are told, and how their wishes are made concrete."""
+
+from math import inf
+
+import pytest
+
+from oddlot.core import words as w
+from oddlot.core.errors import JobError
+from oddlot.core.ledger import Ledger
+from oddlot.core.strategy import View
+from tests.core.scripted import Stage
+
+
+def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
+    stage = Stage()
+    assert stage.tell(w.Joined("a")) == [w.Joined("a")]
+    assert list(stage.conductor.idle) == ["a"]
+    task = stage.start("a")
+    assert task == w.Task("a:1", "a", (w.Span(0, 0, 8),), 0, "gradient")
+    assert list(stage.conductor.idle) == []
+    assert stage.tell(w.Lost("a")) == [w.Lost("a")]
+    assert (stage.conductor.busy, stage.conductor.slots, stage.conductor.open) == ({}, {}, {})
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+
+
+def test_news_of_the_unknown_are_not_told() -> None:
+    stage = Stage()
+    assert stage.tell(w.Lost("a")) == []
+    assert stage.tell(w.Leaving("a")) == []
+    assert stage.tell(w.Cancelled("a:1", "a")) == []
+    assert stage.tell(w.Refused("a:1", "bad")) == []
+    assert stage.tell(w.Arrived(w.Facts("a:1", "a", 0, 8))) == []
+
+
+def test_a_leaving_worker_ends_what_it_has_and_gets_nothing_more() -> None:
+    stage = Stage()
+    task = stage.start("a")
+    assert stage.tell(w.Leaving("a")) == [w.Leaving("a")]
+    assert stage.tell(w.Leaving("a")) == []
+    assert stage.tell(stage.answer(task)) == [stage.answer(task)]
+    assert list(stage.conductor.slots) == []
+    assert list(stage.conductor.inbox) == ["a:1"]
+    assert stage.tell(w.Lost("a")) == [w.Lost("a")]
+    assert list(stage.conductor.inbox) == ["a:1"]
+
+
+def test_commands_are_collected_before_any_is_carried_out() -> None:
+    stage = Stage()
+    task = stage.start("a")
+    stage.tell(w.Joined("b"))
+    seen: list[int] = []
+
+    def commands(view: View) -> list[w.Command]:
+        seen.extend([view.version, view.free("a")])
+        return [w.Step({task.id: 1.0}), w.Assign("a", 4), w.Assign("b", 4)]
+
+    step, a, b = stage.say(commands, stage.answer(task))
+    assert seen == [0, 1]
+    assert step == w.Step({"a:1": 1.0})
+    assert [action.task.version for action in (a, b) if isinstance(action, w.Start)] == [1, 1]
+
+
+def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -> None:
+    stage = Stage(Ledger(8, epochs=1))
+    stage.tell(w.Joined("b"))
+    assert stage.start("a").id == "a:1"
+    assert stage.say([w.Assign("b", 8)]) == ()
+    stage.say([w.Cancel("a:1")])
+    (again,) = stage.say([w.Assign("b", 8)])
+    assert again == w.Start(w.Task("b:2", "b", (w.Span(0, 0, 8),), 0))
+
+
+def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answered() -> None:
+    stage = Stage()
+    stage.start("a")
+    assert stage.say([w.Cancel("a:1")]) == (w.Abort("a:1", "a"),)
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+    assert list(stage.conductor.idle) == []
+    assert stage.tell(w.Cancelled("a:1", "a")) == [w.Cancelled("a:1", "a")]
+    assert list(stage.conductor.idle) == ["a"]
+    assert stage.tell(w.Cancelled("a:1", "a")) == []
+
+
+@pytest.mark.parametrize("over", ["cancelled", "lapsed", "lost", "answered"])
+def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
+    stage = Stage()
+    task = stage.start("a")
+    match over:
+        case "cancelled":
+            stage.say([w.Cancel(task.id)])
+        case "lapsed":
+            stage.tell(w.Ticked(), now=60.0)
+        case "lost":
+            stage.tell(w.Lost("a"))
+        case "answered":
+            stage.tell(stage.answer(task))
+    inbox = dict(stage.conductor.inbox)
+    stage.strategy.told.clear()
+    record = stage.conductor.handle(stage.answer(task), 61.0)
+    assert record.remark == "echo"
+    still_there = over in {"cancelled", "lapsed"}
+    assert stage.strategy.told == ([w.Cancelled(task.id, "a")] if still_there else [])
+    assert stage.conductor.inbox == inbox
+    assert ("a" in stage.conductor.idle) is (over != "lost")
+
+
+def test_an_answer_in_time_is_no_echo() -> None:
+    stage = Stage()
+    assert stage.conductor.handle(stage.answer(stage.start("a")), 1.0).remark == ""
+
+
+def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
+    stage = Stage()
+    stage.start("a")
+    assert stage.conductor.alarm == 60.0
+    assert stage.tell(w.Ticked(), now=59.9) == []
+    assert stage.tell(w.Ticked(), now=60.0) == [w.Cancelled("a:1", "a")]
+    assert stage.conductor.alarm == inf
+    assert stage.conductor.open == {}
+    assert stage.conductor.slots["a"] == 0
+    assert stage.conductor.roster.members["a"].lapses == 1
+
+
+def test_a_strategy_may_set_the_deadline() -> None:
+    stage = Stage()
+    stage.tell(w.Joined("a"), now=5.0)
+    stage.say([w.Assign("a", 8, deadline=2.5)])
+    assert stage.conductor.alarm == 7.5
+
+
+def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
+    stage = Stage()
+    task = stage.start("a")
+    stage.tell(stage.answer(task), now=1.0)
+    assert stage.conductor.alarm == inf
+    assert stage.tell(w.Ticked(), now=100.0) == []
+
+
+def test_alarms_ring_in_order_each_once() -> None:
+    stage = Stage()
+    stage.say([w.Wake(9.0), w.Wake(3.0), w.Wake(5.0)])
+    assert stage.conductor.alarm == 3.0
+    assert stage.tell(w.Ticked(), now=5.0) == [w.Rang(3.0), w.Rang(5.0)]
+    assert stage.conductor.alarm == 9.0
+    assert stage.tell(w.Ticked(), now=6.0) == []
+
+
+def test_a_worker_may_hold_several_tasks() -> None:
+    stage = Stage(in_flight=2)
+    first, second = stage.start("a"), stage.start("a")
+    assert [first.id, second.id] == ["a:1", "a:2"]
+    assert list(stage.conductor.idle) == []
+    stage.tell(stage.answer(second))
+    assert stage.conductor.slots == {"a": 1}
+    assert list(stage.conductor.idle) == ["a"]
+
+
+def test_partial_work_counts_and_the_rest_returns() -> None:
+    stage = Stage()
+    task = stage.start("a")
+    stage.say([w.Step({"a:1": 1.0})], stage.answer(task, samples=3))
+    assert stage.conductor.ledger.merged == [3]
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 3, 8)]
+
+
+def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
+    stage = Stage()
+    for task in ("a:1", "a:2"):
+        stage.arrived("a")
+        assert stage.say([w.Drop(task)]) == (w.Drop(task),)
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+    assert stage.start("a").spans == (w.Span(0, 0, 4),)
+
+
+def test_a_merge_that_closes_an_epoch_is_told() -> None:
+    stage = Stage(Ledger(8, epochs=2))
+    task = stage.start("a")
+    stage.strategy.told.clear()
+    stage.say([w.Step({task.id: 1.0})], stage.answer(task))
+    assert stage.strategy.told == [stage.answer(task), w.Changed(1)]
+    assert (stage.conductor.version, stage.conductor.ledger.epoch) == (1, 1)
+
+
+def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
+    stage = Stage(Ledger(8, epochs=2))
+    task = stage.start("a")
+    stage.strategy.told.clear()
+    stage.say([w.Step({task.id: 1.0}, measure=True)], stage.answer(task))
+    assert stage.strategy.told == [stage.answer(task)]
+    assert stage.tell(w.Changed(1, 2.0, 0.5)) == [w.Changed(1, 2.0, 0.5)]
+
+
+def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -> None:
+    stage = Stage()
+    stage.start("a")
+    assert stage.tell(w.Refused("a:1", "NaN")) == [w.Cancelled("a:1", "a")]
+    assert stage.conductor.slots == {"a": 1}
+    assert stage.start("a").spans == (w.Span(0, 0, 8),)
+
+
+def test_work_refused_three_times_stops_the_run() -> None:
+    stage = Stage()
+    for number in (1, 2):
+        stage.start("a")
+        stage.tell(w.Refused(f"a:{number}", "NaN"))
+    stage.start("a")
+    with pytest.raises(JobError, match="samples 0 to 7 of epoch 0"):
+        stage.tell(w.Refused("a:3", "NaN"))
+
+
+def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:
+    stage = Stage(Ledger(8, epochs=1, skip_bad=True))
+    for number in (1, 2):
+        stage.start("a")
+        stage.tell(w.Refused(f"a:{number}", "NaN"))
+    stage.start("a")
+    assert stage.tell(w.Refused("a:3", "NaN")) == [w.Changed(0), w.Cancelled("a:3", "a")]
+    assert stage.conductor.done
+
+
+def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
+    stage = Stage()
+    stage.start("a")
+    stage.say([w.Cancel("a:1")])
+    assert stage.tell(w.Refused("a:1", "NaN")) == [w.Cancelled("a:1", "a")]
+    assert stage.conductor.ledger.refusals == {}
+
+
+def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_an_echo() -> None:
+    stage = Stage()
+    first = stage.start("a")
+    stage.tell(w.Joined("b"))
+    (action,) = stage.say([w.Assign("b", 8, again=first.id)])
+    assert isinstance(action, w.Start)
+    second = action.task
+    assert second.spans == first.spans
+    assert stage.conductor.expects(first.id)
+    stage.tell(stage.answer(second))
+    assert not stage.conductor.expects(first.id)
+    assert stage.say([w.Assign("b", 8, again=first.id)]) == ()
+    assert stage.tell(stage.answer(first)) == [w.Cancelled(first.id, "a")]
+    assert list(stage.conductor.inbox) == [second.id]
+
+
+def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
+    stage = Stage()
+    first = stage.start("a")
+    stage.tell(w.Joined("b"))
+    stage.say([w.Assign("b", 8, again=first.id)])
+    stage.tell(w.Lost("a"))
+    assert stage.conductor.ledger.lanes[0].returned == []
+    stage.tell(w.Lost("b"))
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+
+
+def test_kept_versions_can_be_started_from_until_they_are_released_as_often() -> None:
+    stage = Stage()
+    assert stage.say([w.Keep(0), w.Keep(0)]) == (w.Keep(0), w.Keep(0))
+    stage.arrived("a")
+    stage.say([w.Step({"a:1": 1.0})])
+    stage.say([w.Release(0)])
+    (start,) = stage.say([w.Assign("a", 8, version=0)])
+    assert isinstance(start, w.Start)
+    assert start.task.version == 0
+    assert stage.say([w.Evaluate(0)]) == (w.Evaluate(0),)
+    stage.say([w.Release(0)])
+    assert stage.conductor.kept == {}
+
+
+def test_points_are_blended() -> None:
+    stage = Stage()
+    stage.arrived("a", "weights")
+    assert stage.say([w.Blend({"a:1": 0.5})]) == (w.Blend({"a:1": 0.5}),)
+    assert stage.conductor.version == 1
+
+
+def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
+    stage = Stage()
+    stage.arrived("a")
+    stage.start("b")
+    stage.tell(w.Joined("c"))
+    assert stage.tell(w.Resumed(17)) == [w.Lost("a"), w.Lost("b"), w.Lost("c")]
+    assert list(stage.conductor.inbox) == ["a:1"]
+    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 8, 16)]
+    assert stage.conductor.idle == {}
+
+
+def test_the_view_shows_the_moment() -> None:
+    stage = Stage(Ledger(100), in_flight=2)
+    stage.start("a")
+    stage.tell(w.Joined("b"), now=3.0)
+    stage.tell(w.Leaving("b"))
+    view = View(stage.conductor)
+    assert (view.now, view.version, view.epoch, view.batch, view.work_left) == (3.0, 0, 0, 8, True)
+    assert (list(view.nodes), list(view.idle), list(view.tasks)) == (["a"], ["a"], ["a:1"])
+    assert (view.free("a"), view.free("b"), view.free("nobody")) == (1, 0, 0)
+    assert view.staleness(w.Facts("a:1", "a", based_on=-2, samples=1)) == 2
+    assert list(view.roster.members) == ["a", "b"]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        view.tasks["x"] = view.tasks["a:1"]  # type: ignore[index]
+
+
+def test_chance_is_the_strategys_own_and_seeded() -> None:
+    draws = [View(Stage().conductor).rng.random() for _ in range(2)]
+    assert draws[0] == draws[1]

@@ -1,0 +1,79 @@
+"""A conductor is copied, saved, read back and replayed; it needs nothing but the standard library."""
+
+import copy
+import json
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import UsageError
+from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.strategy import Strategy, View
+from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.testing.play import Data, Play
+from tests.toys import Backups, Timed
+
+STRATEGIES: list[Strategy] = [
+    Synchronous(),
+    FastestK(k=2),
+    Asynchronous(max_staleness=0),
+    LocalSGD(steps=1),
+    Backups(),
+    Timed(),
+]
+EVENTFUL = """join a/join b/join c/finish a/finish b samples=3/lose b/wait 61/join d/leave c/late c
+finish a/finish d/wait 30/finish a/join e/finish e/finish d samples=1"""
+
+
+def records(conductor: Conductor) -> list[w.Record]:
+    play = Play(conductor)
+    lines = EVENTFUL.replace("\n", "/").split("/")
+    told: list[w.Record] = []
+    for line in lines:
+        with suppress(UsageError):  # not every strategy has given them something to answer
+            told += play.do(line)
+    return told
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("data", [Data(40, 2), Data(40, None, shards=3, in_flight=2)], ids=str)
+def test_a_log_replays_and_a_copy_at_every_record_goes_on_alike(strategy: Strategy, data: Data) -> None:
+    original = data.conductor(copy.deepcopy(strategy))
+    log = records(original)
+    assert len(log) > 10
+    replayed = data.conductor(copy.deepcopy(strategy))
+    for number, record in enumerate(log):
+        saved = json.loads(json.dumps(replayed.to_plain()))
+        copies = [copy.deepcopy(replayed), Conductor.from_plain(saved, strategy)]
+        for other in copies:
+            assert other.to_plain() == replayed.to_plain()
+            for later in log[number:]:
+                assert other.handle(later.event, later.now) == later
+            assert other.alarm == original.alarm
+            assert other.to_plain() == original.to_plain()
+        assert replayed.handle(record.event, record.now) == record
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_a_log_is_plain_data(strategy: Strategy) -> None:
+    log = records(Data(40).conductor(copy.deepcopy(strategy)))
+    text = json.dumps(to_plain(log))
+    assert from_plain(list[w.Record], json.loads(text)) == log
+
+
+def test_chance_goes_on_where_it_was() -> None:
+    conductor = Data().conductor(Synchronous())
+    View(conductor).rng.random()
+    read = Conductor.from_plain(json.loads(json.dumps(conductor.to_plain())), Synchronous())
+    assert View(read).rng.random() == View(conductor).rng.random()
+
+
+@pytest.mark.parametrize("module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategies"])
+def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
+    check = f"import sys, {module}; print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

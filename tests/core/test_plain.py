@@ -1,0 +1,76 @@
+"""Words become JSON-able data and come back as they were."""
+
+import json
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, get_args
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from oddlot import strategies
+from oddlot.core import rules, words
+from oddlot.core.plain import from_plain, to_plain
+
+WORDS = [*get_args(words.Stimulus), *get_args(words.Action), *get_args(words.Command)]
+PARTS = [words.Task, words.Facts, words.Record, *get_args(rules.Rule)]
+
+
+def through_json(kind: Any, value: Any) -> Any:
+    return from_plain(kind, json.loads(json.dumps(to_plain(value))))
+
+
+@pytest.mark.parametrize("kind", [*dict.fromkeys([*WORDS, *PARTS])], ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_word_comes_back(kind: type, data: st.DataObject) -> None:
+    value = data.draw(st.from_type(kind))
+    assume("nan" not in repr(value))  # which does not equal itself
+    back = through_json(kind, value)
+    assert back == value
+    assert json.dumps(to_plain(back)) == json.dumps(to_plain(value))  # 1 is not 1.0
+
+
+@pytest.mark.parametrize("union", [words.Stimulus, words.Action, words.Command, rules.Rule])
+@given(data=st.data())
+def test_a_union_is_told_apart(union: Any, data: st.DataObject) -> None:
+    value = data.draw(st.from_type(union))
+    assume("nan" not in repr(value))
+    back = through_json(union, value)
+    assert (type(back), back) == (type(value), value)
+
+
+@pytest.mark.parametrize("make", strategies.BY_NAME.values())
+def test_every_strategy_comes_back(make: type) -> None:
+    assert through_json(make, make()) == make()
+
+
+def test_settings_and_state_come_back() -> None:
+    strategy = strategies.LocalSGD(steps=3, server=rules.SGD(lr=0.7, nesterov=True), round={"a:1": 4})
+    assert through_json(strategies.LocalSGD, strategy) == strategy
+
+
+def test_an_unknown_word_is_told() -> None:
+    with pytest.raises(ValueError, match="unknown word 'Sung'"):
+        from_plain(words.Event, {"is": "Sung", "node": "a"})
+
+
+@pytest.mark.parametrize("value", [Random(1), {1, 2}, lambda: 0, object()])
+def test_what_is_not_plain_is_told(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot be saved: use dataclasses, dicts, lists, text and numbers"):
+        to_plain({"state": [value]})
+
+
+@dataclass
+class Nested:
+    by_name: dict[str, list[words.Span]] = field(default_factory=dict)
+    maybe: words.Task | None = None
+    pair: tuple[int, float] = (1, 2.0)
+    rule: rules.Rule | None = None
+
+
+def test_containers_keep_their_types() -> None:
+    task = words.Task("a:1", "a", (words.Span(0, 1, 2), words.Span(0, 4, 5)), 3)
+    value = Nested({"x": [words.Span(1, 2, 3)]}, task, (4, 5.0), rules.Adam(betas=(0.5, 0.6)))
+    assert repr(through_json(Nested, value)) == repr(value)
+    assert repr(through_json(Nested, Nested())) == repr(Nested())

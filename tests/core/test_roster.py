@@ -1,0 +1,96 @@
+"""What is known about a worker: how patient to be with it, and how much to give it."""
+
+import pytest
+
+from oddlot.core.roster import Roster
+
+
+def roster(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Roster:
+    it = Roster()
+    it.join("a", now=0.0)
+    for _ in range(results):
+        it.result("a", samples, seconds, now=9.0)
+    return it
+
+
+def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> None:
+    it = roster()
+    assert it.patience("a", 8) == 60.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 120.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 240.0
+
+
+def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
+    assert roster(results=4).patience("a", 4) == 60.0
+    assert roster(results=4).patience("a", 10) == 4 * 2.0 * 10
+
+
+def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
+    it = roster(results=5)
+    assert it.patience("a", 3) == 4 * 2.0 * 3
+    for seconds_per_sample in range(1, 21):  # the twenty latest count: 1 to 20 seconds a sample
+        it.result("a", 2, seconds_per_sample * 2.0, now=20.0)
+    assert len(it.members["a"].seconds_per_sample) == 20
+    assert it.patience("a", 3) == 4 * 19.0 * 3
+    it.lapsed("a")
+    assert it.patience("a", 3) == 2 * 4 * 19.0 * 3
+
+
+def test_patience_is_a_second_at_least() -> None:
+    it = roster(results=5, seconds=0.001)
+    assert it.patience("a", 4) == 1.0
+    it.lapsed("a")
+    assert it.patience("a", 4) == 2.0
+
+
+def test_a_result_ends_the_row_of_lapses() -> None:
+    it = roster(results=5, seconds=0.001)
+    it.lapsed("a")
+    it.result("a", 4, 0.001, now=10.0)
+    assert it.patience("a", 4) == 1.0
+
+
+def test_an_answer_without_samples_teaches_nothing() -> None:
+    it = roster()
+    it.result("a", 0, 5.0, now=5.0)
+    assert it.members["a"].results == 0
+    assert it.members["a"].last_result is None
+
+
+@pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 1), (20, 1)])
+def test_two_drops_in_a_row_halve_the_load(drops: int, load: int) -> None:
+    it = roster()
+    for _ in range(drops):
+        it.dropped("a")
+    assert it.load("a", 8) == load
+
+
+def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
+    it = roster()
+    for _ in range(5):
+        it.dropped("a")
+        it.merged("a")
+    assert it.load("a", 8) == 8
+    it.dropped("a")
+    it.dropped("a")
+    it.merged("a")
+    assert it.load("a", 8) == 4
+
+
+def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
+    it = roster(results=1)
+    it.lose("a")
+    it.result("a", 4, 1.0, now=3.0)
+    it.lapsed("a")
+    it.dropped("a")
+    it.merged("a")
+    it.lose("a")
+    assert it.members == {}
+    assert it.losses == 1
+
+
+def test_totals_are_kept() -> None:
+    member = roster(results=3).members["a"]
+    assert (member.results, member.samples, member.last_result, member.joined) == (3, 12, 9.0, 0.0)

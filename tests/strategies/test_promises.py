@@ -1,0 +1,36 @@
+"""The shipped strategies, and toys with the words that they do not use, keep their promises in random histories."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+
+from oddlot.core.rules import SGD
+from oddlot.core.strategy import Strategy
+from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.testing import check_strategy
+from tests.toys import Backups, Timed
+
+MAKERS: list[Callable[[], Strategy]] = [
+    Synchronous,
+    lambda: Synchronous(samples=3),
+    lambda: FastestK(k=1),
+    lambda: FastestK(k=2, samples=5),
+    lambda: FastestK(k=4),
+    Asynchronous,
+    lambda: Asynchronous(samples=3, damping=0.5, max_staleness=0),
+    lambda: Asynchronous(samples=5, damping=1.0, max_staleness=2),
+    lambda: LocalSGD(steps=1),
+    lambda: LocalSGD(steps=3, server=SGD(lr=0.7, momentum=0.9, nesterov=True)),
+    Backups,
+    Timed,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: repr(make()))
+def test_strategy_keeps_its_promises(make: Callable[[], Strategy]) -> None:
+    check_strategy(make, examples=2 * settings.default.max_examples)  # type: ignore[union-attr]
+
+
+def test_many_tasks_in_flight() -> None:
+    check_strategy(lambda: FastestK(k=3, samples=2), in_flight=(4,), examples=settings.default.max_examples)  # type: ignore[union-attr]

@@ -1,0 +1,314 @@
+"""The command line as a user meets it: what is printed where, exit codes, run folders."""
+
+import json
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot import __version__
+from oddlot.cli import main
+from oddlot.settings import settings_of
+from oddlot.strategies import BY_NAME
+from oddlot.tasks import TASKS
+
+KEYS = {
+    *("accuracy", "loss", "seconds", "versions", "samples_merged", "samples_wasted"),
+    *("bytes_up", "bytes_down", "dollars", "run_dir"),
+}
+FLEET = """\
+[[machines]]
+name = "spot"
+count = 3
+seconds_per_sample = 0.01
+delay = { kind = "lognormal", cv = 0.5 }
+link = { megabits_per_second = 100, latency_milliseconds = 20 }
+dollars_per_hour = 3.6
+"""
+JOB = """\
+task = "my_tasks:small"
+until = "epochs>=2"
+workers = 1
+
+[strategy]
+name = "fastest_k"
+k = 1
+"""
+MY_TASKS = """\
+import oddlot, torch
+from torch import nn
+
+def small(until="epochs>=1", loss="fine"):
+    print("the job's own words")
+    x = torch.arange(32.0).reshape(16, 2) / 32
+    losses = {"fine": nn.functional.mse_loss, "broken": broken, "unsound": unsound}
+    return oddlot.Job(lambda: nn.Linear(2, 1), (x, x[:, :1]), loss=losses[loss], batch=4, until=until, name="small")
+
+def broken(outputs, targets):
+    raise ValueError("a fault in the user's loss")
+
+def unsound(outputs, targets):
+    return outputs.mean() * torch.nan
+"""
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+class Oddlot:
+    """Runs the command line in this process: PyTorch need not be imported again."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str) -> Answer:
+        self.monkeypatch.setattr(sys, "argv", ["oddlot", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = self.capsys.readouterr()
+        return Answer(int(end.value.code or 0), out, err)
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        answer = self(*arguments, "--json", "--quiet")
+        assert answer.code == 0, answer.err
+        assert answer.out.count("\n") == 1
+        return json.loads(answer.out)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Oddlot:
+    """The command line in an empty folder with a fleet, a job file and a module of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
+        (tmp_path / name).write_text(text)
+    return Oddlot(capsys, monkeypatch)
+
+
+# --- training ----------------------------------------------------------------------------------
+
+
+def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
+    """Two runs get a folder each; --resume goes on with the newest one, and its books are exact."""
+    first = oddlot.json("train", "digits", "--until", "epochs>=1")
+    second = oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1")
+    assert first.keys() >= KEYS
+    assert [first["run_dir"], second["run_dir"]] == ["runs/digits-1", "runs/digits-2"]
+    assert first["samples_merged"] == 1437
+    files = sorted(path.name for path in Path("runs/digits-2").iterdir())
+    assert files == ["checkpoints", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
+    resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
+    assert resumed.code == 0
+    assert resumed.out.startswith("digits with synchronous in runs/digits-2\n")
+    assert "ended    epochs>=3, after 3.0 epochs, " in resumed.out
+    assert "samples  4,311 used, " in resumed.out
+    assert json.loads(Path("runs/digits-2/summary.json").read_text())["samples_merged"] == 3 * 1437
+
+
+def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
+    summary = oddlot.json("train", "digits", "--out", "elsewhere")
+    assert summary["accuracy"] >= 0.97
+    assert summary["run_dir"] == "elsewhere"
+    assert summary["ended"] == "epochs>=30"
+
+
+def test_a_job_file_with_a_task_of_the_user_s(oddlot: Oddlot) -> None:
+    answer = oddlot("train", "job.toml", "--json", "--set", "checkpoint_every=1 seconds")
+    assert answer.code == 0, answer.err
+    summary = json.loads(answer.out)
+    assert summary["run_dir"] == "runs/job-1"
+    assert summary["epochs"] == 2
+    assert summary["accuracy"] is None
+    assert "the job's own words" in answer.err
+    assert "job with fastest_k in runs/job-1" in answer.err
+
+
+def test_a_number_that_json_has_not_is_null(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oddlot.observe import Tally
+
+    def summary(tally: Tally) -> dict[str, Any]:
+        return before(tally) | {"loss": float("nan"), "metrics": {"loss": float("inf")}}
+
+    before = Tally.summary
+    monkeypatch.setattr(Tally, "summary", summary)
+    answer = oddlot.json("simulate", "job.toml", "--machines", "fleet.toml")
+    assert answer["loss"] is None
+    assert answer["metrics"] == {"loss": None}
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(oddlot: Oddlot) -> None:
+    command = ["train", "digits", "--until", "epochs>=1000", "--seed", "3"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "oddlot", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert any("accuracy" in line for line in process.stderr), "the first evaluation has come"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    summary = json.loads(out)
+    assert summary["ended"] == "interrupted"
+    assert "stopped; saved in runs/digits-1. To go on:" in err
+    again = "oddlot train digits --until 'epochs>=1000' --seed 3 --resume --out runs/digits-1"
+    assert err.splitlines()[-1].strip() == again
+    until = f"versions>={summary['versions'] + 1}"
+    resumed = oddlot.json("train", "digits", "--until", until, "--seed", "3", "--resume")
+    assert resumed["versions"] == summary["versions"] + 1
+
+
+# --- simulating --------------------------------------------------------------------------------
+
+
+def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
+    command = [
+        "simulate",
+        "digits",
+        "--machines",
+        "fleet.toml",
+        "--strategy",
+        "fastest_k",
+        "--until",
+        "epochs>=2",
+    ]
+    first, second = oddlot.json(*command), oddlot.json(*command)
+    assert first.pop("run_dir") == "runs/digits-simulated-1"
+    assert second.pop("run_dir") == "runs/digits-simulated-2"
+    assert first == second
+    assert first["dollars"] == pytest.approx(3 * 3.6 * first["seconds"] / 3600)
+    assert first["samples_wasted"] > 0
+    assert oddlot.json(*command, "--seed", "1")["seconds"] != first["seconds"]
+
+
+def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
+    answer = oddlot("simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1")
+    assert answer.code == 0
+    assert not answer.err
+    for words in ("accuracy 0.", "on the fleet's clock", "cost     $0.0", " used, 0 wasted (0.0 %)"):
+        assert words in answer.out
+
+
+# --- what there is -----------------------------------------------------------------------------
+
+
+def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
+    tasks, strategies = oddlot("tasks"), oddlot("strategies")
+    assert all(f"{name}\n" in tasks.out for name in TASKS)
+    assert "    task_options.hidden = 64\n" in tasks.out
+    for name, kind in BY_NAME.items():
+        assert f"{name}\n    " in strategies.out
+        assert all(f"    strategy.{setting}" in strategies.out for setting in settings_of(kind))
+    assert strategies.out.count("    Paper") == len(BY_NAME)
+    assert "    strategy.server.lr = 1.0\n" in strategies.out
+
+
+def test_the_version_and_the_help(oddlot: Oddlot) -> None:
+    assert oddlot("--version").out == f"{__version__}\n"
+    for arguments in (["--help"], ["train", "--help"], ["simulate", "--help"]):
+        answer = oddlot(*arguments)
+        assert answer.code == 0
+        for words in ("0 done", "2 something", "3 the", "130"):
+            assert words in " ".join(answer.out.split())
+
+
+def test_help_needs_nothing_heavy() -> None:
+    program = "import sys, oddlot.cli; sys.exit(bool({'torch', 'numpy', 'pydantic', 'rich.live'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train digist", "oddlot: unknown task `digist`: did you mean `digits`?"),
+        (
+            "train digits --strategy fastestk",
+            "--strategy fastestk: unknown strategy `fastestk`: did you mean `fastest_k`",
+        ),
+        (
+            "train digits --set strategy.sample=3",
+            "--set strategy.sample=3: unknown key `sample`: did you mean `samples`",
+        ),
+        ("train digits --workers 0", "--workers 0: `workers` is 0: it must be greater than or equal to 1"),
+        ("train digits --workers two", "Invalid value for '--workers'"),
+        ("train digits --workers 9999", "9999 workers for 1437 samples: use fewer workers"),
+        ("train digits --until acuracy>=1", "there is no figure 'acuracy'; did you mean 'accuracy'?"),
+        ("train digits --until never", "'never' is not of the form NAME>=NUMBER"),
+        (
+            "train digits --strategy fastest_k --set strategy.k=3",
+            "needs 3 workers, there are 2: lower k or add workers",
+        ),
+        ("train digits --set job.batch=2000", "a batch of 2000 is larger than the data (1437 samples)"),
+        ("train digits --set evaluate_every=often", "'often' is not a rhythm"),
+        ("train digits --resume", "there is no run runs/digits-N to resume: name its folder with --out"),
+        ("train digits --resume --out here", "there is no run to resume in here"),
+        ("train digits --out .", "is not empty: resume=True (--resume) goes on"),
+        ("train digits --out . --force", "holds no run, so it is not thrown away"),
+        ("train digits --out fleet.toml", "cannot make the run's folder fleet.toml"),
+        ("train mnist", "No folder was named to look in"),
+        ("train absent.toml", "absent.toml cannot be read: No such file"),
+        ("train my_task:small", "there is no module my_task"),
+        ("train fleet.toml", "fleet.toml:1: unknown key `machines`"),
+        ("train", "Missing argument"),
+        ("trian digits", "No such command 'trian'. Did you mean 'train'?"),
+        ("simulate digits", "Missing option '--machines'"),
+        ("simulate digits --machines absent.toml", "absent.toml cannot be read: No such file"),
+        ("simulate digits --machines job.toml", "job.toml:1: unknown key `task`"),
+    ],
+)
+def test_what_cannot_be_done_is_told_with_exit_code_2(oddlot: Oddlot, arguments: str, sentence: str) -> None:
+    answer = oddlot(*arguments.split(), *(["--json"] if "digits" in arguments else []))
+    assert answer.code == 2
+    assert sentence in " ".join(answer.err.split())
+    assert not answer.out
+    assert "Traceback" not in answer.err
+
+
+def test_another_job_s_checkpoint_is_refused_with_the_difference(oddlot: Oddlot) -> None:
+    simulate = ["simulate", "digits", "--machines", "fleet.toml", "--until", "versions>=2", "--out", "run"]
+    oddlot.json(*simulate)
+    answer = oddlot(*simulate, "--resume", "--seed", "5")
+    assert answer.code == 2
+    assert "seed: 0 in the run, 5 now" in answer.err
+    assert oddlot.json(*simulate, "--force", "--seed", "5")["versions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("broken", "ValueError: a fault in the user's loss"),
+        ("unsound", "not finite in weight"),
+        ("absent", "KeyError: 'absent'"),
+    ],
+)
+def test_a_failing_job_ends_with_exit_code_3(oddlot: Oddlot, loss: str, words: str) -> None:
+    answer = oddlot("train", "my_tasks:small", "--set", f"task_options.loss={loss}", "--json", "--quiet")
+    assert answer.code == 3
+    assert words in answer.err
+    assert not answer.out
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> str:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("oddlot.settings.JobFile.strategy", broken)
+    monkeypatch.setattr(sys, "argv", ["oddlot", "train", "digits"])
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        main()

@@ -1,0 +1,141 @@
+"""What a person sees of a run."""
+
+from io import StringIO
+from itertools import count
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from oddlot.console import NOBODY, Lines, Picture, duration, money, shown, size, summary
+from oddlot.core import words as w
+from oddlot.observe import Tally
+
+
+def record(now: float, event: w.Stimulus, *actions: w.Action) -> w.Record:
+    return w.Record(now, event, actions)
+
+
+def text(renderable: Any) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.fixture
+def tally() -> Tally:
+    """Two workers, one of which has brought an update of 32 samples that was merged, and was lost then."""
+    tally = Tally(64)
+    tally(record(0.0, w.Joined("w1", 36.0), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
+    tally(record(0.0, w.Joined("w2"), w.Start(w.Task("w2:1", "w2", (w.Span(0, 32, 64),), 0))))
+    arrived = w.Arrived(w.Facts("w1:1", "w1", 0, 32, loss=0.5))
+    tally(record(2.0, arrived, w.Step({"w1:1": 1.0})))
+    tally(record(3.0, w.Evaluated(1, {"accuracy": 0.75, "loss": 0.4})))
+    tally(record(4.0, w.Lost("w1")))
+    return tally
+
+
+def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) -> None:
+    lines = text(Picture("digits in [red]", tally).draw()).splitlines()
+    assert "digits in [red]   4.0 s" in lines[0], "brackets are no markup"
+    assert lines[1] == "epoch 0.5   version 1   training loss 0.5000   accuracy 0.7500   $0.04"
+    assert lines[2].split() == ["worker", "state", "samples"]
+    assert lines[3].split() == ["w1", "lost", "32"]
+    assert lines[4].split() == ["w2", "working", "for", "4.0", "s", "0"]
+
+
+def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
+    picture = Picture("", tally)
+    assert "samples/s" not in text(picture.draw())
+    tally(record(5.0, w.Arrived(w.Facts("w2:1", "w2", 0, 32)), w.Step({"w2:1": 1.0})))
+    assert "   32 samples/s" in text(picture.draw())
+
+
+def test_a_worker_s_next_life_takes_its_row(tally: Tally) -> None:
+    tally(record(5.0, w.Joined("w1.2")))
+    drawn = text(Picture("", tally).draw())
+    assert "w1.2" in drawn
+    assert "lost" not in drawn
+
+
+def test_of_a_large_fleet_the_first_machines_are_shown() -> None:
+    tally = Tally()
+    for number in range(100):
+        tally(record(0.0, w.Joined(f"m{number}")))
+    tally(record(0.0, w.Lost("m99")))
+    drawn = text(Picture("", tally).draw())
+    assert "and 84 more  1 lost, 83 waiting" in drawn
+    assert "m15" in drawn
+    assert "m16" not in drawn
+
+
+def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
+    assert "starting the workers" in text(Picture("", Tally()).draw())
+    assert NOBODY not in text(Picture("", tally).draw())
+    tally(record(5.0, w.Refused("w2:1", "weights have a NaN")))
+    assert "1 updates refused, the last: weights have a NaN" in text(Picture("", tally).draw())
+    tally(record(6.0, w.Lost("w2")))
+    assert NOBODY in text(Picture("", tally).draw())
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
+    console = Console(file=StringIO(), width=200)
+    with shown(console, "digits", Tally(64)) as observer:
+        assert isinstance(observer, Lines)
+        observer(record(0.0, w.Joined("w1")))
+        for now, version in zip((0.5, 1.0, 2.0, 3.0), count()):
+            observer(record(now, w.Evaluated(version, {"accuracy": now / 4})))
+        observer(record(3.5, w.Lost("w1")))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == [
+        "digits",
+        "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
+        "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
+        f"     3.5 s   {NOBODY}",
+    ]
+
+
+def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
+    console = Console(file=StringIO(), force_terminal=True, width=80)
+    with shown(console, "digits", tally) as observer:
+        assert observer is tally
+    assert "digits" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_summary_leaves_out_what_does_not_apply() -> None:
+    figures = Tally().summary() | {"ended": "epochs>=3", "run_dir": "runs/[red]digits-1"}
+    figures |= {
+        "metrics": {"accuracy": 0.5, "loss": 1.5},
+        "loss": 1.5,
+        "samples_merged": 3000,
+        "samples_wasted": 1000,
+    }
+    local = text(summary("digits", figures, virtual=False))
+    assert local.startswith("digits: accuracy 0.5000, loss 1.5000\n")
+    assert "3,000 used, 1,000 wasted (25.0 %)" in local
+    assert "runs/[red]digits-1: model" in local, "brackets are no markup"
+    assert "cost" not in local
+    assert "workers" not in local
+    simulated = text(summary("digits", figures | {"workers_lost": 2}, virtual=True))
+    assert "0.0 s on the fleet's clock" in simulated
+    assert "cost     $0" in simulated
+    assert "2 lost" in simulated
+
+
+@pytest.mark.parametrize(
+    ("formatted", "expected"),
+    [
+        (duration(4.25), "4.2 s"),
+        (duration(59.99), "60.0 s"),
+        (duration(200), "3 min 20 s"),
+        (duration(3 * 3600 + 300), "3 h 05 min"),
+        (money(0.0), "$0"),
+        (money(0.00412), "$0.0041"),
+        (money(1234.5), "$1,234.50"),
+        (size(999), "999 B"),
+        (size(74_044_800), "74 MB"),
+        (size(5e15), "5,000.0 TB"),
+    ],
+)
+def test_numbers_are_written_for_people(formatted: str, expected: str) -> None:
+    assert formatted == expected

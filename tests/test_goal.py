@@ -1,0 +1,103 @@
+"""When a run ends and how often something is done, as text."""
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.goal import Every, Goal
+from oddlot.observe import Tally
+
+
+def tally(**figures: object) -> Tally:
+    made = Tally(size=10)
+    for name, value in figures.items():
+        setattr(made, name, value)
+    return made
+
+
+FIGURES = tally(
+    seconds=7.0, versions=20, samples_merged=25, dollars=0.5, metrics={"accuracy": 0.9}, training_loss=0.3
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        ("seconds>=7", "seconds>=7"),
+        ("seconds>7", ""),
+        ("versions >= 20", "versions>=20"),
+        ("epochs>=2.5", "epochs>=2.5"),
+        ("epochs>=2.6", ""),
+        ("samples>=25", "samples>=25"),
+        ("dollars>=5e-1", "dollars>=0.5"),
+        ("loss<=0.3", "loss<=0.3"),
+        ("loss<0.3", ""),
+        ("accuracy>=0.95 or seconds>=5", "seconds>=5"),
+        ("accuracy>=0.95, dollars>1, accuracy>0.8", "accuracy>0.8"),
+        ("f1>=0", ""),  # not measured yet
+    ],
+)
+def test_a_goal_is_reached_or_not(text: str, reached: str) -> None:
+    assert Goal.parse(text, ["accuracy", "f1"]).reached(FIGURES) == reached
+
+
+def test_the_loss_of_a_job_with_an_evaluation_set_is_that_of_the_evaluation() -> None:
+    goal = Goal.parse("loss<=0.5", evaluated=True)
+    assert not goal.reached(tally(training_loss=0.3))
+    assert not goal.reached(tally(training_loss=0.3, evaluated_version=4, metrics={"loss": 0.6}))
+    assert not goal.reached(tally(training_loss=0.3, evaluated_version=4))  # it was not finite
+    assert goal.reached(tally(training_loss=0.6, evaluated_version=4, metrics={"loss": 0.3}))
+
+
+@pytest.mark.parametrize(
+    ("text", "epochs"),
+    [
+        ("epochs>=3", 3),
+        ("epochs>=2.5", 3),
+        ("epochs>2", 3),
+        ("epochs>=9 or accuracy>=0.9 or epochs>=4", 4),
+        ("accuracy>=0.9", None),
+        ("epochs<=3", None),
+    ],
+)
+def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
+    assert Goal.parse(text, ["accuracy"]).epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("acuracy>=0.9", "no figure 'acuracy': did you mean `accuracy`?"),
+        ("epoch>=3", "did you mean `epochs`?"),
+        ("qqqqqq>=3", "no figure 'qqqqqq': There are: accuracy, dollars, epochs"),
+        ("accuracy", "'accuracy' is not of the form NAME>=NUMBER"),
+        ("accuracy>=high", "not of the form"),
+        ("accuracy>=0.9 or", "'' is not of the form"),
+        ("accuracy>=1.2.3", "not of the form"),
+        ("epochs>=1e999", "not of the form"),
+        ("", "not of the form"),
+    ],
+)
+def test_a_goal_that_makes_no_sense_is_told_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Goal.parse(text, ["accuracy"])
+    assert told in str(error.value)
+    assert f"until={text!r}" in str(error.value)
+
+
+def test_something_falls_due_once_each_time() -> None:
+    every = Every.parse("10 versions")
+    due = [versions for versions in range(1, 45) if every.due(tally(versions=versions))]
+    assert due == [10, 20, 30, 40]
+    assert every.due(tally(versions=75))  # what was missed in between is made up for once
+    assert not every.due(tally(versions=79))
+
+
+@pytest.mark.parametrize("text", ["0.5 epochs", "1 epoch", " 3 seconds "])
+def test_a_rhythm_is_a_number_and_a_unit(text: str) -> None:
+    assert Every.parse(text).count == float(text.split()[0])
+
+
+@pytest.mark.parametrize("text", ["5", "epochs", "0 epochs", "-1 epochs", "1.2.3 epochs", ". epochs", "2 days"])
+def test_other_rhythms_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a rhythm"):
+        Every.parse(text)

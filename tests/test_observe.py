@@ -1,0 +1,146 @@
+"""The figures of a log, and the log in a file."""
+
+import errno
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.errors import CheckpointError, OddlotError
+from oddlot.core.ledger import Ledger
+from oddlot.observe import Log, Tally, read_log, surviving, tally_of
+from oddlot.strategies import Synchronous
+
+
+def start(task: str, start: int, stop: int) -> w.Start:
+    return w.Start(w.Task(task, task.split(":")[0], (w.Span(0, start, stop),), 0))
+
+
+def arrived(task: str, samples: int, **facts: Any) -> w.Arrived:
+    return w.Arrived(w.Facts(task, task.split(":")[0], 0, samples, **facts))
+
+
+def story() -> list[w.Record]:
+    """Two workers; one is lost with a task, one answer is an echo, one is refused, one is dropped."""
+    return [
+        w.Record(0.0, w.Joined("w1", 3.6), (start("w1:1", 0, 8),)),
+        w.Record(1.0, w.Joined("w2", 7.2), (start("w2:2", 8, 16),)),
+        w.Record(2.0, arrived("w1:1", 8, loss=2.0, bytes_up=5, bytes_down=7), (w.Step({"w1:1": 1.0}), start("w1:3", 16, 24))),
+        w.Record(3.0, w.Evaluated(1, {"loss": 0.5, "accuracy": 0.9})),
+        w.Record(4.0, w.Lost("w2")),
+        w.Record(5.0, arrived("w1:3", 6, loss=1.0, bytes_up=5), (w.Drop("w1:3"), start("w1:4", 8, 16))),
+        w.Record(6.0, w.Refused("w1:4", "bad"), (start("w1:5", 8, 16), start("w1:6", 16, 24))),
+        w.Record(7.0, w.Cancelled("w1:5", "w1"), (w.Abort("w1:6", "w1"),)),
+        w.Record(8.0, arrived("w1:6", 8, loss=1.0), (), ECHO),
+    ]  # fmt: skip
+
+
+def test_the_figures_add_up() -> None:
+    tally = Tally(16)
+    for record in story():
+        tally(record)
+    assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
+    assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 6 + 8 + 8 + 8, 0.5)
+    assert (tally.bytes_up, tally.bytes_down, tally.workers_lost) == (10, 7, 1)
+    assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
+    assert tally.training_loss == pytest.approx(2.0 - 0.05)
+    assert tally.value("loss") == 0.5
+    assert {name: row.state for name, row in tally.workers.items()} == {"w1": "waiting", "w2": "lost"}
+    assert tally.history == [
+        {"seconds": 3.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((3 * 3.6 + 2 * 7.2) / 3600)}
+        | {"loss": 0.5, "accuracy": 0.9}
+    ]
+    tally.finish()
+    assert tally.samples_wasted == 30 + 8, "what the lost worker had is wasted at the latest now"
+
+
+def conductor() -> Conductor:
+    return Conductor(Synchronous(), Ledger(16, 1))
+
+
+def written(path: Path, records: list[w.Record]) -> Log:
+    log = Log(path, conductor())
+    for record in records:
+        log(record)
+    return log
+
+
+def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: Path) -> None:
+    written(tmp_path / "log", story()).close()
+    assert list(read_log(tmp_path / "log")) == story()
+    header = json.loads((tmp_path / "log").read_text().splitlines()[0])
+    assert header["format"] == 1
+    assert header["conductor"]["ledger"]["size"] == 16
+
+
+def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [w.Record(now, w.Ticked()) for now in (0.5, 1.1, 1.5, 2.0)])
+    assert [record.now for record in read_log(tmp_path / "log")] == [0.5, 1.1]
+    log.close()
+
+
+def test_an_unfinished_last_line_is_left_out_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(path, story()).close()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert list(read_log(path)) == story()[:-1]
+    log = written(path, [w.Record(9.0, w.Ticked())])
+    assert log.records == len(story())
+    log.close()
+    assert list(read_log(path)) == [*story()[:-1], w.Record(9.0, w.Ticked())]
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "nonsense", '{"is": "Record", "now": 1}', "7"])
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "log"
+    written(path, story()).close()
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], line, *lines[4:]]) + "\n")
+    with pytest.raises(CheckpointError, match=r"log:4 is damaged"):
+        list(read_log(path))
+
+
+class FullDisk(io.TextIOWrapper):
+    """A file on a disk that is full."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", conductor())
+    log._file = FullDisk(io.BytesIO())
+    with pytest.raises(OddlotError, match=r"cannot write .*log.*No space left.*resume"):
+        log(w.Record(2.0, w.Ticked()))
+    with pytest.raises(OddlotError, match="No space left"):
+        log.flush()
+    log.close()  # what has been told is not told again
+
+
+def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:
+    old = story()
+    resumed = w.Record(3.5, w.Resumed(3))
+    kept, lost = surviving([*old, resumed, w.Record(9.0, w.Ticked())])
+    assert kept == [*old[:3], resumed, w.Record(9.0, w.Ticked())]
+    assert lost == 8 + 8 + 8, "w1:4, w1:5 and w1:6 had been given out"
+    assert surviving(old, until=3) == (old[:3], 24)
+
+
+def test_records_are_counted_over_all_lives_of_a_run() -> None:
+    """The second resumption counts from the beginning of the file, the lost records included."""
+    old = story()
+    log = [*old, w.Record(3.5, w.Resumed(3)), w.Record(9.0, w.Ticked()), w.Record(9.5, w.Ticked())]
+    kept, _ = surviving([*log, w.Record(9.2, w.Resumed(11))])
+    assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
+
+
+def test_the_figures_of_a_resumed_log() -> None:
+    tally = tally_of([*story(), w.Record(4.5, w.Resumed(3))], 16)
+    assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 2)
+    assert tally.samples_wasted == 24
+    assert tally.dollars == pytest.approx((4.5 * 3.6 + 3.5 * 7.2) / 3600)
+    assert tally.dollars_per_second == pytest.approx(0)

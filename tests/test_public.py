@@ -1,0 +1,62 @@
+"""The public names, and what importing them costs."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import oddlot
+
+ROOT = Path(__file__).parent.parent
+PROBE = """\
+import sys, time
+before = time.perf_counter()
+import oddlot
+print(time.perf_counter() - before, *sorted({"torch", "numpy", "pydantic", "rich"} & set(sys.modules)))
+"""
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """The names imported under `if TYPE_CHECKING`, and the modules they come from."""
+    tree = ast.parse(Path(str(oddlot.__file__)).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def test_all_names_are_there_and_nothing_else() -> None:
+    homes = names_for_type_checkers()
+    assert set(oddlot.__all__) == homes.keys() | {"__version__"}
+    assert len(set(oddlot.__all__)) == len(oddlot.__all__)
+    for name, home in homes.items():
+        assert getattr(oddlot, name) is getattr(import_module(home), name)
+    assert dir(oddlot) == sorted(oddlot.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'oddlot' has no attribute 'fitt'"):
+        oddlot.fitt  # noqa: B018
+
+
+def test_everything_public_says_what_it_is() -> None:
+    assert all(getattr(oddlot, name).__doc__ for name in oddlot.__all__)
+
+
+def test_importing_is_quick_and_brings_nothing_heavy() -> None:
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(5)
+    ]
+    assert all(len(answer) == 1 for answer in answers), answers
+    assert min(float(seconds) for seconds, *_ in answers) < 0.05
+
+
+def test_the_version_is_the_package_s() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert oddlot.__version__ == project["version"]

@@ -1,0 +1,253 @@
+"""Job files and `--set`: what good ones mean, and what each bad one is told."""
+
+import ast
+import inspect
+import textwrap
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot import settings
+from oddlot.core.errors import UsageError
+from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.engines.open import Local
+from oddlot.settings import JobFile, Override, describe_settings, settings_of
+from oddlot.strategies import BY_NAME, Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.wire.codec import Half
+
+JOB = """\
+task = "digits"
+until = "epochs>=2"
+workers = 3
+codec = "fp16"
+
+[task_options]
+hidden = 16
+
+[strategy]
+name = "local_sgd"
+steps = 4
+server = { momentum = 0.9 }
+
+[job]
+batch = 8
+optimizer = { lr = 0.5 }
+"""
+
+
+def read(folder: Path, text: str, *sets: str) -> JobFile:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return JobFile.read(str(path), [Override.parse(text) for text in sets])
+
+
+def told(folder: Path, text: str, *sets: str) -> str:
+    """The sentence that a bad job file gets, without its folder."""
+    with pytest.raises(UsageError) as refusal:
+        use(read(folder, text, *sets))
+    return str(refusal.value).replace(f"{folder}/", "")
+
+
+def use(file: JobFile) -> None:
+    file.strategy()
+    file.local()
+    file.fit_options()
+    file.job()
+
+
+def test_a_job_file_says_everything(tmp_path: Path) -> None:
+    file = read(tmp_path, JOB)
+    assert file.strategy() == LocalSGD(steps=4, server=SGD(lr=1.0, momentum=0.9))
+    assert file.local() == Local(workers=3)
+    assert file.fit_options() == {"until": "epochs>=2", "codec": Half("fp16")}
+    assert file.name == "job"
+    job = file.job()
+    assert job.batch == 8
+    assert job.optimizer == SGD(lr=0.5, momentum=0.9), "the task's own, with another lr"
+    assert job.model()[-1].in_features == 16  # type: ignore[index]
+
+
+def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
+    example = (settings.__doc__ or "").partition("\n\n")[2]
+    assert read(tmp_path, example).strategy() == LocalSGD(8, SGD(lr=0.7, momentum=0.9, nesterov=True))
+
+
+def test_a_task_alone_takes_the_defaults() -> None:
+    file = JobFile.read("digits")
+    assert file.strategy() == Synchronous()
+    assert file.local() == Local()
+    assert file.fit_options() == {}
+    assert file.name == "digits"
+    assert JobFile.read("package.module:function").name == "function"
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    file = read(tmp_path, JOB, "strategy.server.lr=0.1", "until=loss<=1e-3", "workers=1", "codec=plain")
+    assert file.strategy() == LocalSGD(4, SGD(lr=0.1, momentum=0.9))
+    assert file.fit_options() == {"until": "loss<=1e-3"}
+    assert file.local() == Local(workers=1)
+
+
+def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+    assert read(tmp_path, JOB, "strategy.k=3", "strategy.name=fastest_k").strategy() == FastestK(3)
+    assert read(tmp_path, JOB, "strategy.name=local_sgd").strategy() == LocalSGD(4, SGD(1.0, 0.9)), (
+        "the same one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "optimizer"),
+    [
+        ([], SGD(lr=0.5, momentum=0.9)),
+        (["job.optimizer.nesterov=true"], SGD(lr=0.5, momentum=0.9, nesterov=True)),
+        (["job.optimizer.kind=adam"], Adam()),
+        (["job.optimizer.betas=[0.5, 0.6]", "job.optimizer.kind=adamw"], AdamW(betas=(0.5, 0.6))),
+        (["job.optimizer.kind=sgd"], SGD()),
+    ],
+)
+def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], optimizer: Any) -> None:
+    assert read(tmp_path, JOB, *sets).job().optimizer == optimizer
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (
+            '"digits"',
+            '"digts"',
+            "job.toml:1: unknown task `digts`: did you mean `digits`? There are: digits,",
+        ),
+        ("until", "untill", "job.toml:2: unknown key `untill`: did you mean `until`?"),
+        ("workers = 3", "workers = 0", "job.toml:3: `workers` is 0: it must be greater than or equal to 1"),
+        ("workers = 3", "workers = 2.5", "job.toml:3: `workers` is 2.5: it must be a valid integer"),
+        (
+            '"fp16"',
+            '"fp8"',
+            "job.toml:4: unknown codec `fp8`: did you mean `fp16`? There are: bf16, fp16, plain",
+        ),
+        ("hidden", "hiden", "job.toml:7: hiden is no option of the task digits: did you mean `hidden`?"),
+        (
+            "hidden = 16",
+            "hidden = '16'",
+            "job.toml:7: hidden = '16': the task digits takes a value of type int",
+        ),
+        ("hidden = 16", "hidden = 0", "job.toml:7: hidden = 0: the network needs at least 1 hidden unit"),
+        (
+            "local_sgd",
+            "locl_sgd",
+            "job.toml:10: unknown strategy `locl_sgd`: did you mean `local_sgd`? There are",
+        ),
+        (
+            "steps",
+            "step",
+            "job.toml:11: unknown key `step`: did you mean `steps`? There are: name, server, steps",
+        ),
+        ("steps = 4", "round = {}", "job.toml:11: unknown key `round`"),
+        ("steps = 4", "steps = 'x'", "job.toml:11: `strategy.steps` is 'x': it must be a valid integer"),
+        ("momentum", "momentm", "job.toml:12: unknown key `momentm`: did you mean `momentum`?"),
+        ("[strategy]", "[strategies]", "job.toml:9: unknown key `strategies`: did you mean `strategy`?"),
+        ("batch = 8", "batch = 0", "job.toml:15: `job.batch` is 0: it must be greater than or equal to 1"),
+        ("{ lr", "{ betas", "job.toml:16: `job.optimizer.betas` is 0.5: it must be a valid tuple"),
+        ("lr = 0.5", "eps = 1e-8", "job.toml:16: eps is no setting of the task's SGD(lr=0.03, momentum=0.9"),
+        ("{ lr = 0.5", "{ kind = 'adm'", "job.toml:16: unknown optimizer `adm`: did you mean `adam`?"),
+        (
+            "{ lr = 0.5 }",
+            "'adam'",
+            "job.toml:16: optimizer = 'adam' is no table: say optimizer.kind = 'adam'",
+        ),
+        ('task = "digits"\n', "", "job.toml:1: `task` is missing"),
+    ],
+)
+def test_a_fault_in_a_file_is_told_with_its_line(
+    tmp_path: Path, before: str, after: str, sentence: str
+) -> None:
+    assert before in JOB
+    answer = told(tmp_path, JOB.replace(before, after, 1))
+    assert answer.startswith(sentence)
+    assert "\n" not in answer
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("strategy.stesp=3", "unknown key `stesp`: did you mean `steps`?"),
+        ("strategy.name=fastest", "unknown strategy `fastest`: did you mean `fastest_k`?"),
+        ("strategy.server.lr=fast", "`strategy.server.lr` is 'fast': it must be a valid number"),
+        ("strategy.steps.x=1", "`steps` is 4, which has no settings"),
+        ("strategy=fastest_k", "strategy = 'fastest_k' is no table: say strategy.name = 'fastest_k'"),
+        ("job.optimizer.kind=[]", "unknown optimizer `[]`: There are: adam, adamw, sgd"),
+        ("task_options.hidden=-1", "hidden = -1: the network needs at least 1"),
+        ("wokers=3", "unknown key `wokers`: did you mean `workers`?"),
+        ("until=3", "`until` is 3: it must be a valid string"),
+        ("task=mist", "unknown task `mist`: did you mean `mnist`?"),
+        ("strategy", "write a setting and its value, such as --set strategy.k=3"),
+        ("strategy..k=1", "write a setting and its value"),
+        ("=1", "write a setting and its value"),
+    ],
+)
+def test_a_fault_on_the_command_line_is_told_with_its_words(
+    tmp_path: Path, setting: str, sentence: str
+) -> None:
+    assert told(tmp_path, JOB, setting).startswith(f"--set {setting}: {sentence}")
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    answer = told(tmp_path, JOB.replace("workers = 3", "workers = 0").replace("steps = 4", "steps = 4.5"))
+    assert [line.partition(" ")[0] for line in answer.splitlines()] == ["job.toml:3:", "job.toml:11:"]
+
+
+def test_a_bad_task_without_a_file_is_just_told() -> None:
+    with pytest.raises(UsageError, match=r"^unknown task `digt`: did you mean `digits`\?"):
+        JobFile.read("digt")
+    with pytest.raises(UsageError, match=r"absent\.toml cannot be read: No such file"):
+        JobFile.read("absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-1e-3", -1e-3),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"3"', "3"),
+        ("accuracy>=0.98", "accuracy>=0.98"),
+        ("/data/mnist", "/data/mnist"),
+        ("a=b", "a=b"),
+        ("", ""),
+    ],
+)
+def test_a_value_is_toml_or_else_a_text(text: str, value: Any) -> None:
+    assert Override.parse(f"a.b={text}") == Override(f"--set a.b={text}", ("a", "b"), value)
+
+
+def test_state_is_no_setting() -> None:
+    @dataclass
+    class Strange:
+        least: int
+        names: tuple[str, str] = ("a", "b")
+        seen: list[int] = field(default_factory=list)
+        sums: dict[str, float] = field(default_factory=dict)
+
+    assert list(settings_of(Strange)) == ["least", "names"]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> None:
+    """What `oddlot strategies` prints is itself a job file's text."""
+    lines = list(describe_settings(BY_NAME[name], "strategy."))
+    said = "\n".join(line for line in lines if " = None" not in line).replace("False", "false")
+    plain = tomllib.loads(said).get("strategy", {})
+    kind = BY_NAME[name]
+    assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == kind()
+    assert {line.split(".")[1].split(" ")[0] for line in lines} == settings_of(kind).keys()
+
+
+def test_a_setting_s_meaning_is_what_stands_beneath_it() -> None:
+    (meaning,) = (line for line in describe_settings(Asynchronous, "") if line.startswith("samples"))
+    source = ast.parse(textwrap.dedent(inspect.getsource(Asynchronous)))
+    assert meaning == "samples = None   # per task; None: the job's batch"
+    assert "per task; None: the job's batch" in ast.unparse(source)

@@ -1,0 +1,19 @@
+"""Each text in tests/stories is a test; `pytest --rewrite` writes what comes out."""
+
+from pathlib import Path
+
+import pytest
+
+from oddlot.testing import check_story
+from tests.toys import Backups, Timed
+
+STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story_comes_out_as_written(path: Path, pytestconfig: pytest.Config) -> None:
+    check_story(path, rewrite=pytestconfig.getoption("--rewrite"), names={"Backups": Backups, "Timed": Timed})
+
+
+def test_there_are_stories() -> None:
+    assert STORIES

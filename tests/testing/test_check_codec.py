@@ -1,0 +1,110 @@
+"""Codecs that lose something are found out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from oddlot.testing import check_codec
+from oddlot.wire.codec import Codec, Half, Named, Packet, Plain
+
+
+@pytest.mark.parametrize(
+    ("codec", "relative_error"), [(Plain(), 0.0), (Half("bf16"), 2**-8), (Half("fp16"), 2**-11)], ids=repr
+)
+def test_the_shipped_codecs_keep_their_word(codec: Codec, relative_error: float) -> None:
+    check_codec(codec, relative_error=relative_error)
+
+
+@dataclass
+class Bad:
+    """Plain, with something amiss."""
+
+    sent: int = 0
+
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return tensors
+
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        self.sent += 1
+        return Plain().encode(tensors)
+
+    def decode(self, packet: Packet) -> list[Named]:
+        return self.change(Plain().decode(packet))
+
+
+class Reorders(Bad):
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return tensors[::-1]
+
+
+class Widens(Bad):
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return [(name, tensor.double()) for name, tensor in tensors]
+
+
+class Scales(Bad):
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return [(name, tensor * 1.01 if tensor.is_floating_point() else tensor) for name, tensor in tensors]
+
+
+class Mends(Bad):
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return [(name, tensor.nan_to_num() if tensor.is_floating_point() else tensor) for name, tensor in tensors]
+
+
+class LosesSigns(Bad):
+    def change(self, tensors: list[Named]) -> list[Named]:
+        return [(name, tensor + 0.0 if tensor.is_floating_point() else tensor) for name, tensor in tensors]
+
+
+class SendsLists(Bad):
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        packet = super().encode(tensors)
+        return Packet(packet.codec, packet.about, [array.tolist() for array in packet.arrays])
+
+
+class SendsObjects(Bad):
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        packet = super().encode(tensors)
+        return Packet(packet.codec, packet.about | {"dtypes": tuple(packet.about["dtypes"])}, packet.arrays)
+
+
+@dataclass
+class Noisy(Bad):
+    counts: list[int] = field(default_factory=list)
+
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        noise = torch.rand(1)
+        return Plain().encode([(n, t + noise.to(t.dtype) if t.dtype == torch.float32 else t) for n, t in tensors])
+
+
+@pytest.mark.parametrize(
+    ("codec", "sentence"),
+    [
+        (Reorders(), "came back"),
+        (Widens(), "torch.float64"),
+        (Scales(), "came back changed"),
+        (Mends(), "came back changed"),
+        (LosesSigns(), "another sign"),
+        (SendsLists(), "plain 1-D arrays"),
+        (SendsObjects(), "not plain JSON-able data"),
+        (Noisy(), "the packets differ"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_codec_that_is_amiss_is_found(codec: Codec, sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        check_codec(codec)
+
+
+def test_half_is_not_exact() -> None:
+    with pytest.raises(AssertionError, match="came back changed"):
+        check_codec(Half())
+
+
+def test_the_codec_is_left_as_it_was() -> None:
+    codec = Bad()
+    check_codec(codec, examples=5)
+    assert codec.sent == 0

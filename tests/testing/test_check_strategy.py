@@ -1,0 +1,219 @@
+"""Strategies that break a promise are found out, with a short history that shows it."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from oddlot.core import conductor as books
+from oddlot.core import words as w
+from oddlot.core.strategy import Strategy, View, assign_all, assign_idle
+from oddlot.strategies import Asynchronous, FastestK, Synchronous
+from oddlot.testing import BrokenPromise, check_strategy, run_story
+
+
+class ForgetsTheLost(FastestK):
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        return () if isinstance(event, w.Lost) else super().on(event, view)
+
+
+@dataclass
+class Moody:
+    """Tosses a coin that belongs to everybody."""
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            yield w.Step({event.update.id: random.choice([0.5, 1.0])})
+        yield from assign_idle(view, view.batch)
+
+
+@dataclass
+class Gossiping:
+    """Its copies share a count."""
+
+    told: ClassVar[list[int]] = []
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            self.told.append(1)
+            yield w.Step({event.update.id: 1 / len(self.told)})
+        yield from assign_idle(view, view.batch)
+
+
+@dataclass
+class KeepsASecret:
+    """Counts outside its fields."""
+
+    def __post_init__(self) -> None:
+        self.count = 0
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            self.count += 1
+            yield w.Step({event.update.id: 1 / self.count})
+        yield from assign_idle(view, view.batch)
+
+
+@dataclass
+class KeepsAGenerator:
+    script: Iterator[int] = field(default_factory=lambda: iter(range(10)))
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        return assign_idle(view, view.batch)
+
+
+@dataclass
+class CountsByNumber:
+    """Its dict has numbers for keys, which JSON turns into text."""
+
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            self.seen[view.version] = 1
+            yield w.Step({event.update.id: 1.0})
+        yield from assign_idle(view, view.batch)
+
+
+@dataclass
+class NeverMerges:
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        return assign_idle(view, view.batch)
+
+
+@dataclass
+class DropsAll:
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            yield w.Drop(event.update.id)
+        yield from assign_all(view, view.batch)
+
+
+@dataclass
+class WaitsForEver:
+    """Sets an alarm and does nothing else."""
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        yield w.Wake(view.now + 1.0)
+
+
+@dataclass
+class MergesTwice:
+    last: str = ""
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            yield w.Step(dict.fromkeys([event.update.id, *[self.last] * bool(self.last)], 0.5))
+            self.last = event.update.id
+        yield from assign_idle(view, view.batch)
+
+
+BROKEN: list[tuple[Callable[[], Strategy], int]] = [
+    (lambda: ForgetsTheLost(k=2), 4),
+    (Moody, 1),
+    (Gossiping, 1),
+    (KeepsASecret, 2),
+    (KeepsAGenerator, 2),
+    (CountsByNumber, 2),
+    (NeverMerges, 5),
+    (DropsAll, 5),
+    (WaitsForEver, 5),
+    (MergesTwice, 6),
+]
+
+
+@pytest.mark.parametrize(("make", "promise"), BROKEN, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_a_broken_promise_is_found(make: Callable[[], Strategy], promise: int) -> None:
+    with pytest.raises(BrokenPromise, match=rf"^promise {promise} is broken: "):
+        check_strategy(make, examples=100)
+
+
+def test_the_history_is_the_shortest_and_a_story() -> None:
+    with pytest.raises(BrokenPromise) as caught:
+        check_strategy(lambda: ForgetsTheLost(k=2), examples=100)
+    head, story = str(caught.value).split("It came about like this:\n")
+    assert "Here there is work left, nobody works, and no alarm is set." in head
+    assert story.splitlines() == [
+        "strategy ForgetsTheLost(k=2, samples=None, round={})",
+        "data size=1 epochs=1 in_flight=1 batch=8 shards=1 skip_bad=true",
+        "join a",
+        "> assign a:1 1 [0:0-1] v0",
+        "join b",
+        "lose a",
+        "show",
+        "> version 0, epoch 0, idle b, open -, owed -, inbox -, returned [0:0-1]",
+    ]
+    assert run_story(story, {"ForgetsTheLost": ForgetsTheLost}) == story + "\n"
+
+
+def test_a_bug_comes_with_its_history() -> None:
+    class Typo(Synchronous):
+        def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+            if isinstance(event, w.Lost):
+                raise KeyError(event.node)
+            return super().on(event, view)
+
+    with pytest.raises(KeyError, match="a") as caught:
+        check_strategy(Typo, examples=100)
+    notes = "\n".join(caught.value.__notes__)
+    assert "join a\n> assign a:1 1 [0:0-1] v0\nlose a\n" in notes
+
+
+def shown(told: Callable[[Any, w.Arrived], Iterable[w.Event]]) -> Callable[[Any, w.Arrived], Iterator[w.Event]]:
+    def settle(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
+        yield from told(conductor, event)
+
+    return settle
+
+
+def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tells_all(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
+        yield from list(books.Conductor._arrived(conductor, event)) or [event]
+
+    @dataclass
+    class Remembers(Synchronous):
+        late: int = 0
+
+        def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+            if isinstance(event, w.Arrived) and event.update.sender not in view.roster.members:
+                self.late += 1
+                return ()
+            return super().on(event, view)
+
+    monkeypatch.setitem(books._SETTLE, w.Arrived, tells_all)
+    with pytest.raises(BrokenPromise, match=r"^promise 3 is broken: late results of lost workers"):
+        check_strategy(Remembers, examples=200)
+
+
+def test_books_that_lose_samples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oddlot.core.ledger.Ledger.give_back", lambda ledger, task: ledger.leases.pop(task, None))
+    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 0 places"):
+        check_strategy(Asynchronous, examples=100)
+
+
+def test_books_that_merge_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_back = books.Ledger.give_back
+
+    def merge(ledger: books.Ledger, update: str) -> bool:
+        spans = ledger.leases[update].spans
+        give_back(ledger, update)
+        return ledger._count(spans)
+
+    monkeypatch.setattr("oddlot.core.ledger.Ledger.merge", merge)
+    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 2 places"):
+        check_strategy(Asynchronous, examples=100)
+
+
+def test_books_that_leave_a_worker_idle_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = books.Conductor._answered
+
+    def forgets_idle(conductor: books.Conductor, task: str, node: str, samples: int) -> bool:
+        known = answered(conductor, task, node, samples)
+        conductor.idle.pop(node, None)
+        return known
+
+    monkeypatch.setattr(books.Conductor, "_answered", forgets_idle)
+    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here a has 1 free slots, but is not among"):
+        check_strategy(Asynchronous, examples=100)

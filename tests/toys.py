@@ -1,0 +1,64 @@
+"""Small strategies that use the words which the shipped ones do not need, for tests of the books."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from oddlot.core import words as w
+from oddlot.core.strategy import View, assign_idle
+
+
+@dataclass
+class Backups:
+    """Step along everything; when nothing is left to lease, let idle workers repeat the oldest open task."""
+
+    samples: int = 8
+    repeated: dict[w.TaskId, bool] = field(default_factory=dict)
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        if isinstance(event, w.Arrived):
+            yield w.Step({event.update.id: 1.0})
+            yield from assign_idle(view, self.samples)
+        elif view.work_left:
+            yield from assign_idle(view, self.samples)
+        else:
+            fresh = (task for task in view.tasks if task not in self.repeated)
+            for node, task in zip(view.idle, fresh, strict=False):
+                self.repeated[task] = True
+                yield w.Assign(node, self.samples, again=task)
+
+
+@dataclass
+class Timed:
+    """Every `seconds` move half way to the mean of the points that have come in, measured; all start from the
+    newest version that was kept when the round began. It is evaluated when the model has moved."""
+
+    seconds: float = 10.0
+    samples: int = 8
+    start: int | None = None
+    round: list[w.UpdateId] = field(default_factory=list)
+
+    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+        match event:
+            case w.Arrived(update):
+                self.round.append(update.id)
+            case w.Rang() if self.round:
+                yield w.Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=True)
+                self.round.clear()
+                yield w.Wake(view.now + self.seconds)
+                return
+            case w.Rang():
+                yield w.Wake(view.now + self.seconds)
+            case w.Changed(version):
+                yield w.Evaluate(version)
+                if self.start is not None:
+                    yield w.Release(self.start)
+                self.start = version
+                yield w.Keep(version)
+            case w.Joined() if self.start is None:
+                self.start = view.version
+                yield w.Keep(view.version)
+                yield w.Wake(view.now + self.seconds)
+        if view.work_left:
+            for node in view.idle:
+                for _ in range(view.free(node)):
+                    yield w.Assign(node, self.samples, "weights", version=self.start)
