@@ -113,12 +113,18 @@ class FullDisk(io.TextIOWrapper):
 
 def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", conductor())
+    log.close()
     log._file = FullDisk(io.BytesIO())
     with pytest.raises(OddlotError, match=r"cannot write .*log.*No space left.*resume"):
         log(w.Record(2.0, w.Ticked()))
     with pytest.raises(OddlotError, match="No space left"):
         log.flush()
     log.close()  # what has been told is not told again
+
+
+def test_a_log_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OddlotError, match=r"cannot write the log .*nowhere/log \(No such file"):
+        Log(tmp_path / "nowhere" / "log", conductor())
 
 
 def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:

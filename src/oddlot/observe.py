@@ -1,6 +1,7 @@
 """The log of a run, and what it means: every figure is a function of the records."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -215,12 +216,12 @@ class Log:
         self.path = path
         self.records = 0
         self._flushed = 0.0
-        if path.exists():
-            whole = _whole_lines(path)
-            self.records = max(0, whole.count(b"\n") - 1)
-            with path.open("r+b") as file:
-                file.truncate(len(whole))
-        self._file = path.open("a", encoding="utf-8")
+        with self._disk():
+            if path.exists():
+                whole = _whole_lines(path)
+                self.records = max(0, whole.count(b"\n") - 1)
+                os.truncate(path, len(whole))
+            self._file = path.open("a", encoding="utf-8")
         if self._file.tell() == 0:
             start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
             self._write({"is": "Header", "format": FORMAT, "conductor": start})

@@ -1,7 +1,6 @@
 """One training from its plan to its end: the loop's surroundings that are the same on every engine."""
 
 import signal
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -327,16 +326,17 @@ class Training:
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
         """The first Ctrl-C asks the run to stop; the second one does what it always does."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         before = signal.getsignal(signal.SIGINT)
 
         def ask(*_: object) -> None:
             self.asked_to_stop = True
             signal.signal(signal.SIGINT, before)
 
-        signal.signal(signal.SIGINT, ask)
+        try:
+            signal.signal(signal.SIGINT, ask)
+        except ValueError:  # not the main thread: Ctrl-C is somebody else's
+            yield
+            return
         try:
             yield
         finally:
