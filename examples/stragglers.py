@@ -14,7 +14,7 @@ MACHINES = [
     oddlot.Machine("fast3", 0.002, MOOD, LINK, dollars_per_hour=0.40),
     oddlot.Machine("slow1", 0.012, MOOD, LINK, dollars_per_hour=0.10),
 ]
-STRATEGIES = [
+STRATEGIES: list[oddlot.Strategy] = [
     oddlot.Synchronous(),  # waits for everybody
     oddlot.FastestK(k=3),  # cancels the last one
     oddlot.Asynchronous(damping=0.5),  # waits for nobody

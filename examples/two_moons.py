@@ -32,7 +32,9 @@ job = oddlot.Job(
 )
 run = oddlot.fit(job, oddlot.Synchronous(), on=oddlot.Local(workers=2), until="epochs>=10")
 
-print(f"ended by {run.ended}: accuracy {run.accuracy:.3f} on the evaluation set, after {60 * run.hours:.2f} minutes")
+print(
+    f"ended by {run.ended}: accuracy {run.accuracy:.3f} on the evaluation set, after {60 * run.hours:.2f} minutes"
+)
 for row in run.history[:3]:
     print(f"  version {row['versions']:.0f}: loss {row['loss']:.3f}, accuracy {row['accuracy']:.3f}")
 

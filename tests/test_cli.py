@@ -236,7 +236,7 @@ def test_help_needs_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("train digist", "oddlot: unknown task `digist`: did you mean `digits`?"),
+        ("train digitz", "oddlot: unknown task `digitz`: did you mean `digits`?"),
         (
             "train digits --strategy fastestk",
             "--strategy fastestk: unknown strategy `fastestk`: did you mean `fastest_k`",
@@ -248,7 +248,7 @@ def test_help_needs_nothing_heavy() -> None:
         ("train digits --workers 0", "--workers 0: `workers` is 0: it must be greater than or equal to 1"),
         ("train digits --workers two", "Invalid value for '--workers'"),
         ("train digits --workers 9999", "9999 workers for 1437 samples: use fewer workers"),
-        ("train digits --until acuracy>=1", "there is no figure 'acuracy'; did you mean 'accuracy'?"),
+        ("train digits --until accurcy>=1", "there is no figure 'accurcy'; did you mean 'accuracy'?"),
         ("train digits --until never", "'never' is not of the form NAME>=NUMBER"),
         (
             "train digits --strategy fastest_k --set strategy.k=3",
@@ -266,7 +266,7 @@ def test_help_needs_nothing_heavy() -> None:
         ("train my_task:small", "there is no module my_task"),
         ("train fleet.toml", "fleet.toml:1: unknown key `machines`"),
         ("train", "Missing argument"),
-        ("trian digits", "No such command 'trian'. Did you mean 'train'?"),
+        ("tran digits", "No such command 'tran'. Did you mean 'train'?"),
         ("simulate digits", "Missing option '--machines'"),
         ("simulate digits --machines absent.toml", "absent.toml cannot be read: No such file"),
         ("simulate digits --machines job.toml", "job.toml:1: unknown key `task`"),

@@ -120,7 +120,7 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
             '"digts"',
             "job.toml:1: unknown task `digts`: did you mean `digits`? There are: digits,",
         ),
-        ("until", "untill", "job.toml:2: unknown key `untill`: did you mean `until`?"),
+        ("until", "untl", "job.toml:2: unknown key `untl`: did you mean `until`?"),
         ("workers = 3", "workers = 0", "job.toml:3: `workers` is 0: it must be greater than or equal to 1"),
         ("workers = 3", "workers = 2.5", "job.toml:3: `workers` is 2.5: it must be a valid integer"),
         (
@@ -128,7 +128,7 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
             '"fp8"',
             "job.toml:4: unknown codec `fp8`: did you mean `fp16`? There are: bf16, fp16, plain",
         ),
-        ("hidden", "hiden", "job.toml:7: hiden is no option of the task digits: did you mean `hidden`?"),
+        ("hidden", "hiddn", "job.toml:7: hiddn is no option of the task digits: did you mean `hidden`?"),
         (
             "hidden = 16",
             "hidden = '16'",
@@ -180,7 +180,7 @@ def test_a_fault_in_a_file_is_told_with_its_line(
         ("strategy=fastest_k", "strategy = 'fastest_k' is no table: say strategy.name = 'fastest_k'"),
         ("job.optimizer.kind=[]", "unknown optimizer `[]`: There are: adam, adamw, sgd"),
         ("task_options.hidden=-1", "hidden = -1: the network needs at least 1"),
-        ("wokers=3", "unknown key `wokers`: did you mean `workers`?"),
+        ("workrs=3", "unknown key `workrs`: did you mean `workers`?"),
         ("until=3", "`until` is 3: it must be a valid string"),
         ("task=mist", "unknown task `mist`: did you mean `mnist`?"),
         ("strategy", "write a setting and its value, such as --set strategy.k=3"),

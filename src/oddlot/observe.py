@@ -1,5 +1,6 @@
 """The log of a run, and what it means: every figure is a function of the records."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,8 @@ class WorkerRow:
     samples: int = 0
     """computed by it and merged"""
     price: float = 0.0
+    tasks: set[w.TaskId] = field(default_factory=set)
+    """what it was given and has not answered"""
 
 
 @dataclass
@@ -123,12 +126,12 @@ class Tally:
                 self._arrived(facts, record.remark == ECHO, record.now)
             case w.Cancelled(task, node):
                 self._wasted(task)
-                self._state(node, "waiting", record.now)
+                self._answered(task, node, record.now)
             case w.Refused(task, reason):
                 self.refused += 1
                 self.last_refusal = reason
                 self._wasted(task)
-                self._state(task.rpartition(":")[0], "waiting", record.now)
+                self._answered(task, task.rpartition(":")[0], record.now)
             case w.Evaluated(version, metrics):
                 self._evaluated(version, metrics)
             case w.Resumed():
@@ -138,7 +141,7 @@ class Tally:
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
         self.bytes_up += facts.bytes_up
         self.bytes_down += facts.bytes_down
-        self._state(facts.sender, "waiting", now)
+        self._answered(facts.id, facts.sender, now)
         if echo:
             self.echoes += 1
             self._wasted(facts.id)
@@ -153,6 +156,7 @@ class Tally:
         match action:
             case w.Start(task):
                 self.under_way[task.id] = w.samples_in(task.spans)
+                self.workers[task.node].tasks.add(task.id)
                 self._state(task.node, "working", now)
             case w.Step(shares) | w.Blend(shares):
                 self.versions += 1
@@ -182,6 +186,15 @@ class Tally:
         self.workers_lost += 1
         self.dollars_per_second -= row.price / 3600
         row.state, row.since = "lost", now
+        for task in row.tasks:
+            self._wasted(task)
+        row.tasks.clear()
+
+    def _answered(self, task: w.TaskId, node: w.NodeId, now: float) -> None:
+        if row := self.workers.get(node):
+            row.tasks.discard(task)
+            if not row.tasks and row.state == "working":
+                self._state(node, "waiting", now)
 
     def _state(self, node: w.NodeId, state: str, now: float) -> None:
         row = self.workers.get(node)
@@ -306,6 +319,19 @@ def tally_of(records: Sequence[w.Record], size: int) -> Tally:
         tally(record)
     tally.samples_wasted += lost
     return tally
+
+
+def trace(records: Iterable[w.Record]) -> str:
+    """16 characters that are equal where the same things were decided about the same events, in the same order.
+
+    Times that were measured and losses are left out: in the simulator one seed has one trace.
+    """
+    digest = hashlib.sha256()
+    for record in records:
+        event = record.event
+        about = event.update.id if isinstance(event, w.Arrived) else getattr(event, "node", "")
+        digest.update(f"{type(event).__name__} {about} {record.actions}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _samples_started(records: Iterable[w.Record]) -> int:

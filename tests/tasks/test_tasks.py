@@ -57,11 +57,11 @@ def test_a_task_of_the_user_s() -> None:
     ("name", "options", "sentence"),
     [
         (
-            "digist",
+            "digitz",
             {},
-            "unknown task `digist`: did you mean `digits`? There are: digits, fashion_mnist, mnist; or",
+            "unknown task `digitz`: did you mean `digits`? There are: digits, fashion_mnist, mnist; or",
         ),
-        ("digits", {"hiden": 3}, "hiden is no option of the task digits: did you mean `hidden`?"),
+        ("digits", {"hiddn": 3}, "hiddn is no option of the task digits: did you mean `hidden`?"),
         ("digits", {"hidden": 2.0}, "hidden = 2.0: the task digits takes a value of type int"),
         ("digits", {"hidden": True}, "hidden = True: the task digits takes a value of type int"),
         ("my_tasks:good", {}, "width is missing: the task my_tasks:good needs this option"),

@@ -30,7 +30,7 @@ class Batches:
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
         if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
-            self.arrays = tuple(part if isinstance(part, Tensor) else torch.from_numpy(part) for part in data)
+            self.arrays = tuple(_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
             lengths = [len(part) for part in self.arrays]
             if len(set(lengths)) > 1:
                 raise UsageError(f"the arrays of {name} have different lengths: {lengths}")
@@ -57,6 +57,13 @@ class Batches:
 
 def _is_array(part: Any) -> bool:
     return isinstance(part, np.ndarray | Tensor) and part.ndim > 0
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    try:
+        return part if isinstance(part, Tensor) else torch.from_numpy(part)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} ({part.dtype}) cannot become a tensor: {error}") from None
 
 
 @lru_cache(maxsize=4)

@@ -1,6 +1,7 @@
 """The loss and metrics of a version, on the evaluation set."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ ROWS = 1024
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
-    """The mean loss and the metrics of these weights, the model in evaluation mode.
+    """The mean loss and the metrics of these weights, the model in evaluation mode; those that are finite.
 
-    A plain metric is called once, with all outputs and targets on the CPU; one with `update` sees every batch.
+    A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
     """
     data = Batches(job.evaluation, job.collate, "the evaluation set")
     learner.holds = None
@@ -37,13 +38,15 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
             indices = np.arange(at, min(at + ROWS, len(data)))
             loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
             loss_sum += loss * len(indices)
+            outputs, targets = move((outputs, targets), torch.device("cpu"))
             for metric in streaming.values():
                 metric.update(outputs, targets)
             if len(streaming) < len(job.metrics):
-                seen.append(move((outputs, targets), torch.device("cpu")))
+                seen.append((outputs, targets))
     for module, training in modes:
         module.training = training
-    return {"loss": loss_sum / len(data)} | _compute(job.metrics, streaming, seen)
+    values = {"loss": loss_sum / len(data)} | _compute(job.metrics, streaming, seen)
+    return {name: value for name, value in values.items() if isfinite(value)}
 
 
 def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
@@ -56,7 +59,7 @@ def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
 
 
 def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:
-    values = {name: float(metric.compute()) for name, metric in streaming.items()}
+    values = {name: _number(name, metric.compute()) for name, metric in streaming.items()}
     if len(streaming) < len(metrics):
         outputs, targets = (torch.cat(parts) for parts in zip(*seen, strict=True))
         values |= {

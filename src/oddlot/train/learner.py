@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,15 @@ class Learner:
         layout.bind(self.model, self.weights)
         self.names = [name for name, _ in layout.trainable(self.model)]
         self.parameters: list[Tensor] = [parameter for _, parameter in layout.trainable(self.model)]
-        self.targets: dict[int, list[Tensor]] = {}
+        self.places = [parameter.data_ptr() for parameter in self.parameters]
+        block = self.weights.memory.untyped_storage().data_ptr()
+        self.buffers = [
+            (owner._buffers, name, view)
+            for owner in self.model.modules()
+            for name, view in owner._buffers.items()
+            if view is not None and view.untyped_storage().data_ptr() == block
+        ]
+        self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
 
     def load(self, version: int, weights: FlatBuffer) -> int:
@@ -78,6 +87,7 @@ class Learner:
         if work is None:
             return None
         self._check_parameters()
+        self._follow_buffers()
         match task.kind:
             case "gradient":
                 self._write_gradient(out)
@@ -136,9 +146,9 @@ class Learner:
         return Work(done, mean if isfinite(mean) else None, loading, self.clock() - began - loading)
 
     def _write_gradient(self, out: FlatBuffer) -> None:
-        targets = self.targets.get(id(out))
+        targets = self.targets.get(out)
         if targets is None:
-            targets = self.targets[id(out)] = [out.view(name) for name in self.names]
+            targets = self.targets[out] = [out.view(name) for name in self.names]
         gradients = [parameter.grad for parameter in self.parameters]
         if any(gradient is None or gradient.is_sparse for gradient in gradients):
             for target, gradient in zip(targets, gradients, strict=True):
@@ -149,11 +159,23 @@ class Learner:
     def _check_parameters(self) -> None:
         """A parameter that was replaced while training would silently stop learning."""
         now = dict(self.weights.layout.trainable(self.model))
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            if now.get(name) is not parameter or parameter.shape != self.weights.layout.places[name].shape:
+        for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
+            if now.get(name) is not parameter or parameter.data_ptr() != place:
                 raise JobError(
                     f"parameter {name} was replaced or changed its shape while training: change it in place"
                 )
+
+    def _follow_buffers(self) -> None:
+        """A buffer that was replaced, as by `self.mean = ...`, gives its values to the block and is bound again."""
+        for buffers, name, view in self.buffers:
+            now = buffers[name]
+            if now is view:
+                continue
+            if now is None or now.shape != view.shape:
+                shape = None if now is None else list(now.shape)
+                raise JobError(f"buffer {name} went from shape {list(view.shape)} to {shape}: keep its shape")
+            view.copy_(now)
+            buffers[name] = view
 
 
 def _backward(loss: Tensor) -> None:

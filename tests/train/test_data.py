@@ -1,0 +1,101 @@
+"""From spans to batches of samples."""
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import UsageError
+from oddlot.core.words import Span
+from oddlot.train.data import Batches, minibatches, move, order
+
+ROWS = np.arange(12.0, dtype=np.float32).reshape(6, 2)
+
+
+class Squares:
+    """A map-style dataset of (input, target)."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.tensor([float(index)]), index * index
+
+
+class ManyAtOnce(Squares):
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        return [(torch.tensor([-float(index)]), 0) for index in indices]
+
+
+def indices(*wanted: int) -> Any:
+    return np.array(wanted)
+
+
+def test_arrays_and_tensors_give_rows() -> None:
+    batches = Batches((ROWS, torch.arange(6)))
+    inputs, targets = batches.fetch(indices(4, 0))
+    assert len(batches) == 6
+    assert inputs.tolist() == [[8.0, 9.0], [0.0, 1.0]]
+    assert targets.tolist() == [4, 0]
+
+
+def test_a_dataset_gives_what_collate_makes_of_its_samples() -> None:
+    inputs, targets = Batches(Squares()).fetch(indices(3, 1))
+    assert inputs.tolist() == [[3.0], [1.0]]
+    assert targets.tolist() == [9, 1]
+    assert Batches(Squares(), lambda samples: sum(y for _, y in samples)).fetch(indices(2, 3)) == 13
+    assert Batches(ManyAtOnce()).fetch(indices(5))[0].tolist() == [[-5.0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ((ROWS, ROWS[:4]), r"the arrays of data have different lengths: \[6, 4\]"),
+        ((ROWS[:0], ROWS[:0]), "data is empty"),
+        ([], "data is empty"),
+        (iter([1, 2]), "must be a map-style dataset .* not list_iterator"),
+        (7, "not int"),
+        ((np.array(["a", "b"]),), "array 0 of data .*<U1"),
+        ((ROWS, ROWS[::-1]), "array 1 of data .*negative"),
+    ],
+)
+def test_data_that_cannot_be_used_is_told(data: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Batches(data)
+
+
+def test_an_order_is_a_shuffle_of_its_own_for_each_seed_and_epoch() -> None:
+    first = order(7, 0, 50)
+    assert sorted(first) == list(range(50))
+    assert np.array_equal(first, order(7, 0, 50))
+    for other in (order(7, 1, 50), order(8, 0, 50)):
+        assert not np.array_equal(first, other)
+
+
+def test_a_shard_keeps_its_samples_from_epoch_to_epoch() -> None:
+    one, two = order(7, 0, 50, shards=3), order(7, 1, 50, shards=3)
+    assert sorted(one) == list(range(50))
+    for a, b in ((0, 16), (16, 33), (33, 50)):
+        assert set(one[a:b]) == set(two[a:b])
+        assert list(one[a:b]) != list(two[a:b])
+    assert set(one[:16]) != set(order(8, 0, 50, shards=3)[:16])
+
+
+def test_spans_are_cut_into_minibatches() -> None:
+    positions = order(7, 2, 50)
+    batches = minibatches([Span(2, 10, 15), Span(2, 40, 46)], 4, 7, 50)
+    assert [len(batch) for batch in batches] == [4, 4, 3]
+    assert np.array_equal(np.concatenate(batches), [*positions[10:15], *positions[40:46]])
+
+
+def test_every_tensor_of_a_batch_moves() -> None:
+    pair = namedtuple("pair", "x y")  # noqa: PYI024 - a type that datasets use
+    here = torch.zeros(2)
+    moved = move({"a": [here], "b": (here, "text"), "c": pair(here, 3)}, torch.device("meta"))
+    assert moved["a"][0].is_meta
+    assert moved["b"][0].is_meta
+    assert moved["c"].x.is_meta
+    assert (type(moved["c"]), moved["c"].y, moved["b"][1]) == (pair, 3, "text")

@@ -1,0 +1,108 @@
+"""The loss and metrics of a version."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from oddlot.core.errors import JobError
+from oddlot.train import evaluate as module
+from oddlot.train.evaluate import evaluate
+from oddlot.train.job import Job
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.learner import Learner
+
+ROWS = torch.arange(10.0).reshape(10, 1)
+
+
+class Net(nn.Module):
+    """Doubles its input while training; its statistics would move if it were run in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1)
+        self.linear = nn.Linear(1, 1)
+        self.frozen = nn.BatchNorm1d(1).eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x) * (2 if self.training else 1)
+        return result
+
+
+class MeanError:
+    """A metric as torchmetrics has them: it is told batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[Tensor] = [torch.full((1,), 99.0)]
+
+    def reset(self) -> None:
+        self.batches.clear()
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.batches.append((outputs - targets).abs())
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.batches).mean()
+
+
+def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
+    options: dict[str, Any] = {"loss": mse_loss, "evaluation": (ROWS, ROWS), **changes}
+    job = Job(Net, (ROWS, ROWS), device="cpu", **options)
+    model = Net()
+    layout = Layout.from_module(model)
+    weights = FlatBuffer.empty(layout)
+    weights.gather(model)
+    weights.view("linear.weight").fill_(weight)
+    weights.view("linear.bias").fill_(0)
+    learner = Learner(job, layout, {})
+    modes = [part.training for part in learner.model.modules()]
+    metrics = evaluate(job, learner, weights)
+    assert [part.training for part in learner.model.modules()] == modes
+    assert modes[-1] is False
+    assert torch.equal(learner.weights.view("norm.running_mean"), torch.zeros(1))
+    return metrics
+
+
+def test_loss_and_both_kinds_of_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 4)  # batches of unequal size count by their samples
+    error, sizes = MeanError(), []
+
+    def largest(outputs: Tensor, targets: Tensor) -> Tensor:
+        sizes.append(len(outputs))
+        return outputs.max()
+
+    metrics = measured(2.0, metrics={"error": error, "largest": largest})
+    assert metrics == {"loss": pytest.approx(28.5), "error": pytest.approx(4.5), "largest": 18.0}
+    assert list(metrics) == ["loss", "error", "largest"]
+    assert len(error.batches) == 3
+    assert sizes == [10]
+
+
+def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
+    data = [{"x": row, "y": row} for row in ROWS]
+
+    def step(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return mse_loss(model(batch["x"]), batch["y"])
+
+    def predict(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return model(batch["x"]), batch["y"]
+
+    changes = {"training_step": step, "loss": None, "evaluation": data}
+    assert measured(2.0, **changes) == {"loss": pytest.approx(28.5)}
+    named = {"metrics": {"largest": lambda outputs, _: outputs.max()}, "predict": predict}
+    assert measured(2.0, **changes, **named)["largest"] == 18.0
+
+
+def test_what_is_not_finite_is_not_known() -> None:
+    assert measured(float("inf"), metrics={"one": lambda *_: 1.0, "bad": lambda *_: float("nan")}) == {"one": 1.0}
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
+def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
+    metric = MeanError()
+    metric.compute = lambda: value  # type: ignore[method-assign]
+    for metrics in ({"score": lambda *_: value}, {"score": metric}):
+        with pytest.raises(JobError, match=f"metric 'score' must return one number, not {type(value).__name__}"):
+            measured(metrics=metrics)

@@ -1,0 +1,277 @@
+"""What a task brings: gradients and local steps, as pure functions of weights, task and seed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from oddlot.core.errors import JobError, UsageError
+from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.core.words import Kind, Span, Task
+from oddlot.train.data import order
+from oddlot.train.job import Job, choose_device
+from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.learner import Learner, torch_optimizer
+
+torch.manual_seed(0)
+INPUTS, TARGETS = torch.randn(40, 3), torch.randint(2, (40,))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def a_job(model: Callable[[], nn.Module] = net, **changes: Any) -> Job:
+    job = Job(model, (INPUTS, TARGETS), F.cross_entropy, batch=8, optimizer=SGD(0.1), device="cpu")
+    return replace(job, **changes)
+
+
+class Bench:
+    """A learner with the hub's weights in hand."""
+
+    def __init__(self, job: Job, **options: Any) -> None:
+        self.model = job.model()
+        self.layout = Layout.from_module(self.model)
+        self.weights = FlatBuffer.empty(self.layout)
+        self.weights.gather(self.model)
+        self.learner = Learner(job, self.layout, self.layout.constants(self.model), **options)
+
+    def compute(
+        self, *spans: tuple[int, int], kind: Kind = "gradient", stop: Callable[[], bool] = lambda: False
+    ) -> tuple[Any, dict[str, Tensor]]:
+        task = Task("w1:1", "w1", tuple(Span(0, a, b) for a, b in spans), 0, kind)
+        out = FlatBuffer.empty(self.layout)
+        out.memory.fill_(0x55)
+        self.learner.load(0, self.weights)
+        work = self.learner.step(self.weights, task, out, stop)
+        return work, {name: view.clone() for name, view in out.views()}
+
+
+def plain_gradient(model: nn.Module, rows: Any) -> dict[str, Tensor]:
+    F.cross_entropy(model(INPUTS[rows]), TARGETS[rows]).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
+
+
+def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers() -> None:
+    work, found = Bench(a_job()).compute((8, 16))
+    model = net()
+    expected = plain_gradient(model, order(0, 0, 40)[8:16])
+    assert same(found, expected)
+    assert torch.equal(found["1.running_mean"], dict(model.named_buffers())["1.running_mean"])
+    assert found["1.num_batches_tracked"] == 1, "an integer buffer tells its increment"
+    loss = F.cross_entropy(net()(INPUTS[order(0, 0, 40)[8:16]]), TARGETS[order(0, 0, 40)[8:16]])
+    assert (work.samples, work.loss) == (8, pytest.approx(loss.item()))
+
+
+def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
+    job = a_job(lambda: nn.Linear(3, 2))
+    bench = Bench(job)
+    work, found = bench.compute((0, 10), (20, 29))
+    rows = [*order(0, 0, 40)[0:10], *order(0, 0, 40)[20:29]]
+    model = nn.Linear(3, 2)
+    bench.weights.scatter(model)
+    assert work.samples == 19
+    assert same(found, plain_gradient(model, rows))
+    large = Bench(replace(job, batch=19))
+    large.weights.copy_(bench.weights)
+    assert same(large.compute((0, 10), (20, 29))[1], found)
+
+
+def test_local_steps_bring_start_minus_end_or_the_end() -> None:
+    job = a_job(optimizer=SGD(0.1, momentum=0.9))
+    model = net()
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    for at in (8, 16):
+        optimizer.zero_grad()
+        rows = order(0, 0, 40)[at : at + 8]
+        F.cross_entropy(model(INPUTS[rows]), TARGETS[rows]).backward()
+        optimizer.step()
+    end = dict(model.named_parameters())
+    assert same(Bench(job).compute((8, 24), kind="weights")[1], end | dict(model.named_buffers()) | {"1.num_batches_tracked": torch.tensor(2)})  # fmt: skip
+    assert same(Bench(job).compute((8, 24), kind="delta")[1], {name: start[name] - end[name] for name in end})
+
+
+def test_local_steps_may_have_an_optimizer_of_their_own() -> None:
+    job = a_job(lambda: nn.Linear(3, 2), local_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.5))
+    bench = Bench(job)
+    gradient = bench.compute((0, 8))[1]
+    assert same(bench.compute((0, 8), kind="delta")[1], {"weight": 0.5 * gradient["weight"]})
+
+
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+def test_a_task_is_a_pure_function(kind: Kind) -> None:
+    """Dropout and a random augmentation draw the same on every learner, whatever it has done before."""
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0] + torch.rand(3)), batch[1])
+
+    job = a_job(lambda: nn.Sequential(net(), nn.Dropout(0.5)), loss=None, training_step=step)
+    first = Bench(job)
+    _, once = first.compute((8, 16), kind=kind)
+    first.compute((16, 24), kind="weights")
+    _, again = first.compute((8, 16), kind=kind)
+    _, elsewhere = Bench(job).compute((8, 16), kind=kind)
+    _, other_seed = Bench(job, seed=1).compute((8, 16), kind=kind)
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert all(torch.equal(once[name], elsewhere[name]) for name in once)
+    assert not torch.equal(once["0.0.weight"], other_seed["0.0.weight"])
+
+
+def test_it_stops_at_the_next_minibatch_and_brings_the_mean_of_what_it_has() -> None:
+    calls: list[int] = []
+    bench = Bench(a_job(lambda: nn.Linear(3, 2)))
+    work, found = bench.compute((0, 40), stop=lambda: len(calls) == 2 or calls.append(0) is not None)
+    assert work.samples == 16
+    assert same(found, bench.compute((0, 16))[1])
+    assert bench.compute((0, 8), stop=lambda: True)[0] is None
+
+
+class Ties(nn.Module):
+    """Tied weights, a sparse and a frozen embedding, a parameter that is not used, one of another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.words = nn.Embedding(10, 4, sparse=True)
+        self.fixed = nn.Embedding(10, 4).requires_grad_(False)
+        self.inner = nn.Linear(4, 4)
+        self.tied = nn.Linear(4, 4)
+        self.tied.weight = self.inner.weight
+        self.unused = nn.Parameter(torch.ones(3))
+        self.scale = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.words(x) + self.fixed(x)
+        return self.tied(self.inner(hidden).relu()) * self.scale.float()
+
+
+@pytest.mark.parametrize("batch", [8, 3])
+def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int) -> None:
+    rows, targets = torch.arange(10), torch.arange(10) % 4
+    job = Job(Ties, (rows, targets), F.cross_entropy, batch=batch, optimizer=SGD(0.1), device="cpu")
+    bench = Bench(job)
+    _, found = bench.compute((0, 8))
+    model, chosen = Ties(), order(0, 0, 10)[:8]
+    F.cross_entropy(model(rows[chosen]), targets[chosen]).backward()  # type: ignore[no-untyped-call]
+    expected = {
+        name: parameter.grad.to_dense() if parameter.grad is not None else torch.zeros_like(parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    assert found.keys() == expected.keys()
+    assert found["scale"].dtype == torch.float64
+    assert same(found, expected)
+    assert expected["words.weight"].count_nonzero() > 0
+
+
+class Running(nn.Module):
+    """A buffer that is replaced in each forward pass, as `self.mean = ...` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + x.mean(dim=0)
+        result: Tensor = self.linear(x - self.mean)
+        return result
+
+
+def test_a_buffer_that_is_replaced_is_followed() -> None:
+    bench = Bench(a_job(Running))
+    _, found = bench.compute((0, 8))
+    mean = INPUTS[order(0, 0, 40)[0:8]].mean(dim=0)
+    assert torch.allclose(found["mean"], mean)
+    bench.weights.view("mean").copy_(torch.ones(3))
+    _, found = bench.compute((0, 8))
+    assert torch.allclose(found["mean"], 0.9 + mean), "the next task starts from the hub's value"
+
+
+def grow(model: Any) -> None:
+    model.weight.data = torch.zeros(4, 3)
+
+
+def renew(model: Any) -> None:
+    model.weight = nn.Parameter(torch.zeros(2, 3))
+
+
+def move_away(model: Any) -> None:
+    model.weight.data = torch.zeros(2, 3)
+
+
+def freeze(model: Any) -> None:
+    model.weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [grow, renew, move_away, freeze])
+def test_parameters_that_are_replaced_or_change_shape_are_told(change: Callable[[Any], None]) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        change(model)
+        return loss
+
+    with pytest.raises(JobError, match="parameter weight was replaced or changed its shape"):
+        Bench(a_job(lambda: nn.Linear(3, 2), loss=None, training_step=step)).compute((0, 8))
+
+
+def test_a_buffer_that_changes_its_shape_is_told() -> None:
+    class Growing(Running):
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = torch.zeros(len(x))
+            result: Tensor = self.linear(x)
+            return result
+
+    with pytest.raises(JobError, match=r"buffer mean .*\[3\].*\[8\]"):
+        Bench(a_job(Growing)).compute((0, 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"loss": lambda y, t: F.cross_entropy(y, t, reduction="none")}, r"scalar tensor, not \(8,\)"),
+        ({"loss": lambda y, t: 0.5}, "scalar tensor, not float"),
+        ({"collate": list, "data": [1] * 40}, r"must be \(inputs, targets\), not list"),
+    ],
+)
+def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(JobError, match=told):
+        Bench(a_job(**changes)).compute((0, 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model": nn.Linear(3, 2)}, "needs a function that makes the module"),
+        ({"loss": None}, "needs loss="),
+        ({"batch": 0}, r"Job\(batch=0\)"),
+    ],
+)
+def test_a_job_that_cannot_be_is_told(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        a_job(**changes)
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1, 0.9, nesterov=True, weight_decay=0.1), Adam(0.1), AdamW(0.1, (0.8, 0.9))])
+def test_pytorch_has_an_optimizer_for_every_rule(rule: SGD | Adam | AdamW) -> None:
+    optimizer = torch_optimizer(rule, [torch.zeros(1, requires_grad=True)])
+    assert type(optimizer).__name__ == type(rule).__name__
+    for name, value in optimizer.defaults.items():
+        if hasattr(rule, name):
+            assert value == getattr(rule, name)
+
+
+def test_a_device_that_is_named_is_taken() -> None:
+    assert choose_device("meta") == torch.device("meta")
