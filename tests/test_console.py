@@ -80,7 +80,7 @@ def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
 
 def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     console = Console(file=StringIO(), width=200)
-    with shown(console, "digits", Tally(64)) as observer:
+    with shown(console, "[red]digits", Tally(64)) as observer:
         assert isinstance(observer, Lines)
         observer(record(0.0, w.Joined("w1")))
         for now, version in zip((0.5, 1.0, 2.0, 3.0), count()):
@@ -88,7 +88,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         observer(record(3.5, w.Lost("w1")))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
-        "digits",
+        "[red]digits",
         "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
         "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
         f"     3.5 s   {NOBODY}",

@@ -10,7 +10,7 @@ import pytest
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
-from oddlot.core.errors import CheckpointError, OddlotError
+from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
 from oddlot.observe import Log, Tally, read_log, surviving, tally_of
 from oddlot.strategies import Synchronous
@@ -44,7 +44,7 @@ def test_the_figures_add_up() -> None:
     for record in story():
         tally(record)
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
-    assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 6 + 8 + 8 + 8, 0.5)
+    assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
     assert (tally.bytes_up, tally.bytes_down, tally.workers_lost) == (10, 7, 1)
     assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
     assert tally.training_loss == pytest.approx(2.0 - 0.05)
@@ -54,8 +54,14 @@ def test_the_figures_add_up() -> None:
         {"seconds": 3.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((3 * 3.6 + 2 * 7.2) / 3600)}
         | {"loss": 0.5, "accuracy": 0.9}
     ]
+
+
+def test_what_was_under_way_at_the_end_is_wasted() -> None:
+    tally = Tally(16)
+    tally(w.Record(0.0, w.Joined("w1"), (start("w1:1", 0, 8),)))
+    assert tally.samples_wasted == 0
     tally.finish()
-    assert tally.samples_wasted == 30 + 8, "what the lost worker had is wasted at the latest now"
+    assert tally.samples_wasted == 8
 
 
 def conductor() -> Conductor:
@@ -115,15 +121,15 @@ def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> Non
     log = Log(tmp_path / "log", conductor())
     log.close()
     log._file = FullDisk(io.BytesIO())
-    with pytest.raises(OddlotError, match=r"cannot write .*log.*No space left.*resume"):
+    with pytest.raises(JobError, match=r"cannot write .*log.*No space left.*resume"):
         log(w.Record(2.0, w.Ticked()))
-    with pytest.raises(OddlotError, match="No space left"):
+    with pytest.raises(JobError, match="No space left"):
         log.flush()
     log.close()  # what has been told is not told again
 
 
 def test_a_log_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(OddlotError, match=r"cannot write the log .*nowhere/log \(No such file"):
+    with pytest.raises(JobError, match=r"cannot write the log .*nowhere/log \(No such file"):
         Log(tmp_path / "nowhere" / "log", conductor())
 
 
@@ -147,6 +153,6 @@ def test_records_are_counted_over_all_lives_of_a_run() -> None:
 def test_the_figures_of_a_resumed_log() -> None:
     tally = tally_of([*story(), w.Record(4.5, w.Resumed(3))], 16)
     assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 2)
-    assert tally.samples_wasted == 24
+    assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
     assert tally.dollars == pytest.approx((4.5 * 3.6 + 3.5 * 7.2) / 3600)
     assert tally.dollars_per_second == pytest.approx(0)

@@ -58,10 +58,11 @@ def fit(
         evaluate_every=Every.parse(evaluate_every),
         checkpoint_every=Every.parse(checkpoint_every),
     )
+    plan = Plan(job, strategy, on or Local(), settings)
     folder = RunFolder(out) if out is not None else None
     if folder is not None:
         folder.claim(resume, force)
-    with prepared(Plan(job, strategy, on or Local(), settings), folder, resume) as training:
+    with prepared(plan, folder, resume) as training:
         training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:

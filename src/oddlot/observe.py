@@ -11,7 +11,7 @@ from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
-from oddlot.core.errors import CheckpointError, OddlotError
+from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.plain import from_plain, to_plain
 
 FORMAT = 1
@@ -267,7 +267,7 @@ class Log:
         try:
             yield
         except OSError as error:
-            raise OddlotError(
+            raise JobError(
                 f"cannot write the log {self.path} ({error.strerror}): make room, then resume the run"
             ) from error
 
@@ -344,5 +344,8 @@ def _samples_started(records: Iterable[w.Record]) -> int:
 
 
 def _whole_lines(path: Path) -> bytes:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the log {path}: {error.strerror}") from None
     return data[: data.rfind(b"\n") + 1]

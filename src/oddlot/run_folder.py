@@ -1,11 +1,18 @@
 """The folder of a run: what lies where, and who may write there."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oddlot.core.errors import CheckpointError, UsageError
+from safetensors import SafetensorError
+from safetensors.torch import save_model
+from torch import nn
+
+from oddlot.core.errors import CheckpointError, JobError, UsageError
 
 LOG = "records.jsonl"
 SETTINGS = "run.json"
@@ -25,31 +32,30 @@ class RunFolder:
 
     def claim(self, resume: bool, force: bool) -> None:
         """Make the folder, or take over the run in it. UsageError where that would overwrite something."""
-        used = self.path.is_dir() and any(self.path.iterdir())
-        is_run = (self.path / SETTINGS).exists()
-        if resume and not is_run:
-            raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")
-        if used and not (resume or force):
-            raise UsageError(
-                f"{self.path} is not empty: resume=True (--resume) goes on with the run in it, "
-                "force=True (--force) throws it away"
-            )
-        if used and force and not resume:
-            if not is_run:
-                raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
-            self._clear()
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._claim(resume, force)
+            self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"cannot make the run's folder {self.path}: {error.strerror}") from None
+            raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot write into {self.path}: choose another folder for the run")
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
-        (self.path / name).write_text(json.dumps(plain, indent=2) + "\n")
+        with _writing(self.path / name) as path:
+            path.write_text(json.dumps(plain, indent=2) + "\n")
+
+    def write_model(self, model: nn.Module) -> None:
+        """Write the model's parameters and buffers."""
+        with _writing(self.model) as path:
+            save_model(model, str(path))
 
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
-        saved = json.loads((self.path / SETTINGS).read_text())
+        try:
+            saved = dict(json.loads((self.path / SETTINGS).read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.path / SETTINGS} is damaged: {error}") from None
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
             lines = "".join(
@@ -59,7 +65,31 @@ class RunFolder:
                 f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
             )
 
+    def _claim(self, resume: bool, force: bool) -> None:
+        used = self.path.is_dir() and any(self.path.iterdir())
+        is_run = (self.path / SETTINGS).exists()
+        if resume and not is_run:
+            raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")
+        if used and not (resume or force):
+            raise UsageError(
+                f"{self.path} is not empty: resume=True (--resume) goes on with the run in it, "
+                "force=True (--force) throws it away"
+            )
+        if used and not resume:
+            if not is_run:
+                raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
+            self._clear()
+
     def _clear(self) -> None:
-        for name in (LOG, SETTINGS, SUMMARY, MODEL):
+        if self.checkpoints.exists():
+            shutil.rmtree(self.checkpoints)
+        for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except (OSError, SafetensorError) as error:
+        raise JobError(f"cannot write {path} ({error}): make room, then resume the run") from error

@@ -4,12 +4,12 @@ import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor, nn
 
 from oddlot.core import words as w
@@ -20,6 +20,7 @@ from oddlot.core.plain import to_plain
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
+from oddlot.engines.numbers import users_code
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.open import Local, Numbers, Opened, Simulated, open_local, open_simulated
 from oddlot.goal import Every, Goal
@@ -123,6 +124,9 @@ class Plan:
             Batches(job.evaluation, job.collate, "the evaluation set")
         elif job.metrics:
             raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
+        if not 1 <= self.settings.shards <= self.samples:
+            raise UsageError(f"{self.settings.shards} shards of {self.samples} samples: at least 1 in each")
+        _ = self.goal  # raises UsageError now, not later
 
     @cached_property
     def samples(self) -> int:
@@ -136,7 +140,7 @@ class Plan:
             raise UsageError(
                 'when does the run end? Pass until="epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             )
-        return Goal.parse(self.settings.until, self.job.metrics)
+        return Goal.parse(self.settings.until, self.job.metrics, self.job.evaluation is not None)
 
     @property
     def rule(self) -> Any:
@@ -147,7 +151,8 @@ class Plan:
         """The books of a run that begins."""
         how = self.settings
         ledger = Ledger(self.samples, self.goal.epochs, how.shards, how.epoch_barrier, how.skip_bad)
-        return Conductor(self.strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
+        strategy = deepcopy(self.strategy)  # it gathers state
+        return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
@@ -180,11 +185,15 @@ class Past:
 
 
 class Training:
-    """A host with its engine, log, figures and checkpoints: what `fit` sets up, drives and closes."""
+    """A host with its engine, log, figures and checkpoints: what `fit` sets up and drives.
+
+    What is opened here is put on `closing`.
+    """
 
     def __init__(
         self,
         plan: Plan,
+        closing: ExitStack,
         folder: RunFolder | None = None,
         nursery: Nursery | None = None,
         resume: bool = False,
@@ -194,16 +203,19 @@ class Training:
         self.records: list[w.Record] = []
         self.evaluation_due = self.asked_to_stop = False
         seed_all(plan.settings.seed)
-        self.model = plan.job.model()
+        with users_code("the hub"):
+            self.model = plan.job.model()
         self.layout = Layout.from_module(self.model)
         self.identity = plan.identity(self.layout)
         past = self._past(folder) if folder is not None and resume else None
         conductor = past.conductor if past else plan.conductor()
         self.opened = self._open(nursery, conductor.now, past.nodes if past else frozenset())
+        closing.callback(self.opened.close)
         self.store = self._store(past)
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, [self.tally])
         self.saver = BackgroundSaver(folder.checkpoints) if folder is not None else None
-        self._open_log(past)
+        closing.callback(self._close_saver)
+        self._open_log(past, closing)
 
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
@@ -225,15 +237,6 @@ class Training:
                 observer(record)
         self.host.observers.extend(observers)
 
-    def close(self) -> None:
-        """Give everything back."""
-        self.opened.close()
-        if self.saver is not None:
-            for problem in self.saver.close():
-                warnings.warn(problem, stacklevel=2)
-        if self.log is not None:
-            self.log.close()
-
     # --- setting up ----------------------------------------------------------------------------
 
     def _past(self, folder: RunFolder) -> Past:
@@ -244,7 +247,10 @@ class Training:
             warnings.warn(warning, stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(dict(snapshot.conductor), self.plan.strategy)
-        conductor.ledger.epochs, conductor.in_flight = self.plan.goal.epochs, self.plan.on.in_flight
+        conductor.in_flight = self.plan.on.in_flight
+        ledger, how = conductor.ledger, self.plan.settings
+        ledger.epochs, ledger.epoch_barrier = self.plan.goal.epochs, how.epoch_barrier
+        ledger.skip_bad = how.skip_bad
         return Past(conductor, snapshot.tensors, snapshot.extra["records"], list(read_log(folder.log)))
 
     def _open(self, nursery: Nursery | None, now: float, taken: frozenset[w.NodeId]) -> Opened:
@@ -265,20 +271,22 @@ class Training:
             store.load_state(past.tensors)
         return store
 
-    def _open_log(self, past: Past | None) -> None:
+    def _open_log(self, past: Past | None, closing: ExitStack) -> None:
         """Begin the log, or go on with it: what came after the checkpoint is lost work."""
         self.log: Log | None = None
         self.earlier: list[w.Record] = []
         if self.folder is None:
             self.host.observers.append(self.records.append)
             return
-        if past is not None:
+        if past is None:
+            self.folder.write(SETTINGS, self.identity)
+        else:
             self.earlier, lost = surviving(past.log, past.after_record)
             for record in self.earlier:
                 self.tally(record)
             self.tally.samples_wasted += lost
-        self.folder.write(SETTINGS, self.identity)
         self.log = Log(self.folder.log, self.host.conductor)
+        closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
             self.host.handle(w.Resumed(past.after_record), self.host.conductor.now)
@@ -367,11 +375,15 @@ class Training:
         if self.folder is None or self.saver is None:
             return
         if not self._checkpoint():  # one is being written: this one comes after it
-            self.saver.close()
+            self._close_saver()
             self.saver = BackgroundSaver(self.folder.checkpoints)
             self._checkpoint()
-        safetensors.torch.save_model(self.model, str(self.folder.model))
+        self.folder.write_model(self.model)
         self.folder.write(SUMMARY, summary)
+
+    def _close_saver(self) -> None:
+        for problem in self.saver.close() if self.saver is not None else ():
+            warnings.warn(problem, stacklevel=2)
 
 
 @contextmanager
@@ -383,6 +395,4 @@ def prepared(plan: Plan, folder: RunFolder | None = None, resume: bool = False) 
         if nursery is not None:
             stack.callback(nursery.close)
         stack.enter_context(kept_chance())
-        training = Training(plan, folder, nursery, resume)
-        stack.callback(training.close)
-        yield training
+        yield Training(plan, stack, folder, nursery, resume)

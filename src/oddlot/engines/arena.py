@@ -7,12 +7,15 @@ only once it has been written.
 import mmap
 import os
 import tempfile
+import weakref
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
+
+from oddlot.core.errors import UsageError
 
 
 def anonymous_file(size: int) -> int:
@@ -33,6 +36,8 @@ class Arena:
         self.blocks = blocks
         self.block_bytes = -(-block_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.fd = anonymous_file(blocks * self.block_bytes) if fd is None else fd
+        self.close = weakref.finalize(self, os.close, self.fd)
+        """lets go of the descriptor; the memory stays while a block is in use"""
         self._map = mmap.mmap(self.fd, max(blocks * self.block_bytes, 1))
 
     def block(self, index: int) -> Tensor:
@@ -46,9 +51,16 @@ def pack_parcel(value: Any) -> int:
     """The value in a nameless file, to be opened by workers: pickled once, its large arrays beside the pickle.
 
     Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard.
+    UsageError: something in it cannot be pickled.
     """
     buffers: list[Any] = []
-    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    try:
+        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception as error:
+        raise UsageError(
+            f"the job cannot be sent to workers ({type(error).__name__}: {error}): have its functions open files, "
+            "locks and connections themselves"
+        ) from error
     parts = [pickled, *(buffer.raw() for buffer in buffers)]
     sizes = np.array([len(parts), *(len(part) for part in parts)], dtype=np.int64)
     fd = anonymous_file(0)

@@ -5,6 +5,7 @@ import selectors
 import signal
 import socket
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -14,12 +15,12 @@ from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
-from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.plain import to_plain
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.mailbox import life_name
-from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
+from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode, read_evaluated, read_facts
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
@@ -71,7 +72,8 @@ class LocalEngine:
         self.lives: dict[w.NodeId, _Life] = {}
         self.births = [0] * workers
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
-        self.early_deaths = 0
+        self.in_vain = [0] * (workers + 1)
+        """for every worker and, last, the evaluator: how many lives in a row ended without an answer"""
         self.ready: deque[Message] = deque()
         self.timers: list[tuple[float, int]] = []
         """when to respawn which worker"""
@@ -97,6 +99,8 @@ class LocalEngine:
                 hear()
             while self.timers and self.timers[0][0] <= self.now:
                 self._spawn(heappop(self.timers)[1])
+        if not (self.ready or self.respawn or self.evaluations or self.lives.keys() - {EVALUATOR}):
+            raise JobError("all workers have died, and Local(respawn=False) replaces none of them")
         return self.ready.popleft() if self.ready else None
 
     def _wait(self, seconds: float) -> list[Callable[[], None]]:
@@ -113,7 +117,9 @@ class LocalEngine:
 
     def start(self, task: w.Task, weights: Any) -> None:
         """Name the blocks that the task reads and writes; its worker does the rest."""
-        life = self.lives[task.node]
+        life = self.lives.get(task.node)
+        if life is None:
+            return  # it has just died: `Lost` waits to be told
         out = life.tasks[task.id] = self.blocks.take_update(life.index)
         body = {"task": to_plain(task), "weights": self.blocks.number(weights), "out": out}
         self._send(life, encode(Say.TASK, **body))
@@ -137,6 +143,7 @@ class LocalEngine:
             life.socket.close()
         self.selector.close()
         os.close(self.parcel)
+        self.arena.close()
 
     # --- faults --------------------------------------------------------------------------------
 
@@ -173,14 +180,31 @@ class LocalEngine:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                frame = b""
+                continue  # it ended before it had read all; what it had said comes now
             if not frame:
                 self._died(life)
                 return
-            kind, body = decode(frame)
-            _HEAR[kind](self, life, body)
+            try:
+                kind, body = decode(frame)
+                if kind not in _HEAR:
+                    raise FrameError(f"a worker does not say {kind.name}")
+                _HEAR[kind](self, life, body)
+            except FrameError as error:
+                warnings.warn(f"{life.node} talks nonsense and is ended: {error}", stacklevel=2)
+                self._learn_pid(life)
+                with suppress(ProcessLookupError):
+                    self.kill(life.node)
+                self._died(life)
+
+    def _learn_pid(self, life: _Life) -> None:
+        """The worker may be faster than the fork server, which is about to tell."""
+        while not life.pid:
+            self._hear_nursery()
 
     def _said_ready(self, life: _Life, _: dict[str, Any]) -> None:
+        if life.ready:
+            raise FrameError("it was ready before")
+        self._learn_pid(life)
         life.ready = True
         if life.node == EVALUATOR:
             for version in self.evaluations:
@@ -189,27 +213,36 @@ class LocalEngine:
             self.ready.append(w.Joined(life.node, self.dollars_per_hour))
 
     def _said_done(self, life: _Life, body: dict[str, Any]) -> None:
-        self.early_deaths = 0
-        facts = from_plain(w.Facts, body["facts"])
-        block = life.tasks.pop(facts.id)
+        facts = read_facts(body.get("facts"), life.node)
+        block = self._block_of(life, facts.id)
+        self.in_vain[: len(self.births)] = [0] * len(self.births)
         try:
             self.ready.append(Arrival(facts, self.blocks.payload(facts, block)))
         except FrameError as error:
             self.ready.append(w.Refused(facts.id, str(error)))
 
     def _said_cancelled(self, life: _Life, body: dict[str, Any]) -> None:
-        self.blocks.give_update(life.tasks.pop(body["task"]))
-        self.ready.append(w.Cancelled(body["task"], life.node))
+        task = str(body.get("task"))
+        self.blocks.give_update(self._block_of(life, task))
+        self.ready.append(w.Cancelled(task, life.node))
 
-    def _said_evaluated(self, _: _Life, body: dict[str, Any]) -> None:
-        self.early_deaths = 0
-        self.evaluations.pop(body["version"])
-        self.ready.append(w.Evaluated(body["version"], body["metrics"]))
+    def _block_of(self, life: _Life, task: w.TaskId) -> int:
+        if task not in life.tasks:
+            raise FrameError(f"it has no task {task!r}")
+        return life.tasks.pop(task)
+
+    def _said_evaluated(self, life: _Life, body: dict[str, Any]) -> None:
+        told = read_evaluated(body)
+        if life.node != EVALUATOR or told.version not in self.evaluations:
+            raise FrameError(f"nobody asked it for the metrics of version {told.version}")
+        self.in_vain[-1] = 0
+        del self.evaluations[told.version]
+        self.ready.append(told)
 
     def _said_failed(self, life: _Life, body: dict[str, Any]) -> None:
-        if body["ours"]:
-            raise JobError(body["text"])
-        raise JobError(f"the job's own code failed on {life.node}:\n{body['text']}")
+        if body.get("ours"):
+            raise JobError(str(body.get("text")))
+        raise JobError(f"the job's own code failed on {life.node}:\n{body.get('text')}")
 
     # --- births and deaths ---------------------------------------------------------------------
 
@@ -234,7 +267,7 @@ class LocalEngine:
         life.socket.close()
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        self._count_early_death(life)
+        self._count_death(life)
         if life.node == EVALUATOR:
             self._fork(EVALUATOR, -1)
             return
@@ -246,14 +279,13 @@ class LocalEngine:
             deaths.append(again)
             heappush(self.timers, (again, life.index))
 
-    def _count_early_death(self, life: _Life) -> None:
-        """A worker that cannot even start, or an evaluator that never answers, is not bad luck."""
-        if not life.ready or life.node == EVALUATOR:
-            self.early_deaths += 1
-        if self.early_deaths >= DEATHS_BEFORE_GIVING_UP:
+    def _count_death(self, life: _Life) -> None:
+        """A worker that never brings anything is not bad luck."""
+        self.in_vain[life.index] += 1
+        if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
             raise JobError(
-                f"{self.early_deaths} processes in a row died before they had done anything, the last one {life.node}: "
-                "look for what kills them (too little memory?) in the lines above"
+                f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything, the last one "
+                f"{life.node}: look for what kills them (too little memory?) in the lines above"
             )
 
     def _ask_evaluator(self, version: int) -> None:

@@ -1,10 +1,14 @@
 """What hub, fork server and workers say to each other: a checked binary header and a small JSON body, no pickle."""
 
 import json
+from collections.abc import Iterable
 from enum import IntEnum
+from math import isfinite
 from typing import Any
 
-from oddlot.wire.framing import pack, unpack
+from oddlot.core.plain import from_plain
+from oddlot.core.words import Evaluated, Facts, NodeId
+from oddlot.wire.framing import FrameError, pack, unpack
 
 LONGEST_BYTES = 1 << 16
 
@@ -32,6 +36,44 @@ def encode(kind: Say, **body: Any) -> bytes:
 
 
 def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
-    """The message in a frame; `FrameError` when it is damaged."""
-    kind, body = unpack(frame)
-    return Say(kind), json.loads(body)
+    """The message in a frame; `FrameError` when it is anything else."""
+    number, text = unpack(frame)
+    try:
+        kind, body = Say(number), json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame of kind {number} holds no message: {error}") from None
+    if type(body) is not dict:
+        raise FrameError(f"a message {kind.name} has no body")
+    return kind, body
+
+
+def read_facts(plain: Any, sender: NodeId) -> Facts:
+    """The facts that a worker tells. FrameError: of wrong types, not finite, in another's name."""
+    facts: Facts = _read(Facts, plain)
+    counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down)
+    known = type(facts.id) is str and facts.sender == sender
+    if not known or not all(type(count) is int and count >= 0 for count in counts):
+        raise FrameError(f"these facts cannot be: {facts}")
+    _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])
+    return facts
+
+
+def read_evaluated(plain: Any) -> Evaluated:
+    """The metrics of a version. FrameError: of wrong types, not finite."""
+    told: Evaluated = _read(Evaluated, plain)
+    if type(told.version) is not int:
+        raise FrameError(f"there is no version {told.version!r}")
+    _check_finite(told.metrics.values())
+    return told
+
+
+def _read(kind: type, plain: Any) -> Any:
+    try:
+        return from_plain(kind, plain)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise FrameError(f"this is no {kind.__name__}: {error!r}") from None
+
+
+def _check_finite(numbers: Iterable[float | None]) -> None:
+    if not all(number is not None and isfinite(number) for number in numbers):
+        raise FrameError(f"these are no numbers: {list(numbers)}")

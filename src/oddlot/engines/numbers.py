@@ -1,7 +1,8 @@
 """What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +28,8 @@ class Exact:
         """The task's mean loss and its update."""
         self.learner.load(task.version, weights)
         out = self.pool.take()
-        try:
+        with users_code(task.node):
             work = self.learner.step(weights, task, out)
-        except OddlotError:
-            raise
-        except Exception as error:
-            told = traceback.format_exc()
-            raise JobError(f"the job's own code failed on {task.node}:\n{told}") from error
         assert work is not None, "nothing stops a task in the simulator"
         if not isinstance(self.codec, Plain):
             decode_into(out, self.codec, self.codec.encode(out.sections()))
@@ -41,7 +37,19 @@ class Exact:
 
     def evaluate(self, weights: FlatBuffer) -> dict[str, float]:
         """The metrics of these weights."""
-        return evaluate(self.learner.job, self.learner, weights)
+        with users_code("the evaluator"):
+            return evaluate(self.learner.job, self.learner, weights)
+
+
+@contextmanager
+def users_code(where: str) -> Iterator[None]:
+    """Turn an exception of the job's own code into a JobError with its traceback."""
+    try:
+        yield
+    except OddlotError:
+        raise
+    except Exception as error:
+        raise JobError(f"the job's own code failed on {where}:\n{traceback.format_exc()}") from error
 
 
 def packet_bytes(codec: Codec, block: FlatBuffer) -> int:

@@ -31,7 +31,7 @@ class Nursery:
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
         # Workers print to stderr: stdout belongs to the program that runs us.
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-u", "-c", code],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,

@@ -13,7 +13,7 @@ from oddlot.core.errors import UsageError
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.local import LocalEngine
-from oddlot.engines.numbers import Exact, Shadow, packet_bytes
+from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.simulator import Simulator
 from oddlot.engines.worker import Setup
@@ -151,7 +151,8 @@ def open_simulated(on: Simulated, numbers: Numbers, now: float, taken: Collectio
             f"together {blocks * layout.bytes / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
             "simulate fewer machines, or keep only the time with maths=False"
         )
-    learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards)
+    with users_code("the simulator"):
+        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards)
     exact = Exact(learner, pool, numbers.codec)
     return Opened(Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken), pool)
 

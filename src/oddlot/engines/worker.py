@@ -25,7 +25,8 @@ from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner
 from oddlot.wire.codec import Codec
 
-LONGEST_TRACEBACK = 30_000
+LONGEST_TRACEBACK = 5_000
+"""characters, of which each takes at most 12 bytes of a message"""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-        told = str(error) if isinstance(error, OddlotError) else traceback.format_exc()[-LONGEST_TRACEBACK:]
+        told = str(error) if isinstance(error, OddlotError) else traceback.format_exc()
         with suppress(OSError):  # if nobody is left to tell
-            hub.send(encode(Say.FAILED, text=told, ours=isinstance(error, OddlotError)))
+            hub.send(encode(Say.FAILED, text=told[-LONGEST_TRACEBACK:], ours=isinstance(error, OddlotError)))
         os._exit(1)

@@ -184,8 +184,9 @@ def a_worker_answers_late(make: Callable[[int], Place]) -> None:
 
 def an_alarm_rings(make: Callable[[int], Place]) -> None:
     """At its time, not before, on whichever clock."""
-    sleeper = Sleeper()
-    with trial(make(1), sleeper) as run:
+    with trial(make(1), Sleeper()) as run:
+        sleeper = run.host.conductor.strategy
+        assert isinstance(sleeper, Sleeper)
         run.until(lambda: sleeper.rang > 0)
         assert sleeper.rang >= sleeper.due
         run.finish()

@@ -16,6 +16,7 @@ class Case:
     """What a history is made from."""
 
     data: Data
+    workers: int
     moves: tuple[Move, ...]
     copied_after: int
     """after so many moves the run is copied"""
@@ -26,8 +27,8 @@ def check_strategy(
     *,
     in_flight: Sequence[int] = (1, 2),
     examples: int = 100,
-    size: int = 40,
-    batch: int = 8,
+    size: int = 60,
+    batch: int = 4,
 ) -> None:
     """Raise `BrokenPromise`, with the shortest history found, unless the strategy keeps its promises.
 
@@ -74,8 +75,8 @@ def _each_case(look: Callable[[Case], None], examples: int, in_flight: Sequence[
         skip_bad=st.just(value=True),
     )
     move = st.tuples(st.sampled_from(MOVES), st.integers(0, 7), st.integers(0, 3))
-    moves = st.integers(0, 40).flatmap(lambda count: st.lists(move, min_size=count, max_size=count))
-    cases = st.builds(Case, data, moves.map(tuple), copied_after=st.integers(0, 20))
+    moves = st.lists(move, min_size=20, max_size=60).map(tuple)
+    cases = st.builds(Case, data, st.integers(1, 4), moves, copied_after=st.integers(0, 20))
     quick = settings(
         max_examples=examples,
         deadline=None,
@@ -88,7 +89,7 @@ def _each_case(look: Callable[[Case], None], examples: int, in_flight: Sequence[
 
 def _outcome(make: Callable[[], Strategy], case: Case) -> Exception | None:
     """What went wrong in this history."""
-    trial = Trial(make, case.data)
+    trial = Trial(make, case.data, case.workers)
     try:
         trial.live(case.moves, case.copied_after)
         trial.end()

@@ -25,12 +25,8 @@ PROMISES = {
 }
 Move = tuple[str, int, int]
 """what is to happen, to which of those it can happen to, and how much of it"""
-MOVES = (
-    *("join", "finish", "lose", "wait", "leave", "cancelled", "late", "refuse", "evaluated", "resume"),
-    *("join", "finish", "finish", "finish", "finish", "wait", "cancelled", "late"),
-)
-"""of the verbs of a play, the likelier ones several times"""
-WORKERS_AT_MOST = 5
+WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
+MOVES = [verb for verb, weight in (WEIGHTS | {"evaluated": 2, "resume": 1}).items() for _ in range(weight)]
 LINES_AT_MOST = 400
 
 
@@ -43,10 +39,13 @@ class BrokenPromise(AssertionError):
 
 
 class Trial:
-    """A strategy's run beside a second one of the same history and, from mid-run on, beside its copies."""
+    """A strategy's run beside a second one of the same history and, from mid-run on, beside its copies.
 
-    def __init__(self, make: Callable[[], Strategy], data: Data) -> None:
-        self.make, self.data = make, data
+    At most `workers` are there at once.
+    """
+
+    def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:
+        self.make, self.data, self.workers = make, data, workers
         self.play = Play(data.conductor(make()))
         self.others = [(1, data.conductor(make()))]
         """conductors that must decide likewise, and the promise that says so"""
@@ -89,16 +88,19 @@ class Trial:
     # --- what happens ----------------------------------------------------------------------------
 
     def _move(self, verb: str, pick: int, amount: int) -> None:
-        line = None if self.conductor.done else self._line(verb, pick, amount)
-        if line is not None:
+        if self.conductor.done:
+            return
+        likely = (line for each in (verb, "join", "finish") if (line := self._line(each, pick, amount)))
+        for line in likely:
             self._do(line)
+            break
         while self.play.measuring:
             self._do(f"change norm=1 inner={amount - 1}")
 
     def _line(self, verb: str, pick: int, amount: int) -> str | None:
         """The move in words, if it is possible now."""
         if verb == "join":
-            return self._join() if len(self.conductor.busy) < WORKERS_AT_MOST else None
+            return self._join() if len(self.conductor.busy) < self.workers else None
         if verb == "wait":
             return ("wait 1", "wait 0.1", "wait 100", "wait alarm")[amount if self.conductor.alarm < inf else 0]
         if verb == "evaluated":
@@ -151,7 +153,7 @@ class Trial:
     def _do(self, line: str) -> None:
         self.history.append(line)
         try:
-            before = to_plain(self.conductor.strategy) if line.startswith("late") else None
+            before = self._state() if line.startswith("late") else None
             for record in self.play.do(line):
                 self.history += told(record)
                 self._check(record, before)
@@ -176,22 +178,29 @@ class Trial:
             self._break(4, "there is work left, nobody works, and no alarm is set")
 
     def _compare(self, promise: int, other: Conductor, record: w.Record) -> None:
-        again = _decision(other, record)
-        if again != told(record):
+        again = _decide(other, record)
+        if again != record.actions:
             sure = promise == 1 or all(self._repeats() for _ in range(10))
-            self._break(promise if sure else 1, "at the end the other decided\n" + ("\n".join(again) or "> nothing"))
+            self._break(promise if sure else 1, f"at the end the other decided {again or 'nothing'}")
 
     def _repeats(self) -> bool:
         fresh = self.data.conductor(self.make())
-        return all(_decision(fresh, record) == told(record) for record in self.log)
+        return all(_decide(fresh, record) == record.actions for record in self.log)
 
     def _check_late(self, record: w.Record, late: w.Facts, before: Any) -> None:
         if before is None:
             return
         gone = late.sender not in self.conductor.busy
-        changed = gone and (record.actions or to_plain(self.conductor.strategy) != before)
+        changed = gone and (record.actions or self._state() != before)
         if changed or record.remark != ECHO:
             self._break(3, f"{late.id} does not count any more, but it was not ignored")
+
+    def _state(self) -> Any:
+        """The strategy's own state, as plain data."""
+        try:
+            return to_plain(self.conductor.strategy)
+        except TypeError as error:
+            self._break(2, str(error))
 
     def _stalled(self) -> bool:
         waits = any(self.conductor.busy.values()) or self.play.evaluating or self.play.measuring
@@ -219,8 +228,9 @@ class Trial:
         return "\n".join(["It came about like this:", *history, "show", books(self.conductor)])
 
 
-def _decision(conductor: Conductor, record: w.Record) -> list[str]:
+def _decide(conductor: Conductor, record: w.Record) -> tuple[w.Action, ...] | str:
+    """What this conductor makes of the record's event."""
     try:
-        return told(conductor.handle(record.event, record.now))
+        return conductor.handle(record.event, record.now).actions
     except ProtocolError as error:
-        return [f"> {error}"]
+        return str(error)
