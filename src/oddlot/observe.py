@@ -136,7 +136,7 @@ class Tally:
                 self._evaluated(version, metrics)
             case w.Resumed():
                 for node in list(self.workers):
-                    self._lost(node, record.now)
+                    self._gone(node, record.now)
 
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
         self.bytes_up += facts.bytes_up
@@ -180,15 +180,20 @@ class Tally:
         self.history.append(figures | dict(metrics))
 
     def _lost(self, node: w.NodeId, now: float) -> None:
+        if self._gone(node, now):
+            self.workers_lost += 1
+
+    def _gone(self, node: w.NodeId, now: float) -> bool:
+        """It is not there any more, whyever. False if it was gone before."""
         row = self.workers.get(node)
         if row is None or row.state == "lost":
-            return
-        self.workers_lost += 1
+            return False
         self.dollars_per_second -= row.price / 3600
         row.state, row.since = "lost", now
         for task in row.tasks:
             self._wasted(task)
         row.tasks.clear()
+        return True
 
     def _answered(self, task: w.TaskId, node: w.NodeId, now: float) -> None:
         if row := self.workers.get(node):

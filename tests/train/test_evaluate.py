@@ -96,7 +96,9 @@ def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
 
 
 def test_what_is_not_finite_is_not_known() -> None:
-    assert measured(float("inf"), metrics={"one": lambda *_: 1.0, "bad": lambda *_: float("nan")}) == {"one": 1.0}
+    assert measured(float("inf"), metrics={"one": lambda *_: 1.0, "bad": lambda *_: float("nan")}) == {
+        "one": 1.0
+    }
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
@@ -104,5 +106,7 @@ def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
     metric = MeanError()
     metric.compute = lambda: value  # type: ignore[method-assign]
     for metrics in ({"score": lambda *_: value}, {"score": metric}):
-        with pytest.raises(JobError, match=f"metric 'score' must return one number, not {type(value).__name__}"):
+        with pytest.raises(
+            JobError, match=f"metric 'score' must return one number, not {type(value).__name__}"
+        ):
             measured(metrics=metrics)

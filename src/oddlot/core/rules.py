@@ -1,6 +1,9 @@
 """How a direction becomes a step, as plain data. The numerics live with the tensors (`train`)."""
 
 from dataclasses import dataclass
+from math import inf
+
+from oddlot.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,11 @@ class SGD:
     nesterov: bool = False
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.nesterov and not self.momentum:
+            raise UsageError("nesterov = True needs a momentum above 0")
+
 
 @dataclass(frozen=True, slots=True)
 class Adam:
@@ -21,6 +29,9 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +43,20 @@ class AdamW:
     eps: float = 1e-8
     weight_decay: float = 0.01
 
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
 
 Rule = SGD | Adam | AdamW
+
+
+def _check(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 <= value < inf:
+            raise UsageError(f"{name} = {value} must be finite and not negative")
+
+
+def _check_adam(rule: Adam | AdamW) -> None:
+    _check(lr=rule.lr, eps=rule.eps, weight_decay=rule.weight_decay)
+    if not all(0 <= beta < 1 for beta in rule.betas):
+        raise UsageError(f"betas = {rule.betas} must be at least 0 and below 1")

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
-from oddlot.core.strategy import View, assign_all, assign_idle
+from oddlot.core.errors import UsageError
+from oddlot.core.strategy import View, assign_all, assign_idle, at_least
 from oddlot.core.words import Arrived, Command, Drop, Event, Step
 
 
@@ -22,8 +24,16 @@ class Asynchronous:
     samples: int | None = None
     """per task; None: the job's batch"""
     damping: float = 0.0
+    """the power with which an update's share falls with its staleness"""
     max_staleness: int | None = None
+    """in versions; None: nothing is too late"""
     paper: ClassVar[str] = "Zhang et al. 2016, arXiv 1511.05950"
+
+    def __post_init__(self) -> None:
+        at_least(1, samples=self.samples)
+        at_least(0, max_staleness=self.max_staleness)
+        if not 0 <= self.damping < inf:
+            raise UsageError(f"damping = {self.damping} must be finite and not negative")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Merge what arrives and keep everybody busy."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
 
 
@@ -23,6 +23,9 @@ class Synchronous:
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
     paper: ClassVar[str] = "Chen et al. 2016, arXiv 1604.00981"
+
+    def __post_init__(self) -> None:
+        at_least(1, samples=self.samples)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody works any more."""

@@ -1,0 +1,148 @@
+"""Small jobs and machines, whole runs whose books are checked after every record, and plain loops beside them.
+
+Workers import this module, so it knows neither pytest nor the tests.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from oddlot import SGD, Job, Local, Machine, Simulated, Strategy, training
+from oddlot.core import words as w
+from oddlot.engines.nursery import Nursery
+from oddlot.run_folder import RunFolder
+from oddlot.testing.books import Books
+from oddlot.train.data import order
+from oddlot.training import Plan, Run, Settings, prepared
+
+SAMPLES, BATCH = 48, 8
+Place = Local | Simulated
+
+
+def rows(count: int = SAMPLES) -> tuple[Tensor, Tensor]:
+    """Points of the plane, and on which side of a line each of them lies."""
+    points = torch.randn(count, 2, generator=torch.Generator().manual_seed(5))
+    return points, (points @ torch.tensor([1.0, -2.0]) > 0).long()
+
+
+def net() -> nn.Module:
+    """A small network with an odd number of parameters."""
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes: Any) -> Job:
+    """Which side of the line?"""
+    rule = SGD(0.1, momentum=0.9)
+    return replace(
+        Job(model, rows(count), cross_entropy, batch=BATCH, optimizer=rule, device="cpu"), **changes
+    )
+
+
+def fleet(count: int = 2, **settings: Any) -> Simulated:
+    """Machines of unequal speed."""
+    return Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(count)], **settings)
+
+
+def equals(count: int) -> Simulated:
+    """Machines that keep step."""
+    return Simulated([Machine(f"m{i}", 0.01) for i in range(count)])
+
+
+def local(workers: int = 2, **settings: Any) -> Local:
+    """Workers of one thread each."""
+    return Local(workers, threads=1, **settings)
+
+
+@contextmanager
+def one_fork_server() -> Iterator[None]:
+    """One for all runs inside: starting one takes more time than a small run."""
+    nursery = Nursery()
+    with patch.object(nursery, "close", lambda: None), patch.object(training, "Nursery", lambda: nursery):
+        yield
+    nursery.close()
+
+
+def trained(
+    job: Job,
+    strategy: Strategy,
+    on: Place,
+    until: str = "epochs>=2",
+    folder: RunFolder | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> tuple[Run, Books]:
+    """A run, and what has reached the model."""
+    books = Books()
+    with prepared(Plan(job, strategy, on, Settings(until=until, **settings)), folder, resume) as run:
+
+        def check(record: w.Record) -> None:
+            books.note(record, run.host.conductor)
+            faults = list(books.faults(run.host.conductor))
+            assert not faults, f"after {record.event}: {'; '.join(faults)}"
+
+        run.observe([check])
+        return run.run(), books
+
+
+def everything(size: int, epochs: int) -> list[tuple[int, int]]:
+    """All positions of these epochs."""
+    return [(epoch, position) for epoch in range(epochs) for position in range(size)]
+
+
+def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
+    """What each step of a run was made of: the samples that its updates had brought, as spans."""
+    given: dict[str, tuple[w.Span, ...]] = {}
+    for record in records:
+        if isinstance(record.event, w.Arrived) and record.event.update.id in given:
+            update = record.event.update
+            given[update.id] = tuple(_first(given[update.id], update.samples))
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                given[action.task.id] = action.task.spans
+            elif isinstance(action, w.Step):
+                yield [span for update in action.shares for span in given[update]]
+
+
+def _first(spans: Sequence[w.Span], samples: int) -> Iterator[w.Span]:
+    for epoch, start, stop in spans:
+        cut = min(stop, start + samples)
+        samples -= cut - start
+        if cut > start:
+            yield w.Span(epoch, start, cut)
+
+
+def plain_loop(job: Job, batches: Sequence[Sequence[w.Span]], seed: int = 0) -> nn.Module:
+    """What PyTorch alone makes of the job: one optimizer, one step for each batch."""
+    torch.manual_seed(seed)
+    model = job.model()
+    assert isinstance(job.optimizer, SGD)
+    optimizer = torch.optim.SGD(model.parameters(), job.optimizer.lr, job.optimizer.momentum)
+    for spans in batches:
+        chosen = torch.from_numpy(
+            np.concatenate([order(seed, epoch, len(job.data[0]))[a:b] for epoch, a, b in spans])
+        )
+        optimizer.zero_grad()
+        job.batch_loss(model, tuple(part[chosen] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model
+
+
+def in_batches(size: int, batch: int, epochs: int) -> list[list[w.Span]]:
+    """Every epoch from its beginning to its end."""
+    return [
+        [w.Span(epoch, at, min(at + batch, size))] for epoch in range(epochs) for at in range(0, size, batch)
+    ]
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference between two numbers of two models."""
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours)
