@@ -3,9 +3,11 @@
 Workers import this module, so it knows neither pytest nor the tests.
 """
 
+import atexit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -62,11 +64,17 @@ def local(workers: int = 2, **settings: Any) -> Local:
 
 @contextmanager
 def one_fork_server() -> Iterator[None]:
-    """One for all runs inside: starting one takes more time than a small run."""
-    nursery = Nursery()
-    with patch.object(nursery, "close", lambda: None), patch.object(training, "Nursery", lambda: nursery):
+    """One for all runs of all tests that wish it: starting one takes more time than a small run."""
+    with patch.object(training, "Nursery", _lasting_nursery):
         yield
-    nursery.close()
+
+
+@cache
+def _lasting_nursery() -> Nursery:
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    patch.object(nursery, "close", lambda: None).start()
+    return nursery
 
 
 def trained(
@@ -85,9 +93,11 @@ def trained(
         def check(record: w.Record) -> None:
             books.note(record, run.host.conductor)
             faults = list(books.faults(run.host.conductor))
-            assert not faults, f"after {record.event}: {'; '.join(faults)}"
+            assert not faults, f"after {record.event}: {'; '.join(faults[:5])}"
 
-        run.observe([check])
+        for record in run.earlier:
+            books.note(record, run.host.conductor)
+        run.host.observers.append(check)
         return run.run(), books
 
 

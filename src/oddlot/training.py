@@ -226,7 +226,8 @@ class Training:
         self.store.weights.scatter(self.model)
         self.model.eval()
         path = self.folder.path if self.folder else None
-        summary = self.tally.summary() | {"ended": ended, "run_dir": str(path) if path else None}
+        summary = self.tally.summary() | {"samples_skipped": self.host.conductor.ledger.skipped}
+        summary |= {"ended": ended, "run_dir": str(path) if path else None}
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 

@@ -72,7 +72,9 @@ def test_chance_goes_on_where_it_was() -> None:
     assert View(read).rng.random() == View(conductor).rng.random()
 
 
-@pytest.mark.parametrize("module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategies"])
+@pytest.mark.parametrize(
+    "module", ["oddlot.core.conductor", "oddlot.strategies", "oddlot.testing.strategies"]
+)
 def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
     check = f"import sys, {module}; print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

@@ -21,7 +21,19 @@ ledgers = st.builds(
     epoch_barrier=st.booleans(),
     skip_bad=st.just(value=True),
 )
-VERBS = ["lease", "lease", "lease", "arrive", "arrive", "merge", "merge", "share", "give_back", "refuse", "drop"]
+VERBS = [
+    "lease",
+    "lease",
+    "lease",
+    "arrive",
+    "arrive",
+    "merge",
+    "merge",
+    "share",
+    "give_back",
+    "refuse",
+    "drop",
+]
 deed = st.tuples(st.sampled_from(VERBS), st.integers(0, 9), st.integers(0, 3))
 deeds = st.integers(0, 60).flatmap(lambda count: st.lists(deed, min_size=count, max_size=count))
 
@@ -98,7 +110,9 @@ def test_every_position_is_counted_exactly_once(ledger: Ledger, deeds: list[tupl
     for deed in deeds:
         fate.do(*deed)
         assert len(set(fate.counted)) == len(fate.counted)
-        assert all(fate.counted.count((ledger.epoch - 1, at)) == 1 for at in range(ledger.size) if ledger.epoch)
+        assert all(
+            fate.counted.count((ledger.epoch - 1, at)) == 1 for at in range(ledger.size) if ledger.epoch
+        )
     for task in list(fate.open):
         fate.give_back(task)
     for update in list(fate.inbox):
@@ -248,7 +262,9 @@ def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
         ledger.lease(task, 4, "n")
         assert not ledger.refuse(task, "NaN in fc.weight")
     ledger.lease("c", 4, "n")
-    with pytest.raises(JobError, match=r"samples 0 to 3 of epoch 0 .* 3 times, .* task c: NaN in fc.weight\. Lower"):
+    with pytest.raises(
+        JobError, match=r"samples 0 to 3 of epoch 0 .* 3 times, .* task c: NaN in fc.weight\. Lower"
+    ):
         ledger.refuse("c", "NaN in fc.weight")
 
 

@@ -17,7 +17,9 @@ def simulated(workers: int) -> Simulated:
     link = Link(megabits_per_second=100, latency_milliseconds=1)
     stays = Lifetime(mean_seconds=1e9, delay=Deterministic())
     names = [f"m{number}" for number in range(workers)]
-    return Simulated([Machine(name, 0.01, link=link, lifetime=stays, seconds_to_return=0.5) for name in names])
+    return Simulated(
+        [Machine(name, 0.01, link=link, lifetime=stays, seconds_to_return=0.5) for name in names]
+    )
 
 
 @pytest.mark.parametrize("make", [local, simulated])

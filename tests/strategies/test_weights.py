@@ -26,7 +26,9 @@ def test_a_round_weighs_updates_by_their_samples(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("strategy", [Synchronous(samples=8), FastestK(k=2, samples=8), LocalSGD(steps=1)])
 def test_the_smaller_last_task_of_an_epoch_counts_less(strategy: Strategy) -> None:
-    assert list(steps(strategy, "join a/join b/finish a/finish b", size=12)) == [{"a:1": 8 / 12, "b:2": 4 / 12}]
+    assert list(steps(strategy, "join a/join b/finish a/finish b", size=12)) == [
+        {"a:1": 8 / 12, "b:2": 4 / 12}
+    ]
 
 
 @pytest.mark.parametrize(("damping", "share"), [(0.0, 1.0), (0.5, 3**-0.5), (1.0, 1 / 3), (2.0, 1 / 9)])

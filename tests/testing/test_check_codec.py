@@ -51,7 +51,9 @@ class Scales(Bad):
 
 class Mends(Bad):
     def change(self, tensors: list[Named]) -> list[Named]:
-        return [(name, tensor.nan_to_num() if tensor.is_floating_point() else tensor) for name, tensor in tensors]
+        return [
+            (name, tensor.nan_to_num() if tensor.is_floating_point() else tensor) for name, tensor in tensors
+        ]
 
 
 class LosesSigns(Bad):
@@ -77,7 +79,9 @@ class Noisy(Bad):
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
         noise = torch.rand(1)
-        return Plain().encode([(n, t + noise.to(t.dtype) if t.dtype == torch.float32 else t) for n, t in tensors])
+        return Plain().encode(
+            [(n, t + noise.to(t.dtype) if t.dtype == torch.float32 else t) for n, t in tensors]
+        )
 
 
 @pytest.mark.parametrize(

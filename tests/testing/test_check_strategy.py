@@ -9,6 +9,7 @@ import pytest
 
 from oddlot.core import conductor as books
 from oddlot.core import words as w
+from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy, View, assign_all, assign_idle
 from oddlot.strategies import Asynchronous, FastestK, Synchronous
 from oddlot.testing import BrokenPromise, check_strategy, run_story
@@ -137,7 +138,7 @@ def test_the_history_is_the_shortest_and_a_story() -> None:
     assert "Here there is work left, nobody works, and no alarm is set." in head
     assert story.splitlines() == [
         "strategy ForgetsTheLost(k=2, samples=None, round={})",
-        "data size=1 epochs=1 in_flight=1 batch=8 shards=1 skip_bad=true",
+        "data size=1 epochs=1 in_flight=1 batch=4 shards=1 skip_bad=true",
         "join a",
         "> assign a:1 1 [0:0-1] v0",
         "join b",
@@ -161,7 +162,9 @@ def test_a_bug_comes_with_its_history() -> None:
     assert "join a\n> assign a:1 1 [0:0-1] v0\nlose a\n" in notes
 
 
-def shown(told: Callable[[Any, w.Arrived], Iterable[w.Event]]) -> Callable[[Any, w.Arrived], Iterator[w.Event]]:
+def shown(
+    told: Callable[[Any, w.Arrived], Iterable[w.Event]],
+) -> Callable[[Any, w.Arrived], Iterator[w.Event]]:
     def settle(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
         yield from told(conductor, event)
 
@@ -188,21 +191,23 @@ def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.
 
 
 def test_books_that_lose_samples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oddlot.core.ledger.Ledger.give_back", lambda ledger, task: ledger.leases.pop(task, None))
-    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 0 places"):
+    monkeypatch.setattr(Ledger, "give_back", lambda ledger, task: ledger.leases.pop(task, None))
+    with pytest.raises(
+        BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 0 places"
+    ):
         check_strategy(Asynchronous, examples=100)
 
 
 def test_books_that_merge_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    give_back = books.Ledger.give_back
-
-    def merge(ledger: books.Ledger, update: str) -> bool:
+    def merge(ledger: Ledger, update: str) -> bool:
         spans = ledger.leases[update].spans
-        give_back(ledger, update)
+        ledger.give_back(update)
         return ledger._count(spans)
 
-    monkeypatch.setattr("oddlot.core.ledger.Ledger.merge", merge)
-    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 2 places"):
+    monkeypatch.setattr(Ledger, "merge", merge)
+    with pytest.raises(
+        BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here position 0 of epoch 0 is in 2 places"
+    ):
         check_strategy(Asynchronous, examples=100)
 
 
@@ -215,5 +220,7 @@ def test_books_that_leave_a_worker_idle_are_found(monkeypatch: pytest.MonkeyPatc
         return known
 
     monkeypatch.setattr(books.Conductor, "_answered", forgets_idle)
-    with pytest.raises(BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here a has 1 free slots, but is not among"):
+    with pytest.raises(
+        BrokenPromise, match=r"^promise 0 is broken(.|\n)*Here a has 1 free slots, but is not among"
+    ):
         check_strategy(Asynchronous, examples=100)

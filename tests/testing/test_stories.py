@@ -30,7 +30,10 @@ def test_a_story_is_told_whatever_stood_there_before() -> None:
 def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
     path.write_text(TOLD.replace("a:1*1.00", "a:1*0.50"))
-    with pytest.raises(AssertionError, match=r"story.txt comes out differently:\n(.|\n)*-> step a:1\*0.50\n\+> step a:1\*1.00"):
+    with pytest.raises(
+        AssertionError,
+        match=r"story.txt comes out differently:\n(.|\n)*-> step a:1\*0.50\n\+> step a:1\*1.00",
+    ):
         check_story(path)
     check_story(path, rewrite=True)
     assert path.read_text() == TOLD
@@ -41,7 +44,10 @@ def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path)
     ("story", "sentence"),
     [
         ("join a", "line 1 of the story, `join a`: a story begins with `strategy FastestK"),
-        ("strategy FastestJ(k=2)", r"nothing is called 'FastestJ' here: did you mean `FastestK`\? There are: Adam"),
+        (
+            "strategy FastestJ(k=2)",
+            r"nothing is called 'FastestJ' here: did you mean `FastestK`\? There are: Adam",
+        ),
         ("strategy FastestK(l=2)", "unexpected keyword argument 'l'"),
         ("strategy FastestK(k=__import__('os'))", "nothing is called '__import__' here"),
         ("strategy (lambda: 1)()", "nothing is called"),

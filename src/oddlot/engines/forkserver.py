@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+from typing import NoReturn
 
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 
@@ -36,7 +37,7 @@ def main(fd: int, parent: int) -> None:
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    children: set[int] = set()
+    server, children = os.getpid(), set[int]()
     while True:
         ready, _, _ = select.select([hub.fileno(), woken], [], [])
         if woken in ready:
@@ -53,11 +54,11 @@ def main(fd: int, parent: int) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for mine in (hub.detach(), woken, wake):
                     os.close(mine)
-                worker.main(fds, body, parent=os.getppid())
+                worker.main(fds, body, parent=server)
             children.add(child)
             for given in fds:
                 os.close(given)
-            hub.send(encode(Say.FORKED, node=body["node"], pid=child))
+            _tell(hub, children, encode(Say.FORKED, node=body["node"], pid=child))
 
 
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
@@ -78,10 +79,17 @@ def _report_ended(hub: socket.socket, children: set[int]) -> None:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             children.remove(child)
-            hub.send(encode(Say.EXITED, pid=pid, code=os.waitstatus_to_exitcode(status)))
+            _tell(hub, children, encode(Say.EXITED, pid=pid, code=os.waitstatus_to_exitcode(status)))
 
 
-def _end(children: set[int]) -> None:
+def _tell(hub: socket.socket, children: set[int], frame: bytes) -> None:
+    try:
+        hub.send(frame)
+    except OSError:  # it has ended, or the run has
+        _end(children)
+
+
+def _end(children: set[int]) -> NoReturn:
     for child in children:
         os.kill(child, signal.SIGKILL)
     for child in children:

@@ -51,7 +51,9 @@ class Books:
             places.update(_places(lane.returned))
             places.update((lane.epoch, position) for position in range(lane.at, lane.last))
             unopened = range(lane.epoch + 1, last + 1)
-            places.update((epoch, position) for epoch in unopened for position in range(lane.first, lane.last))
+            places.update(
+                (epoch, position) for epoch in unopened for position in range(lane.first, lane.last)
+            )
         expected = {(epoch, position) for epoch in range(last + 1) for position in range(ledger.size)}
         for place in sorted(expected | places.keys()):
             if places[place] != (place in expected):

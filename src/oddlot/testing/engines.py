@@ -195,10 +195,11 @@ def an_alarm_rings(make: Callable[[int], Place]) -> None:
 def nobody_is_left(make: Callable[[int], Place]) -> None:
     """Without workers the run waits; it goes on when they are back."""
     with trial(make(2), Synchronous()) as run:
-        for _ in range(2):
-            node = run.joined()
+        nodes = [run.joined(), run.joined()]
+        for node in nodes:
             run.engine.freeze(node)
             run.deliver(w.Joined(node))
+        for node in nodes:
             run.engine.kill(node)
         run.until(lambda: sum(isinstance(record.event, w.Lost) for record in run.records) == 2)
         assert not run.host.conductor.version

@@ -1,17 +1,17 @@
 """A run without an engine: a conductor, and workers that do what a line of text says.
 
-    join a                      a worker is here
-    finish a, finish a:3        its oldest task is done, or this one; samples=4: only so many; loss=0.5
-    late a:1                    an answer to a task that was lost, cancelled, lapsed or answered before
-    refuse a                    its oldest task brought bad numbers
-    cancelled a                 it stopped: first a task that nobody waits for, then its oldest
-    leave a, lose a             it will vanish, it has vanished
-    wait 2.5                    seconds pass; alarms and deadlines ring when they are due
-    wait alarm                  until the next one is due
-    change norm=1 inner=-1      the store reports a measured merge
-    evaluated accuracy=0.9      the oldest evaluation that was asked for is done
-    resume                      the run goes on from a checkpoint: everybody is lost
-    show                        nothing happens, and the books are shown
+join a                      a worker is here
+finish a, finish a:3        its oldest task is done, or this one; samples=4: only so many; loss=0.5
+late a:1                    an answer to a task that was lost, cancelled, lapsed or answered before
+refuse a                    its oldest task brought bad numbers
+cancelled a                 it stopped: first a task that nobody waits for, then its oldest
+leave a, lose a             it will vanish, it has vanished
+wait 2.5                    seconds pass; alarms and deadlines ring when they are due
+wait alarm                  until the next one is due
+change norm=1 inner=-1      the store reports a measured merge
+evaluated accuracy=0.9      the oldest evaluation that was asked for is done
+resume                      the run goes on from a checkpoint: everybody is lost
+show                        nothing happens, and the books are shown
 """
 
 from collections.abc import Callable, Iterator
@@ -56,9 +56,7 @@ class Data:
 
     def __str__(self) -> str:
         told = {each.name: getattr(self, each.name) for each in fields(self)}
-        parts = [
-            f"{name}={str(value).lower()}" for name, value in told.items() if value not in (None, False)
-        ]
+        parts = [f"{name}={str(value).lower()}" for name, value in told.items() if value not in (None, False)]
         return " ".join(["data", *parts])
 
     def conductor(self, strategy: Strategy) -> Conductor:
@@ -127,7 +125,7 @@ class Play:
     def _cancelled(self, whose: str) -> Iterator[w.Stimulus]:
         busy = self.conductor.busy.get(whose, {})
         unexpected = [task for task in busy if not self.conductor.expects(task)]
-        task = self._task(*unexpected[:1] or [whose], lambda _: True)
+        task = self._task(unexpected[0] if unexpected else whose, lambda _: True)
         yield w.Cancelled(task.id, task.node)
 
     def _wait(self, seconds: str) -> Iterator[w.Stimulus]:
@@ -139,7 +137,9 @@ class Play:
             yield w.Ticked()
             rings += 1
             if rings > RINGS_AT_MOST:
-                raise ProtocolError(f"alarms rang {rings} times in {seconds} s: each must be later than the last")
+                raise ProtocolError(
+                    f"alarms rang {rings} times in {seconds} s: each must be later than the last"
+                )
         self.now = end
 
     def _change(self, norm: str, inner: str = "") -> Iterator[w.Stimulus]:
@@ -203,10 +203,10 @@ def books(conductor: Conductor) -> str:
     ledger = conductor.ledger
     owed = [task for held in conductor.busy.values() for task in held if task not in conductor.open]
     parts = {
-        "idle": conductor.idle,
-        "open": conductor.open,
+        "idle": list(conductor.idle),
+        "open": list(conductor.open),
         "owed": owed,
-        "inbox": conductor.inbox,
+        "inbox": list(conductor.inbox),
         "returned": [_spans((span,)) for lane in ledger.lanes for span in lane.returned],
     }
     shown = [f"{name} {' '.join(part) or '-'}" for name, part in parts.items()]

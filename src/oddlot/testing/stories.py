@@ -58,7 +58,9 @@ def check_story(path: Path | str, rewrite: bool = False, names: Names = NO_NAMES
     if rewrite and comes_out != written:
         path.write_text(comes_out, encoding="utf-8")
     elif comes_out != written:
-        difference = unified_diff(written.splitlines(), comes_out.splitlines(), "written", "comes out", lineterm="")
+        difference = unified_diff(
+            written.splitlines(), comes_out.splitlines(), "written", "comes out", lineterm=""
+        )
         raise AssertionError(f"{path} comes out differently:\n" + "\n".join(difference))
 
 
@@ -94,7 +96,7 @@ class _Teller:
             raise
         except OddlotError as error:
             lines.append(f"> {type(error).__name__}: {error}")
-        return [*lines, books(play.conductor)] if line.split()[0] == "show" else lines
+        return [*lines, books(play.conductor)] if line.startswith("show") else lines
 
     def _build(self, node: ast.expr) -> Any:
         """The value of literals and of calls of known names; nothing else is looked at."""

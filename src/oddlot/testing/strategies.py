@@ -1,7 +1,8 @@
-"""Does a strategy keep its promises, whatever happens? Random histories, and the shortest one that breaks one."""
+"""Random histories, in which a strategy must keep its promises, and the shortest one in which it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
@@ -57,7 +58,9 @@ def check_strategy(
         raise _shortest(make, *found[0]) from None
 
 
-def _each_case(look: Callable[[Case], None], examples: int, in_flight: Sequence[int], size: int, batch: int) -> None:
+def _each_case(
+    look: Callable[[Case], None], examples: int, in_flight: Sequence[int], size: int, batch: int
+) -> None:
     try:
         from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
@@ -117,24 +120,36 @@ def _kind(error: Exception) -> object:
 
 def _simpler(case: Case) -> Iterator[Case]:
     """Cases that are simpler by one thing, the greatest leaps first."""
-    for length in (16, 4, 1):
-        for at in range(0, len(case.moves), length):
-            yield replace(case, moves=case.moves[:at] + case.moves[at + length :])
-    for part, values in (
-        ("size", sorted({1, case.data.size // 2, case.data.size - 1})),
-        ("epochs", range(1, case.data.epochs or 1)),
-        ("shards", range(1, case.data.shards)),
-        ("in_flight", range(1, case.data.in_flight)),
-        ("barrier", range(case.data.barrier)),
-    ):
-        for value in values:
-            if 0 <= value < getattr(case.data, part):
-                yield replace(case, data=replace(case.data, **{part: value}))
-    if case.copied_after:
-        yield replace(case, copied_after=0)
-        yield replace(case, copied_after=case.copied_after - 1)
+    for moves in _shorter(case.moves):
+        yield replace(case, moves=moves)
+        yield replace(case, moves=tuple((verb, 0, amount) for verb, _, amount in moves))
+    for data in _smaller(case.data):
+        yield replace(case, data=data)
+    for count in sorted({0, max(0, case.copied_after - 1)} - {case.copied_after}):
+        yield replace(case, copied_after=count)
     for at, (verb, pick, amount) in enumerate(case.moves):
         plainer = "lose" if verb == "resume" else verb
         for move in ((plainer, pick, amount), (verb, 0, amount), (verb, pick, 0)):
             if move != case.moves[at]:
                 yield replace(case, moves=(*case.moves[:at], move, *case.moves[at + 1 :]))
+
+
+def _smaller(data: Data) -> Iterator[Data]:
+    for size in sorted({1, max(1, data.size // 2), max(1, data.size - 1)} - {data.size}):
+        yield replace(data, size=size)
+    for epochs in range(1, data.epochs or 1):
+        yield replace(data, epochs=epochs)
+    for shards in range(1, data.shards):
+        yield replace(data, shards=shards)
+    for in_flight in range(1, data.in_flight):
+        yield replace(data, in_flight=in_flight)
+    if data.barrier:
+        yield replace(data, barrier=False)
+
+
+def _shorter(moves: tuple[Move, ...]) -> Iterator[tuple[Move, ...]]:
+    for length in (16, 8, 4, 2, 1):
+        for at in range(0, len(moves), 1 if length < 4 else length):
+            yield moves[:at] + moves[at + length :]
+    if 2 <= len(moves) < 12:
+        yield from combinations(moves, len(moves) - 2)

@@ -68,9 +68,7 @@ class Trial:
 
     def end(self) -> None:
         """Let everybody answer, oldest task first, until nothing is left to do."""
-        patience = 20 + sum(1 for lane in self.conductor.ledger.lanes for _ in range(lane.first, lane.last)) * (
-            self.conductor.ledger.epochs or 1
-        )
+        patience = 10 + self.data.size * (self.data.epochs or 1)  # every sample may have an update of its own
         merged, in_vain = 0, 0
         while (line := self._next_answer()) is not None:
             self._do(line)
@@ -102,7 +100,9 @@ class Trial:
         if verb == "join":
             return self._join() if len(self.conductor.busy) < self.workers else None
         if verb == "wait":
-            return ("wait 1", "wait 0.1", "wait 100", "wait alarm")[amount if self.conductor.alarm < inf else 0]
+            return ("wait 1", "wait 0.1", "wait 100", "wait alarm")[
+                amount if self.conductor.alarm < inf else 0
+            ]
         if verb == "evaluated":
             return f"evaluated loss={amount} accuracy=0.{amount}" if self.play.evaluating else None
         if verb == "resume":

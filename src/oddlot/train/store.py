@@ -173,9 +173,9 @@ class Store:
             raise CheckpointError(
                 f"the checkpoint has tensors under {group!r}, which this version does not know"
             )
-        block = self._pool.take()
+        block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
         _copy_sections(sections, block, f"update {update}")
-        self.inbox[update] = Payload(cast(Kind, kind), block, lambda: self._pool.give(block))
+        self.inbox[update] = Payload(cast(Kind, kind), block)
 
     def _problem(self, facts: Facts, payload: Payload) -> str:
         """What is wrong with an update, as the end of a sentence; empty when nothing is."""

@@ -1,0 +1,73 @@
+"""Programs of their own, and who lives below them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PATIENCE_SECONDS = 60
+
+
+@contextmanager
+def program(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A Python program that runs beside the test and is killed after it; with `-c` it may import `tests`."""
+    command = [sys.executable, *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def says(process: subprocess.Popen[str], text: str) -> str:
+    """Wait until the program prints a line that contains this, and return it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return line
+    assert process.stderr is not None
+    raise AssertionError(f"the program ended without saying {text!r}:\n{process.stderr.read()}")
+
+
+def children(parent: int) -> dict[int, list[int]]:
+    """Who lives below a process: every descendant, with its own children."""
+    families: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has just ended
+                about = (entry / "stat").read_text().rpartition(")")[2].split()
+                if about[0] != "Z":
+                    families.setdefault(int(about[1]), []).append(int(entry.name))
+    below, found = [parent], {}
+    while below:
+        one = below.pop()
+        found[one] = families.get(one, [])
+        below += found[one]
+    return found
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes below this one."""
+    return [child for family in children(parent).values() for child in family]
+
+
+@contextmanager
+def ends(pids: list[int]) -> Iterator[None]:
+    """What happens inside ends all of these processes; waits until they are gone."""
+    handles = [os.pidfd_open(pid) for pid in pids]
+    try:
+        yield
+        for pid, handle in zip(pids, handles, strict=True):
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            assert poll.poll(PATIENCE_SECONDS * 1000), f"process {pid} is still there"
+    finally:
+        for handle in handles:
+            os.close(handle)
