@@ -17,8 +17,11 @@ PATIENCE_SECONDS = 60
 def program(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A Python program that runs beside the test and is killed after it; with `-c` it may import `tests`."""
     command = [sys.executable, *map(str, arguments)]
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(  # type: ignore[call-overload]
+        command, cwd=ROOT, env=surroundings, text=True, start_new_session=True, **pipes
+    ) as process:
         try:
             yield process
         finally:

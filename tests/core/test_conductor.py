@@ -172,6 +172,23 @@ def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     assert stage.start("a").spans == (w.Span(0, 0, 4),)
 
 
+def test_a_merge_ends_a_row_of_drops() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.say([w.Drop(stage.arrived("a").id)])
+        stage.say([w.Step({stage.arrived("a").id: 1.0})])
+    assert w.samples_in(stage.start("a").spans) == 8
+
+
+def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
+    stage = Stage(Ledger(8, epochs=2))
+    first, second = stage.arrived("a"), stage.start("a", samples=4)
+    stage.tell(stage.answer(second))
+    stage.strategy.told.clear()
+    stage.say([w.Step({first.id: 0.5, second.id: 0.5})], w.Evaluated(0, {}))
+    assert stage.strategy.told == [w.Evaluated(0, {}), w.Changed(1)]
+
+
 def test_a_merge_that_closes_an_epoch_is_told() -> None:
     stage = Stage(Ledger(8, epochs=2))
     task = stage.start("a")

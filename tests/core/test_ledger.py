@@ -154,6 +154,15 @@ def test_what_returns_is_joined_and_leased_first() -> None:
     assert ledger.lease("e", 35, "n") == (Span(0, 0, 30), Span(0, 40, 45))
 
 
+def test_spans_of_two_epochs_are_not_joined() -> None:
+    ledger = Ledger(10)
+    for task, samples in (("a", 4), ("b", 6), ("c", 4), ("d", 6)):
+        ledger.lease(task, samples, "n")
+    ledger.give_back("a")
+    ledger.give_back("d")
+    assert ledger.lanes[0].returned == [Span(0, 0, 4), Span(1, 4, 10)]
+
+
 def test_partial_work_returns_the_rest_of_scattered_spans() -> None:
     ledger = Ledger(100)
     ledger.lease("a", 10, "n")

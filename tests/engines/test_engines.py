@@ -1,12 +1,19 @@
 """Every engine keeps the same promises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from oddlot import Deterministic, Lifetime, Link, Local, Machine, Simulated
 from oddlot.testing.engines import SCENARIOS
+from tests.fits import one_fork_server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    with one_fork_server():
+        yield
 
 
 def local(workers: int) -> Local:

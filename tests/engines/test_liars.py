@@ -22,9 +22,9 @@ from oddlot import Asynchronous, Half, JobError
 from oddlot.core import words as w
 from oddlot.core.plain import to_plain
 from oddlot.engines import worker as worker_module
-from oddlot.engines.messages import Say, encode
+from oddlot.engines.messages import Say, encode, read_evaluated
 from oddlot.wire.codec import Packet
-from oddlot.wire.framing import pack
+from oddlot.wire.framing import FrameError, pack
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, net, one_fork_server, rows, trained
 
 HUB = os.getpid()
@@ -64,9 +64,18 @@ def says(frame: bytes, flag: Path) -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
-def facts(**lies: Any) -> bytes:
-    plain = to_plain(w.Facts("w1:1", "w1", 0, 8)) | lies
-    return pack(Say.DONE, json.dumps(plain and {"facts": plain}).encode())
+def lying(lie: dict[str, Any], flag: Path) -> Callable[[], nn.Module]:
+    """A model factory that makes one of the workers lie once about what it has done."""
+
+    def model() -> nn.Module:
+        def plain(facts: w.Facts) -> Any:
+            return to_plain(facts) | (lie if once(flag) else {})
+
+        if os.getpid() != HUB:
+            patch.object(worker_module, "to_plain", plain).start()
+        return net()
+
+    return model
 
 
 NONSENSE = {
@@ -82,52 +91,49 @@ NONSENSE = {
     "ready again": encode(Say.READY),
     "no facts": encode(Say.DONE),
     "facts that are text": encode(Say.DONE, facts="w1:1"),
-    "an unknown word": facts(colour="red"),
-    "a task that was never given": facts(id="w1:999"),
-    "another's facts": facts(sender="w9"),
-    "no name": facts(id=["w1:1"]),
-    "fewer than none": facts(samples=-1),
-    "half a sample": facts(samples=0.5),
-    "many": facts(bytes_up="1e999"),
-    "no time": facts(seconds={"up": nan}),
-    "an infinite loss": facts(loss=inf),
     "cancelled what it has not": encode(Say.CANCELLED, task="w1:999"),
     "cancelled nothing": encode(Say.CANCELLED, task=[1]),
     "evaluated unasked": encode(Say.EVALUATED, version=0, metrics={}),
-    "evaluated nothing": encode(Say.EVALUATED, version=[0], metrics={"a": None}),
+    "evaluated nothing": encode(Say.EVALUATED, version=[0], metrics={}),
+    "evaluated to nothing": encode(Say.EVALUATED, version=0, metrics={"a": None}),
+}
+LIES: dict[str, dict[str, Any]] = {
+    "an unknown word": {"colour": "red"},
+    "a task that was never given": {"id": "w1:999"},
+    "another's facts": {"sender": "w9"},
+    "no name": {"id": ["w1:1"]},
+    "fewer than none": {"samples": -1},
+    "half a sample": {"samples": 0.5},
+    "many": {"bytes_up": "1e999"},
+    "no time": {"seconds": {"up": nan}},
+    "an infinite loss": {"loss": inf},
 }
 
 
-@pytest.mark.parametrize("frame", NONSENSE.values(), ids=NONSENSE)
-def test_a_worker_that_talks_nonsense_is_ended_and_the_run_goes_on(tmp_path: Path, frame: bytes) -> None:
+@pytest.mark.parametrize("what", [*NONSENSE, *LIES])
+def test_a_worker_that_talks_nonsense_is_ended_and_the_run_goes_on(tmp_path: Path, what: str) -> None:
+    said = tmp_path / "said"
+    job = a_job(loss=says(NONSENSE[what], said)) if what in NONSENSE else a_job(lying(LIES[what], said))
     with pytest.warns(UserWarning, match="talks nonsense and is ended"):
-        run, books = trained(a_job(loss=says(frame, tmp_path / "said")), Asynchronous(), local(2))
+        run, books = trained(job, Asynchronous(), local(2))
     assert sorted(books.merged) == everything(SAMPLES, 2)
     assert run.summary["workers_lost"] == 1
-
-
-def lying(flag: Path, lie: dict[str, Any]) -> Callable[[], nn.Module]:
-    """A model factory that makes one of the workers lie once about what it has done."""
-
-    def model() -> nn.Module:
-        def plain(facts: w.Facts) -> Any:
-            return to_plain(facts) | (lie if once(flag) else {})
-
-        if os.getpid() != HUB:
-            patch.object(worker_module, "to_plain", plain).start()
-        return net()
-
-    return model
 
 
 @pytest.mark.parametrize(
     "lie", [{"samples": 0}, {"samples": 9}, {"based_on": 77}, {"kind": "delta"}, {"kind": [1]}]
 )
 def test_facts_that_lie_are_refused(tmp_path: Path, lie: dict[str, Any]) -> None:
-    run, books = trained(a_job(lying(tmp_path / "lied", lie)), Asynchronous(), local(2))
+    run, books = trained(a_job(lying(lie, tmp_path / "lied")), Asynchronous(), local(2))
     assert sorted(books.merged) == everything(SAMPLES, 2)
     (refused,) = (record.event for record in run.records if isinstance(record.event, w.Refused))
     assert refused.task in refused.reason
+
+
+@pytest.mark.parametrize("told", [{"version": [0], "metrics": {}}, {"version": 0, "metrics": {"a": nan}}, {}])
+def test_metrics_that_cannot_be_are_not_believed(told: dict[str, Any]) -> None:
+    with pytest.raises(FrameError):
+        read_evaluated(told)
 
 
 def test_a_damaged_packet_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
+import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from oddlot.core import words as w
 from oddlot.engines import local as local_engine
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
+from oddlot.engines.worker import Worker
 from oddlot.testing.engines import Trial
 from oddlot.train.job import Job
 from oddlot.training import Plan, Settings, prepared
@@ -115,18 +118,24 @@ def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> N
         run.finish()
 
 
-def test_what_a_worker_said_before_it_died_is_heard() -> None:
+def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
     """Although it had not read all that it was told."""
+    os.mkfifo(tmp_path / "computing")
 
-    def fails(_: Tensor, __: Tensor) -> Tensor:
+    def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
+        (tmp_path / "computing").write_text("")
+        (worker,) = (one for one in gc.get_objects() if isinstance(one, Worker))
+        worker.hub.recv(1, socket.MSG_PEEK)
         raise ArithmeticError("my own mistake")
 
-    with trial(local(1, in_flight=2), job=a_job(loss=fails)) as run:
+    with trial(local(1), job=a_job(loss=fails_when_told_more)) as run:
         node = run.joined()
         assert isinstance(run.engine, LocalEngine)
+        run.deliver(w.Joined(node))
+        (tmp_path / "computing").read_text()  # waits until it is written
         with ends([run.engine.lives[node].pid]):
-            run.deliver(w.Joined(node))
-        with pytest.raises(JobError, match="my own mistake"):
+            run.engine.abort("w1:1", node)
+        with pytest.raises(JobError, match=r"(?s)failed on w1:.*my own mistake"):
             run.finish()
 
 

@@ -54,7 +54,10 @@ def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path)
         ("strategy FastestK(k=1+open)", "malformed node"),
         ("strategy FastestK(**{'k': 2})", "write every setting as name=value"),
         ("strategy FastestK(", "never closed"),
-        ("strategy Synchronous()\ndata sise=4", r"line 2.*`data` does not know 'sise': did you mean `size`"),
+        (
+            "strategy Synchronous()\ndata sizes=4",
+            r"line 2.*`data` does not know 'sizes': did you mean `size`",
+        ),
         ("strategy Synchronous()\ndata size=much", "invalid literal for int"),
         ("strategy Synchronous()\njump a", r"line 2.*nobody can `jump`: .*There are: cancelled, change"),
         ("strategy Synchronous()\njoin", "a word too few or too many"),

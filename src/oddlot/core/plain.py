@@ -85,7 +85,7 @@ def _dataclass_reader(kind: type) -> _Reader:
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> _Reader:
-    words = {kind.__name__: _reader(kind) for kind in kinds if is_dataclass(kind)}
+    words = {kind.__name__: _reader(kind) for kind in kinds if isinstance(kind, type) and is_dataclass(kind)}
     others = [_reader(kind) for kind in kinds if not is_dataclass(kind) and kind is not type(None)]
 
     def read(plain: Any) -> Any:

@@ -164,7 +164,7 @@ class LocalEngine:
     def _hear_nursery(self) -> None:
         message = self.nursery.receive()
         if message is None:
-            raise JobError("the fork server was killed, and all workers with it; resume the run to go on")
+            return
         kind, body = message
         if kind is Say.FORKED and body["node"] in self.lives:
             self.lives[body["node"]].pid = body["pid"]

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from oddlot.core.errors import JobError
@@ -54,12 +55,16 @@ class Nursery:
         return ours
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
-        """The next message; None when the fork server is gone."""
-        try:
-            frame = self.socket.recv(LONGEST_BYTES)
-        except ConnectionResetError:
-            return None
-        return decode(frame) if frame else None
+        """The next message, or None when there is none now. JobError when the fork server is gone."""
+        frame = b""
+        with suppress(ConnectionResetError):
+            try:
+                frame = self.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+        if not frame:
+            raise JobError("the fork server was killed, and all workers with it; resume the run to go on")
+        return decode(frame)
 
     def close(self) -> None:
         """End the fork server and every worker, and wait until they are gone."""
