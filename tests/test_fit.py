@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,14 +74,14 @@ def test_two_tasks_in_flight(on: Any) -> None:
     on = type(on)(**{**vars(on), "in_flight": 2})
     run, books = trained(a_job(), Asynchronous(), on, "epochs>=3")
     assert sorted(books.merged) == everything(SAMPLES, 3)
-    held: set[str] = set()
+    held: Counter[str] = Counter()
     most = 0
     for record in run.records:
         if isinstance(record.event, w.Arrived):
-            held.remove(record.event.update.id)
-        held |= {action.task.id for action in record.actions if isinstance(action, w.Start)}
-        most = max(most, len(held))
-    assert most == 4
+            held[record.event.update.sender] -= 1
+        held.update(action.task.node for action in record.actions if isinstance(action, w.Start))
+        most = max([most, *held.values()])
+    assert most == 2
 
 
 @BOTH
@@ -114,8 +115,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_ends_with_the_last_versio
     )
     versions = [row["versions"] for row in run.history]
     assert versions == sorted(set(versions))
-    assert versions[-1] == run.summary["versions"] == 12
-    assert len(versions) >= 2
+    assert versions[-1] == run.summary["versions"] >= 12
     assert run.history[-1]["accuracy"] == run.accuracy
     assert run.history[-1].keys() == {"seconds", "versions", "epochs", "dollars", "loss", "accuracy"}
     assert not run.model.training
