@@ -4,6 +4,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -22,6 +23,7 @@ from oddlot import (
     Simulated,
     Strategy,
     Synchronous,
+    UsageError,
 )
 from oddlot.core import words as w
 from oddlot.strategies import BY_NAME
@@ -40,7 +42,6 @@ from tests.fits import (
 
 STRATEGIES = [Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-ONE = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,3 +180,45 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
     else:
         oddlot.fit(a_job(), Asynchronous(), on, until="epochs>=1")
     assert state() == before
+
+
+# --- what cannot be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy", "options", "told"),
+    [
+        ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
+        ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
+        ({"batch": 64}, Synchronous(), {}, "a batch of 64 is larger than the data (48 samples)"),
+        ({}, Synchronous(), {"on": local(49)}, "49 workers for 48 samples: use fewer workers"),
+        ({}, FastestK(k=3), {}, "FastestK(k=3"),
+        ({}, FastestK(k=3), {}, "needs 3 workers, there are 2: lower k or add workers"),
+        ({}, Synchronous(), {"until": ""}, "when does the run end?"),
+        ({}, Synchronous(), {"until": "lss<=1"}, "did you mean `loss`?"),
+        (
+            {"metrics": {"accuracy": oddlot.accuracy}},
+            Synchronous(),
+            {},
+            "metrics accuracy need Job(evaluation=",
+        ),
+        ({}, Synchronous(), {"evaluate_every": "often"}, "'often' is not a rhythm"),
+        ({}, Synchronous(), {"shards": 0}, "0 shards of 48 samples"),
+        ({}, Synchronous(), {"shards": 49}, "49 shards of 48 samples"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(
+    changes: Any,
+    strategy: Strategy,
+    options: dict[str, Any],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("oddlot.training.Nursery", None)
+    options = {"on": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
+    with pytest.raises(UsageError) as error:
+        oddlot.fit(a_job(**changes), strategy, **options)
+    assert told in str(error.value)
+    assert error.value.exit_code == 2
+    assert not (tmp_path / "run").exists()
