@@ -158,6 +158,19 @@ def test_an_evaluator_that_always_dies_ends_the_run_whatever_the_workers_do() ->
         oddlot.fit(job, Asynchronous(), local(1), until="epochs>=1e6", evaluate_every="1 versions")
 
 
+def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
+    """The fork server's word of the first one comes when the second one is on its way."""
+    with trial(local(1), job=a_job(evaluation=rows())) as run:
+        run.deliver(w.Joined(run.joined()))
+        run.host.evaluate(0)
+        engine = run.engine
+        assert isinstance(engine, LocalEngine)
+        engine._died(engine.lives["evaluator"])
+        replacement = engine.lives["evaluator"]
+        run.until(lambda: any(isinstance(record.event, w.Evaluated) for record in run.records))
+        assert engine.lives["evaluator"] is replacement
+
+
 def test_without_respawn_the_last_death_ends_the_run() -> None:
     with trial(local(2, respawn=False)) as run:
         for _ in range(2):

@@ -58,7 +58,7 @@ def main(fd: int, parent: int) -> None:
             children.add(child)
             for given in fds:
                 os.close(given)
-            _tell(hub, children, encode(Say.FORKED, node=body["node"], pid=child))
+            _tell(hub, children, encode(Say.FORKED, number=body["number"], pid=child))
 
 
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:

@@ -38,6 +38,8 @@ class _Life:
 
     node: w.NodeId
     index: int
+    number: int
+    """of its fork"""
     socket: socket.socket
     pid: int = 0
     ready: bool = False
@@ -166,12 +168,12 @@ class LocalEngine:
         if message is None:
             return
         kind, body = message
-        if kind is Say.FORKED and body["node"] in self.lives:
-            self.lives[body["node"]].pid = body["pid"]
-            return
-        for life in [one for one in self.lives.values() if one.pid == body["pid"]]:
-            self._hear(life)  # what it had said before it ended
-            self._died(life)
+        for life in list(self.lives.values()):
+            if kind is Say.FORKED and life.number == body["number"]:
+                life.pid = body["pid"]
+            elif kind is Say.EXITED and life.pid == body["pid"]:
+                self._hear(life)  # what it had said before it ended
+                self._died(life)
 
     def _hear(self, life: _Life) -> None:
         while self.lives.get(life.node) is life:
@@ -254,9 +256,9 @@ class LocalEngine:
         self._fork(node, index)
 
     def _fork(self, node: w.NodeId, index: int) -> None:
-        ours = self.nursery.fork(node, max(index, 0), [self.arena.fd, self.parcel])
+        number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
         ours.setblocking(False)
-        life = self.lives[node] = _Life(node, index, ours)
+        life = self.lives[node] = _Life(node, index, number, ours)
         self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(life))
 
     def _died(self, life: _Life) -> None:

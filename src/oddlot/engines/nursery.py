@@ -25,6 +25,7 @@ class Nursery:
     """Starts the fork server at once; importing PyTorch there takes seconds, and need not be waited for."""
 
     def __init__(self) -> None:
+        self.forks = 0
         self.socket, theirs = packet_pair()
         code = _MAIN.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid())
         # Threads that wait must sleep: where hub, workers and others share the cores, OpenMP's habit of spinning
@@ -40,11 +41,12 @@ class Nursery:
         )
         theirs.close()
 
-    def fork(self, node: str, index: int, fds: list[int]) -> socket.socket:
-        """Ask for a worker; returns our end of its socket. `fds` follow its own end of the socket."""
+    def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
+        """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket."""
+        self.forks += 1
         ours, theirs = packet_pair()
         try:
-            frame = encode(Say.FORK, node=node, index=index)
+            frame = encode(Say.FORK, number=self.forks, index=index)
             socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
         except OSError:
             raise JobError(
@@ -52,7 +54,7 @@ class Nursery:
             ) from None
         finally:
             theirs.close()
-        return ours
+        return self.forks, ours
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
         """The next message, or None when there is none now. JobError when the fork server is gone."""
