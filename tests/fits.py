@@ -16,13 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot import SGD, Job, Local, Machine, Simulated, Strategy, training
+from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core import words as w
+from oddlot.engines import on_local
 from oddlot.engines.nursery import Nursery
+from oddlot.recipe import Recipe, Settings
+from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.testing.books import Books
 from oddlot.train.data import order
-from oddlot.training import Plan, Run, Settings, prepared
+from oddlot.training import prepared
 
 SAMPLES, BATCH = 48, 8
 Place = Local | Simulated
@@ -65,7 +68,7 @@ def local(workers: int = 2, **settings: Any) -> Local:
 @contextmanager
 def one_fork_server() -> Iterator[None]:
     """One for all runs of all tests that wish it: starting one takes more time than a small run."""
-    with patch.object(training, "Nursery", _lasting_nursery):
+    with patch.object(on_local, "Nursery", _lasting_nursery):
         yield
 
 
@@ -88,7 +91,7 @@ def trained(
 ) -> tuple[Run, Books]:
     """A run, and what has reached the model."""
     books = Books()
-    with prepared(Plan(job, strategy, on, Settings(until=until, **settings)), folder, resume) as run:
+    with prepared(Recipe(job, strategy, on, Settings(until=until, **settings)), folder, resume) as run:
 
         def check(record: w.Record) -> None:
             books.note(record, run.host.conductor)

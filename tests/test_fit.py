@@ -215,7 +215,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("oddlot.training.Nursery", None)
+    monkeypatch.setattr("oddlot.engines.on_local.Nursery", None)
     options = {"on": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
     with pytest.raises(UsageError) as error:
         oddlot.fit(a_job(**changes), strategy, **options)

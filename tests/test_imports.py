@@ -23,13 +23,15 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "tasks": 2,
     "planner": 2,
     "scheduler": 2,
-    "training": 3,
-    "api": 4,
-    "testing": 4,
-    "settings": 4,
-    "console": 4,
-    "cli": 5,
-    "": 6,  # oddlot/__init__.py and __main__.py
+    "run": 3,
+    "recipe": 3,
+    "training": 4,
+    "api": 5,
+    "testing": 5,
+    "settings": 5,
+    "console": 5,
+    "cli": 6,
+    "": 7,  # oddlot/__init__.py and __main__.py
 }
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),

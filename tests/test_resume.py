@@ -12,13 +12,23 @@ import pytest
 from torch import nn
 
 import oddlot
-from oddlot import Asynchronous, CheckpointError, JobError, LocalSGD, Strategy, Synchronous, UsageError
+from oddlot import (
+    Asynchronous,
+    CheckpointError,
+    JobError,
+    LocalSGD,
+    Machine,
+    Simulated,
+    Strategy,
+    Synchronous,
+    UsageError,
+)
 from oddlot.core import words as w
 from oddlot.goal import Every
 from oddlot.observe import Log, read_log, surviving, tally_of
+from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
-from oddlot.training import Run
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -137,6 +147,16 @@ def test_a_resumed_run_comes_to_the_same_model(tmp_path: Path, on: Place) -> Non
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 4))) == 0
     assert goes_on(tmp_path, "epochs>=3").ended == "epochs>=3"
     assert merged(tmp_path) == everything(SAMPLES, 4), "it was further already"
+
+
+def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(tmp_path: Path) -> None:
+    """One machine sits on a batch of the first epoch while the other is deep in the second."""
+    on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 1.0)]), RunFolder(tmp_path)
+    trained(a_job(), Asynchronous(), on, f"samples>={SAMPLES + 2 * BATCH}", folder)
+    assert not set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) < set(everything(SAMPLES, 2))
+    run, books = trained(a_job(), Asynchronous(), on, "epochs>=1", folder, resume=True)
+    assert set(everything(SAMPLES, 1)) <= set(merged(tmp_path)) == set(books.merged)
+    assert run.ended == "epochs>=1"
 
 
 def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> None:

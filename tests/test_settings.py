@@ -13,7 +13,7 @@ import pytest
 from oddlot import settings
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW
-from oddlot.engines.open import Local
+from oddlot.engines.on_local import Local
 from oddlot.settings import JobFile, Override, describe_settings, settings_of
 from oddlot.strategies import BY_NAME, Asynchronous, FastestK, LocalSGD, Synchronous
 from oddlot.wire.codec import Half

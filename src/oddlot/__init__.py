@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     )
     from oddlot.core.rules import SGD, Adam, AdamW
     from oddlot.core.strategy import Strategy
-    from oddlot.engines.open import Local, Simulated
+    from oddlot.engines.on_local import Local
+    from oddlot.engines.on_simulator import Simulated
     from oddlot.machines.delays import (
         Deterministic,
         Erlang,
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     )
     from oddlot.machines.machine import Lifetime, Link, Machine
     from oddlot.machines.read import read_machines
+    from oddlot.run import Run
     from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
     from oddlot.train.job import Job, accuracy
-    from oddlot.training import Run
     from oddlot.wire.codec import Half, Plain
 
 __version__ = "0.1.0"
@@ -78,13 +79,14 @@ _HOMES = {
     "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
     "core.rules": "SGD Adam AdamW",
     "core.strategy": "Strategy",
-    "engines.open": "Local Simulated",
+    "engines.on_local": "Local",
+    "engines.on_simulator": "Simulated",
     "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
     "machines.machine": "Lifetime Link Machine",
     "machines.read": "read_machines",
+    "run": "Run",
     "strategies": "Asynchronous FastestK LocalSGD Synchronous",
     "train.job": "Job accuracy",
-    "training": "Run",
     "wire.codec": "Half Plain",
 }
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}

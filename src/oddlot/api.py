@@ -5,11 +5,14 @@ from pathlib import Path
 
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Observer
-from oddlot.engines.open import Local, Simulated
+from oddlot.engines.on_local import Local
+from oddlot.engines.place import Place
 from oddlot.goal import Every
+from oddlot.recipe import Recipe, Settings
+from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import RunFolder
 from oddlot.train.job import Job
-from oddlot.training import INTERRUPTED, Plan, Run, Settings, prepared
+from oddlot.training import prepared
 from oddlot.wire.codec import Codec, Plain
 
 
@@ -24,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
 def fit(
     job: Job,
     strategy: Strategy,
-    on: Local | Simulated | None = None,
+    on: Place | None = None,
     *,
     until: str = "",
     seed: int = 0,
@@ -58,11 +61,11 @@ def fit(
         evaluate_every=Every.parse(evaluate_every),
         checkpoint_every=Every.parse(checkpoint_every),
     )
-    plan = Plan(job, strategy, on or Local(), settings)
+    recipe = Recipe(job, strategy, on or Local(), settings)
     folder = RunFolder(out) if out is not None else None
     if folder is not None:
         folder.claim(resume, force)
-    with prepared(plan, folder, resume) as training:
+    with prepared(recipe, folder, resume) as training:
         training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:

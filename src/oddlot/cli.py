@@ -20,9 +20,10 @@ from oddlot.core.errors import CheckpointError, JobError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oddlot.engines.open import Local, Simulated
+    from oddlot.engines.on_simulator import Simulated
+    from oddlot.engines.place import Place
+    from oddlot.run import Run
     from oddlot.settings import JobFile, Override
-    from oddlot.training import Run
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug of oddlot, with its traceback; 2 something impossible was asked for; "
@@ -96,7 +97,7 @@ def simulate(
     """Train on machines that exist in a file, under a virtual clock, to see time and cost."""
 
     def fleet(settings: "JobFile") -> "Simulated":
-        from oddlot.engines.open import Simulated
+        from oddlot.engines.on_simulator import Simulated
         from oddlot.machines.read import read_machines
 
         return Simulated(read_machines(machines), settings.table.seed or 0, settings.table.in_flight or 1)
@@ -178,7 +179,7 @@ class Asked:
     as_json: bool
     quiet: bool
 
-    def run(self, suffix: str, place: "Callable[[JobFile], Local | Simulated]") -> None:
+    def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         """Do it, and say what came of it."""
         from rich.console import Console
 
@@ -223,7 +224,7 @@ class Asked:
     def _fit(
         self,
         settings: "JobFile",
-        place: "Callable[[JobFile], Local | Simulated]",
+        place: "Callable[[JobFile], Place]",
         folder: Path,
         console: "Console",
     ) -> "Run":

@@ -63,8 +63,13 @@ class Goal:
         return min(limits, default=None)
 
     def reached(self, tally: Tally) -> str:
-        """The first alternative that holds, as text; empty while none does."""
+        """The first alternative that holds, as text; empty while none does.
+
+        Whole epochs are not decided here but by the ledger: they overlap, so that a count of samples does not tell.
+        """
         for name, compare, value in self.terms:
+            if (name, compare) == ("epochs", ">=") and value.is_integer():
+                continue
             known = name != "loss" or not self.evaluated or tally.evaluated_version >= 0
             figure = tally.value(name) if known else None
             if figure is not None and _COMPARE[compare](figure, value):

@@ -39,7 +39,7 @@ from oddlot.strategies import BY_NAME
 from oddlot.tasks import check_task, load_task
 
 if TYPE_CHECKING:
-    from oddlot.engines.open import Local
+    from oddlot.engines.on_local import Local
     from oddlot.train.job import Job
 
 Count = Annotated[int, pydantic.Field(ge=1)]
@@ -293,7 +293,7 @@ class JobFile:
 
     def local(self) -> "Local":
         """The worker processes."""
-        from oddlot.engines.open import Local
+        from oddlot.engines.on_local import Local
 
         return Local(**self._given("workers", "threads", "in_flight"))
 

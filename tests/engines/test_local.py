@@ -24,9 +24,10 @@ from oddlot.engines import local as local_engine
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
 from oddlot.engines.worker import Worker
+from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import Trial
 from oddlot.train.job import Job
-from oddlot.training import Plan, Settings, prepared
+from oddlot.training import prepared
 from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows
 from tests.processes import ends
 
@@ -49,7 +50,7 @@ def trial(
 ) -> Iterator[Trial]:
     """A run that the test drives message by message."""
     settings = Settings(until=f"epochs>={epochs}")
-    with prepared(Plan(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
+    with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
         yield Trial(training)
 
 

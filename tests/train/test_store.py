@@ -222,12 +222,12 @@ def test_every_number_is_written_into_the_fresh_block() -> None:
 
 def test_a_kept_version_is_there_until_it_is_forgotten() -> None:
     store = make_store()
-    store.keep(0)
+    store.acquire(0)
     arrive(store, "a", block(store, 1.0))
     store.step({"a": 1.0})
     assert store.acquire(0).view("0.weight").sum() == 0
     store.release(0)
-    store.forget(0)
+    store.release(0)
     with pytest.raises(ProtocolError, match=r"version 0 is gone: the model is at 1"):
         store.acquire(0)
     with pytest.raises(ProtocolError, match="released more often"):

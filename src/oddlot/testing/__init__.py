@@ -3,7 +3,7 @@
     def test_my_strategy() -> None:
         check_strategy(lambda: MyStrategy(k=3))
 
-Only the checks that make up cases need Hypothesis, and only the codecs' needs PyTorch.
+Only the checks that make up cases need Hypothesis, and those of codecs and engines need PyTorch.
 """
 
 from importlib import import_module
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oddlot.testing.codecs import check_codec
+    from oddlot.testing.engines import check_engine
     from oddlot.testing.stories import check_story, run_story
     from oddlot.testing.strategies import BrokenPromise, check_strategy
 
-__all__ = ["BrokenPromise", "check_codec", "check_story", "check_strategy", "run_story"]
+__all__ = ["BrokenPromise", "check_codec", "check_engine", "check_story", "check_strategy", "run_story"]
 
 _HOME = {
     "BrokenPromise": "strategies",
     "check_codec": "codecs",
+    "check_engine": "engines",
     "check_story": "stories",
     "check_strategy": "strategies",
     "run_story": "stories",

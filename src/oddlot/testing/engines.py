@@ -9,7 +9,6 @@ Workers that were killed must come back under a new name: `Local(respawn=True)`,
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -17,13 +16,13 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.core.strategy import Strategy, View
 from oddlot.engines.host import Arrival, Message
+from oddlot.engines.place import Place
+from oddlot.recipe import Recipe, Settings
 from oddlot.strategies import Asynchronous, Synchronous
 from oddlot.testing.books import Books
 from oddlot.train.job import Job
-from oddlot.training import Plan, Settings, Training, prepared
+from oddlot.training import Training, prepared
 
-Place = Any
-"""What `fit` takes as `on`"""
 SAMPLES, EPOCHS, BATCH = 64, 2, 8
 
 
@@ -127,7 +126,7 @@ def trial(place: Place, strategy: Strategy) -> Iterator[Trial]:
         batch=BATCH,
         device="cpu",
     )
-    with prepared(Plan(job, strategy, place, Settings(until=f"epochs>={EPOCHS}"))) as training:
+    with prepared(Recipe(job, strategy, place, Settings(until=f"epochs>={EPOCHS}"))) as training:
         yield Trial(training)
 
 

@@ -98,14 +98,6 @@ class Store:
             if block is not self.weights:
                 self._pool.give(block)
 
-    def keep(self, version: int) -> None:
-        """Hold a version for the strategy."""
-        self.acquire(version)
-
-    def forget(self, version: int) -> None:
-        """The strategy needs the version no more."""
-        self.release(version)
-
     def receive(self, facts: Facts, payload: Payload) -> None:
         """Put an update into the inbox. Refusal: wrong kind or layout, or numbers that are not finite.
 

@@ -1,0 +1,105 @@
+"""`on=Local(...)`: worker processes of this machine."""
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import UsageError
+from oddlot.core.words import NodeId
+from oddlot.engines.arena import Arena
+from oddlot.engines.blocks import Blocks
+from oddlot.engines.local import LocalEngine
+from oddlot.engines.numbers import packet_bytes
+from oddlot.engines.nursery import Nursery
+from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened, cores
+from oddlot.engines.worker import Setup
+from oddlot.train.job import Job
+from oddlot.train.layout import FlatBuffer
+from oddlot.wire.codec import Plain
+
+SPIN_SECONDS = 0.003
+"""how long hub and workers look for messages before they sleep, where a core is to spare"""
+
+
+@dataclass(frozen=True)
+class Local:
+    """Worker processes on this machine.
+
+    `threads` each (None: the cores shared out evenly), `in_flight` tasks at once (2 hides the way to the hub and back,
+    at a staleness of 1), replaced when they die if `respawn`. `dollars_per_hour` is the price of one.
+    """
+
+    workers: int = 2
+    threads: int | None = None
+    in_flight: int = 1
+    respawn: bool = True
+    dollars_per_hour: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "in_flight"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"Local({name}={getattr(self, name)}): at least 1 is needed")
+
+    def begin(self, closing: ExitStack) -> Open:
+        """The fork server, which is to import PyTorch while the job is made ready."""
+        nursery = Nursery()
+        closing.callback(nursery.close)
+        return partial(_open, self, nursery, closing)
+
+
+def _open(
+    on: Local, nursery: Nursery, closing: ExitStack, numbers: Numbers, now: float, taken: Collection[NodeId]
+) -> Opened:
+    """Shared memory laid out, workers asked for."""
+    layout, codec = numbers.layout, numbers.codec
+    versions = on.workers * on.in_flight + SPARE_VERSIONS
+    per_worker = on.in_flight + 1
+    # A packet may be a little larger than the block that it encodes: its words travel with it.
+    block_bytes = max(layout.bytes, packet_bytes(codec, FlatBuffer.empty(layout)))
+    arena = Arena(versions + on.workers * per_worker, block_bytes)
+    threads = on.threads or max(1, cores() // on.workers)
+    setup = Setup(
+        job=_portable(numbers.job),
+        layout=layout,
+        constants={name: _array(tensor) for name, tensor in numbers.constants.items()},
+        codec=None if isinstance(codec, Plain) else codec,
+        seed=numbers.seed,
+        shards=numbers.shards,
+        threads=threads,
+        blocks=arena.blocks,
+        block_bytes=block_bytes,
+        spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,
+    )
+    blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
+    engine = LocalEngine(
+        nursery, setup, arena, blocks, on.workers, on.respawn, on.dollars_per_hour, now, taken
+    )
+    closing.callback(engine.close)
+    return Opened(engine, blocks)
+
+
+def _portable(job: Job) -> Job:
+    """The job with its tensors as arrays, which workers share instead of copying."""
+    return replace(job, data=_arrays(job.data), evaluation=_arrays(job.evaluation))
+
+
+def _arrays(data: Any) -> Any:
+    if (
+        isinstance(data, tuple | list)
+        and data
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        return tuple(_array(part) if isinstance(part, Tensor) else part for part in data)
+    return data
+
+
+def _array(tensor: Tensor) -> Any:
+    """The numbers as an array; dtypes that numpy has not (bfloat16) stay a tensor."""
+    tensor = tensor.detach().cpu()
+    return tensor if tensor.dtype == torch.bfloat16 else tensor.numpy()

@@ -1,0 +1,66 @@
+"""`on=Simulated(...)`: a fleet that exists only as arithmetic, under a virtual clock."""
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from oddlot.core.errors import UsageError
+from oddlot.core.words import NodeId
+from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
+from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
+from oddlot.engines.simulator import Simulator
+from oddlot.machines.machine import Machine
+from oddlot.train.layout import FlatBuffer
+from oddlot.train.learner import Learner
+from oddlot.train.store import Pool
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A fleet under a virtual clock. `maths=False` keeps the time and trains nothing, for large fleets."""
+
+    machines: Sequence[Machine]
+    seed: int = 0
+    in_flight: int = 1
+    maths: bool = True
+
+    def __post_init__(self) -> None:
+        names = [machine.name for machine in self.machines]
+        if not names:
+            raise UsageError("Simulated(machines=[]): a fleet has at least one machine")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UsageError(f"two machines are called {twice!r}: give each its own name")
+
+    @property
+    def workers(self) -> int:
+        """How many machines there are at most at once."""
+        return len(self.machines)
+
+    def begin(self, closing: ExitStack) -> Open:
+        """Nothing takes long here."""
+        return partial(_open, self)
+
+
+def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:
+    """A fleet from nothing. Refuses one whose versions would not fit into this machine's memory."""
+    layout = numbers.layout
+    pool = Pool(lambda: FlatBuffer.empty(layout))
+    if not on.maths:
+        shadow = Shadow(layout.bytes, packet_bytes(numbers.codec, FlatBuffer.empty(layout)))
+        return Opened(Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken), pool, shadow)
+    blocks = on.workers * on.in_flight + SPARE_VERSIONS
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if blocks * layout.bytes > 0.8 * memory:
+        raise UsageError(
+            f"{on.workers} machines x {on.in_flight} tasks hold up to {blocks} versions "
+            f"of {layout.bytes / 1e6:.0f} MB, "
+            f"together {blocks * layout.bytes / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
+            "simulate fewer machines, or keep only the time with maths=False"
+        )
+    with users_code("the simulator"):
+        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards)
+    exact = Exact(learner, pool, numbers.codec)
+    return Opened(Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken), pool)

@@ -1,0 +1,103 @@
+"""What is to be trained, how and where, checked before anything starts."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import UsageError
+from oddlot.core.ledger import Ledger
+from oddlot.core.plain import to_plain
+from oddlot.core.strategy import Strategy
+from oddlot.engines.place import Place
+from oddlot.goal import Every, Goal
+from oddlot.train.data import Batches
+from oddlot.train.job import Job
+from oddlot.train.layout import Layout
+from oddlot.wire.codec import Codec, Plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run goes, apart from job, strategy and engine; see `oddlot.fit`."""
+
+    until: str
+    seed: int = 0
+    codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
+    shards: int = 1
+    epoch_barrier: bool = False
+    skip_bad: bool = False
+    evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
+    checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is to be done, checked before anything starts."""
+
+    job: Job
+    strategy: Strategy
+    on: Place
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        workers, job = self.on.workers, self.job
+        if job.batch > self.samples:
+            raise UsageError(
+                f"a batch of {job.batch} is larger than the data ({self.samples} samples): lower Job(batch=...)"
+            )
+        if workers > self.samples:
+            raise UsageError(f"{workers} workers for {self.samples} samples: use fewer workers")
+        least = getattr(self.strategy, "least_workers", 1)
+        if least > workers:
+            raise UsageError(
+                f"{self.strategy} needs {least} workers, there are {workers}: lower k or add workers"
+            )
+        if job.evaluation is not None:
+            Batches(job.evaluation, job.collate, "the evaluation set")
+        elif job.metrics:
+            raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
+        if not 1 <= self.settings.shards <= self.samples:
+            raise UsageError(f"{self.settings.shards} shards of {self.samples} samples: at least 1 in each")
+        _ = self.goal  # raises UsageError now, not later
+
+    @cached_property
+    def samples(self) -> int:
+        """The samples of an epoch."""
+        return len(Batches(self.job.data, self.job.collate))
+
+    @cached_property
+    def goal(self) -> Goal:
+        """When the run ends."""
+        if not self.settings.until:
+            raise UsageError(
+                'when does the run end? Pass until="epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
+            )
+        return Goal.parse(self.settings.until, self.job.metrics, self.job.evaluation is not None)
+
+    @property
+    def rule(self) -> Any:
+        """What steps at the hub: the strategy's server rule, or the job's optimizer."""
+        return getattr(self.strategy, "rule", None) or self.job.optimizer
+
+    def conductor(self) -> Conductor:
+        """The books of a run that begins."""
+        how = self.settings
+        ledger = Ledger(self.samples, self.goal.epochs, how.shards, how.epoch_barrier, how.skip_bad)
+        strategy = deepcopy(self.strategy)  # it gathers state
+        return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
+
+    def identity(self, layout: Layout) -> dict[str, Any]:
+        """What a run and its continuation must have in common."""
+        return {
+            "format": 1,
+            "job": self.job.name,
+            "parameters": {entry.name: list(entry.shape) for entry in layout.entries},
+            "samples": self.samples,
+            "batch": self.job.batch,
+            "optimizer": to_plain(self.job.optimizer),
+            "strategy": to_plain(self.strategy),
+            "seed": self.settings.seed,
+            "shards": self.settings.shards,
+        }

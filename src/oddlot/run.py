@@ -1,0 +1,61 @@
+"""What became of a training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oddlot.core.words import Record
+from oddlot.observe import read_log, surviving
+from oddlot.run_folder import RunFolder
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass
+class Run:
+    """What became of a training."""
+
+    model: nn.Module
+    """with the final weights, in evaluation mode, on the CPU"""
+    summary: dict[str, Any]
+    """the figures that `--json` prints"""
+    history: list[dict[str, float]]
+    """a row an evaluation: seconds, versions, epochs, dollars, loss and the job's metrics"""
+    ended: str
+    """why: the goal that was reached, or `interrupted`"""
+    folder: Path | None = None
+    _records: list[Record] = field(default_factory=list, repr=False)
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """The log: everything that happened and was decided."""
+        return surviving(read_log(RunFolder(self.folder).log))[0] if self.folder else self._records
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the final version on the evaluation set, if the job measures it."""
+        return self.summary["accuracy"]  # type: ignore[no-any-return]
+
+    @property
+    def loss(self) -> float | None:
+        """Of the final version on the evaluation set; without one, the running training loss."""
+        return self.summary["loss"]  # type: ignore[no-any-return]
+
+    @property
+    def hours(self) -> float:
+        """On the run's clock, virtual or real."""
+        return self.summary["seconds"] / 3600  # type: ignore[no-any-return]
+
+    @property
+    def dollars(self) -> float:
+        """Machine-seconds times price."""
+        return self.summary["dollars"]  # type: ignore[no-any-return]
+
+    @property
+    def wasted_share(self) -> float:
+        """The part of all samples given out that never reached the model."""
+        wasted, merged = self.summary["samples_wasted"], self.summary["samples_merged"]
+        return wasted / (wasted + merged) if wasted else 0.0
