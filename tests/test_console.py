@@ -16,10 +16,10 @@ def record(now: float, event: w.Stimulus, *actions: w.Action) -> w.Record:
     return w.Record(now, event, actions)
 
 
-def text(renderable: Any) -> str:
-    console = Console(file=StringIO(), width=200)
+def text(renderable: Any, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
     console.print(renderable)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return console.file.getvalue().replace("\u00a0", " ")  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture
@@ -49,6 +49,12 @@ def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
     assert "samples/s" not in text(picture.draw())
     tally(record(5.0, w.Arrived(w.Facts("w2:1", "w2", 0, 32)), w.Step({"w2:1": 1.0})))
     assert "   32 samples/s" in text(picture.draw())
+
+
+def test_a_narrow_terminal_parts_no_figure_from_its_unit(tally: Tally) -> None:
+    lines = text(Picture("", tally).draw(), width=50).splitlines()
+    assert lines[1].strip() == "epoch 0.5   version 1   training loss 0.5000"
+    assert lines[2].strip() == "accuracy 0.7500   $0.04"
 
 
 def test_a_worker_s_next_life_takes_its_row(tally: Tally) -> None:

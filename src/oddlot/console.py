@@ -1,5 +1,6 @@
 """What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,10 +81,15 @@ class Picture:
         workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
         return Group(
             self.spinner,
-            Text(figures(tally) + rate),
+            Text(_whole(figures(tally) + rate)),
             worker_table(workers, now),
             Text(trouble(tally, workers)),
         )
+
+
+def _whole(line: str) -> str:
+    """The line with breaks only where it has several spaces: a narrow terminal parts no figure from its unit."""
+    return re.sub(r"(?<! ) (?! )", "\u00a0", line)
 
 
 def figures(tally: Tally) -> str:
