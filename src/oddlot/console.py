@@ -1,6 +1,5 @@
 """What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,7 +52,7 @@ class Lines:
         match record.event:
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
-                self._say(f"{record.now:8.1f} s   {figures(self.tally)}")
+                self._say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
             case Lost() if not any(row.state != "lost" for row in self.tally.workers.values()):
                 self._say(f"{record.now:8.1f} s   {NOBODY}")
 
@@ -81,23 +80,24 @@ class Picture:
         workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
         return Group(
             self.spinner,
-            Text(_whole(figures(tally) + rate)),
+            Text(progress(tally) + rate),
+            Text(quality(tally)),
             worker_table(workers, now),
             Text(trouble(tally, workers)),
         )
 
 
-def _whole(line: str) -> str:
-    """The line with breaks only where it has several spaces: a narrow terminal parts no figure from its unit."""
-    return re.sub(r"(?<! ) (?! )", "\u00a0", line)
+def progress(tally: Tally) -> str:
+    """How far the run has come, in a few words."""
+    cost = [money(tally.dollars)] if tally.dollars else []
+    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost])
 
 
-def figures(tally: Tally) -> str:
-    """Where the run stands, in a line."""
+def quality(tally: Tally) -> str:
+    """How good the model is, as far as it is known."""
     metrics = [f"{name} {value:.4f}" for name, value in dict(tally.metrics).items() if name != "loss"]
     loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
-    cost = [money(tally.dollars)] if tally.dollars else []
-    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *loss, *metrics, *cost])
+    return "   ".join([*loss, *metrics])
 
 
 def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
