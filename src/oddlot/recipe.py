@@ -1,7 +1,7 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -43,6 +43,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         workers, job = self.on.workers, self.job
+        _check_strategy(self.strategy)
         if job.batch > self.samples:
             raise UsageError(
                 f"a batch of {job.batch} is larger than the data ({self.samples} samples): lower Job(batch=...)"
@@ -101,3 +102,11 @@ class Recipe:
             "seed": self.settings.seed,
             "shards": self.settings.shards,
         }
+
+
+def _check_strategy(strategy: object) -> None:
+    if not is_dataclass(strategy) or isinstance(strategy, type):
+        raise UsageError(
+            f"the strategy {strategy!r} is no instance of a dataclass: put @dataclass before its class, so that it "
+            "can be copied, compared and saved"
+        )

@@ -120,7 +120,14 @@ class Training:
         store = Store(weights, self.recipe.rule, self.opened.pool)
         if past is not None:
             store.load_state(past.tensors)
+            for version in self._kept(past.conductor):
+                store.acquire(version)
         return store
+
+    def _kept(self, conductor: Conductor) -> list[int]:
+        """The versions that the strategy holds, each as often as it does; none of a model that is not computed."""
+        kept = conductor.kept if self.opened.shadow is None else {}
+        return [int(version) for version, holds in kept.items() for _ in range(holds)]
 
     def _open_log(self, past: Past | None, closing: ExitStack) -> None:
         """Begin the log, or go on with it: what came after the checkpoint is lost work."""
@@ -217,7 +224,7 @@ class Training:
                 self.layout.fingerprint,
                 conductor.to_plain(),
                 self.layout.to_json(),
-                self.store.state_tensors(),
+                self.store.state_tensors(self._kept(conductor)),
                 {"records": self.log.records},
             )
         )

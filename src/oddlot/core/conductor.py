@@ -21,6 +21,8 @@ from oddlot.core.strategy import Strategy, View
 from oddlot.core.streams import stream
 
 ECHO = "echo"
+MOST_KEPT = 16
+"""versions that a strategy may hold at once: each is a whole model"""
 
 
 @dataclass
@@ -182,6 +184,8 @@ class Conductor:
         if not self.slots.get(node):
             why = "has no free slot" if node in self.slots else "is not among view.nodes"
             raise ProtocolError(f"{command} is impossible: {node} {why}")
+        if command.deadline is not None and not command.deadline > 0:
+            raise ProtocolError(f"{command} has no time: a deadline is a number of seconds above 0")
         version = self._version(command.version, command)
         task_id = f"{node}:{self.tasks_made + 1}"
         spans = self._lease(task_id, command)
@@ -232,7 +236,7 @@ class Conductor:
             facts = self.inbox.pop(update, None)
             if facts is None:
                 raise ProtocolError(f"{command} is impossible: {update} is not in the inbox")
-            if (facts.kind == "weights") is not points or not isfinite(share):
+            if (facts.kind == "weights") is not points or not 0 <= share < inf:
                 raise ProtocolError(f"{command}: {update} is of kind {facts.kind!r}, its share {share}")
             self.roster.merged(facts.sender)
             closed = self.ledger.merge(update) or closed
@@ -255,6 +259,10 @@ class Conductor:
     def _keep(self, command: w.Keep) -> tuple[w.Action, None]:
         self._version(command.version, command)
         key = str(command.version)
+        if key not in self.kept and len(self.kept) == MOST_KEPT:
+            raise ProtocolError(
+                f"{command} is impossible: {MOST_KEPT} versions are kept, release one of them"
+            )
         self.kept[key] = self.kept.get(key, 0) + 1
         return command, None
 
@@ -268,6 +276,8 @@ class Conductor:
         return command, None
 
     def _wake(self, command: w.Wake) -> tuple[None, None]:
+        if not isfinite(command.at):
+            raise ProtocolError(f"{command} would never ring")
         heappush(self.alarms, command.at)
         return None, None
 

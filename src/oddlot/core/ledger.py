@@ -13,6 +13,8 @@ from oddlot.core.errors import JobError
 from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in
 
 REFUSALS_UNTIL_BAD = 3
+MOST_SPANS = 64
+"""of a lease: a task stays a small message, however torn what came back is"""
 
 
 @dataclass(slots=True)
@@ -40,20 +42,27 @@ class Lane:
                     self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
 
     def take(self, samples: int) -> tuple[Span, ...]:
-        """Up to `samples` samples of one epoch: returned ones first, then fresh ones."""
+        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones."""
         taken: list[Span] = []
-        while samples and self.returned and (not taken or self.returned[0].epoch == taken[0].epoch):
-            epoch, start, stop = self.returned.pop(0)
-            if stop - start > samples:
-                self.returned.insert(0, Span(epoch, start + samples, stop))
-                stop = start + samples
+        while samples and len(taken) < MOST_SPANS and (span := self._first()):
+            epoch, start, last = span
+            if taken and epoch != taken[0].epoch:
+                break
+            stop = min(last, start + samples)
+            if not self.returned:
+                self.at = stop
+            elif stop < last:
+                self.returned[0] = Span(epoch, stop, last)
+            else:
+                del self.returned[0]
             taken.append(Span(epoch, start, stop))
             samples -= stop - start
-        if samples and self.at < self.last and (not taken or taken[0].epoch == self.epoch):
-            stop = min(self.at + samples, self.last)
-            taken.append(Span(self.epoch, self.at, stop))
-            self.at = stop
         return tuple(taken)
+
+    def _first(self) -> Span | None:
+        if self.returned:
+            return self.returned[0]
+        return Span(self.epoch, self.at, self.last) if self.at < self.last else None
 
 
 @dataclass(slots=True)

@@ -90,11 +90,7 @@ def _portable(job: Job) -> Job:
 
 
 def _arrays(data: Any) -> Any:
-    if (
-        isinstance(data, tuple | list)
-        and data
-        and all(isinstance(part, Tensor | np.ndarray) for part in data)
-    ):
+    if isinstance(data, tuple) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
         return tuple(_array(part) if isinstance(part, Tensor) else part for part in data)
     return data
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from oddlot.core.conductor import MOST_KEPT
 from oddlot.core.words import NodeId
 from oddlot.engines.host import Port
 from oddlot.engines.mailbox import Faults, Mailbox
@@ -17,8 +18,8 @@ from oddlot.train.layout import Layout
 from oddlot.train.store import Blocks
 from oddlot.wire.codec import Codec
 
-SPARE_VERSIONS = 8
-"""beside those that tasks hold: for evaluation, checkpoints and versions that a strategy keeps"""
+SPARE_VERSIONS = MOST_KEPT + 8
+"""beside those that tasks hold: what a strategy keeps, the newest one, and what is evaluated"""
 
 
 class Engine(Mailbox, Port, Faults, Protocol):

@@ -36,7 +36,13 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
     number = st.one_of(special, st.floats(1e-3, 1e4), st.floats(-1e4, -1e-3))
     tensor = st.tuples(st.sampled_from([*DTYPES]), st.lists(number, max_size=20))
 
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.lists(tensor, max_size=4))
     def every_packet(contents: list[tuple[str, list[float]]]) -> None:
         _check(
@@ -56,7 +62,9 @@ def _tensor(dtype: str, numbers: list[float]) -> Tensor:
 
 
 def _check(codec: Codec, tensors: Sequence[Named], relative_error: float) -> None:
+    before = [(name, tensor.clone()) for name, tensor in tensors]
     packet = copy.deepcopy(codec).encode(tensors)
+    _compare(before, tensors, 0.0, "encoding changed what it was given: ")
     assert all(type(a) is np.ndarray and a.dtype == np.uint8 and a.ndim == 1 for a in packet.arrays), (
         f"a packet holds plain 1-D arrays of uint8, not {packet.arrays}"
     )
@@ -73,12 +81,12 @@ def _bytes(packet: Packet) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return out
 
 
-def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float) -> None:
+def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float, what: str = "") -> None:
     heads = [[(name, tensor.dtype, tensor.shape) for name, tensor in tensors] for tensors in (sent, back)]
-    assert heads[0] == heads[1], f"sent were {heads[0]}, but {heads[1]} came back"
+    assert heads[0] == heads[1], f"{what}sent were {heads[0]}, but {heads[1]} came back"
     for (name, before), (_, after) in zip(sent, back, strict=True):
         error = relative_error if before.dtype in {torch.float32, torch.float64} else 0.0
         close = torch.isclose(after, before, rtol=error, atol=0.0, equal_nan=True)
-        assert bool(close.all()), f"{name} came back changed: {before} as {after}"
+        assert bool(close.all()), f"{what}{name} came back changed: {before} as {after}"
         signs = torch.signbit(before.double()) == torch.signbit(after.double())
-        assert bool((signs | before.isnan()).all()), f"{name} came back with another sign"
+        assert bool((signs | before.isnan()).all()), f"{what}{name} came back with another sign"

@@ -20,7 +20,8 @@ Indices = NDArray[np.int64]
 class Batches:
     """Samples of a dataset, or rows of a tuple of arrays, by index.
 
-    Arrays and tensors of equal length give batches (rows of each, ...) without touching single samples.
+    Arrays and tensors of equal length give batches (rows of each, ...) without touching single samples. A list is a
+    dataset like any other.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Batches:
         self.data = data
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
-        if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
+        if isinstance(data, tuple) and data and all(_is_array(part) for part in data):
             self.arrays = tuple(_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
             lengths = [len(part) for part in self.arrays]
             if len(set(lengths)) > 1:

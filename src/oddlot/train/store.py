@@ -1,6 +1,6 @@
 """The model, the updates that wait for it, and the two ways in which they change it: step and blend."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol, cast, get_args
@@ -134,17 +134,25 @@ class Store:
         merge.blend(self.weights, updates, out, meter)
         return self._close(shares, out, meter)
 
-    def state_tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back."""
+    def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
+        """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back.
+
+        `kept` are the held versions that are to be there again.
+        """
         state = {"version": torch.tensor(self.version), "rule_steps": torch.tensor(self._rule.steps)}
         state |= {f"rule/{name}": tensor for name, tensor in self._rule.state.items()}
         state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
+        for version in kept:
+            state |= {f"kept/{version}/{name}": part for name, part in self._held[version].sections()}
         for update, payload in self.inbox.items():
             state |= {f"inbox/{payload.kind}/{update}/{name}": part for name, part in payload.flat.sections()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from saved tensors, on a store just made. CheckpointError: of another model or rule."""
+        """Go on from saved tensors, on a store just made. CheckpointError: of another model or rule.
+
+        Kept versions are there to be acquired.
+        """
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
             group, _, leaf = name.rpartition("/") if not name.startswith("rule/") else ("rule", "", name[5:])
@@ -154,16 +162,29 @@ class Store:
             raise CheckpointError(f"the checkpoint lacks weights or counts: it has {sorted(state)}")
         self._rule.load(groups.pop("rule", {}), int(counts["rule_steps"]))
         _copy_sections(groups.pop("weights"), self.weights, "weights")
-        for group, sections in groups.items():
-            self._load_update(group, sections)
         self.version = int(counts["version"])
+        for group, sections in groups.items():
+            word, _, rest = group.partition("/")
+            if word == "kept" and rest.isdecimal():
+                self._load_kept(int(rest), sections)
+            elif word == "inbox":
+                self._load_update(rest, sections)
+            else:
+                raise CheckpointError(
+                    f"the checkpoint has tensors under {group!r}, which this version does not know"
+                )
 
-    def _load_update(self, group: str, sections: Mapping[str, Tensor]) -> None:
-        word, _, rest = group.partition("/")
-        kind, _, update = rest.partition("/")
-        if word != "inbox" or kind not in get_args(Kind):
+    def _load_kept(self, version: int, sections: Mapping[str, Tensor]) -> None:
+        if version != self.version:
+            block = self._held[version] = self._pool.take()
+            self._holds[version] = 0
+            _copy_sections(sections, block, f"version {version}")
+
+    def _load_update(self, name: str, sections: Mapping[str, Tensor]) -> None:
+        kind, _, update = name.partition("/")
+        if kind not in get_args(Kind):
             raise CheckpointError(
-                f"the checkpoint has tensors under {group!r}, which this version does not know"
+                f"the checkpoint has an update of kind {kind!r}, which this version does not know"
             )
         block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
         _copy_sections(sections, block, f"update {update}")
