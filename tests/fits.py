@@ -97,6 +97,10 @@ def trained(
             books.note(record, run.host.conductor)
             faults = list(books.faults(run.host.conductor))
             assert not faults, f"after {record.event}: {'; '.join(faults[:5])}"
+            if not run.opened.shadow:
+                needed = len(run.host.holds) + len(run.host.evaluating)
+                needed += sum(run.host.conductor.kept.values())
+                assert sum(run.store._holds.values()) == needed, "no version is held for nobody"
 
         for record in run.earlier:
             books.note(record, run.host.conductor)

@@ -192,7 +192,7 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
         ({"batch": 64}, Synchronous(), {}, "a batch of 64 is larger than the data (48 samples)"),
         ({}, Synchronous(), {"on": local(49)}, "49 workers for 48 samples: use fewer workers"),
-        ({}, FastestK(k=3), {}, "FastestK(k=3"),
+        ({}, FastestK(k=3), {}, "FastestK needs 3 workers, there are 2"),
         ({}, FastestK(k=3), {}, "needs 3 workers, there are 2: lower k or add workers"),
         ({}, Synchronous(), {"until": ""}, "when does the run end?"),
         ({}, Synchronous(), {"until": "lss<=1"}, "did you mean `loss`?"),
@@ -204,6 +204,8 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
         ),
         ({}, Synchronous(), {"evaluate_every": "often"}, "'often' is not a rhythm"),
         ({}, Synchronous(), {"shards": 0}, "0 shards of 48 samples"),
+        ({}, Synchronous, {}, "is no instance of a dataclass"),
+        ({}, object(), {}, "is no instance of a dataclass: put @dataclass before its class"),
         ({}, Synchronous(), {"shards": 49}, "49 shards of 48 samples"),
     ],
 )

@@ -23,6 +23,7 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
+from oddlot.goal import Every
 from oddlot.train.learner import Learner
 from tests.fits import (
     BATCH,
@@ -292,3 +293,13 @@ def test_halves_are_the_same_on_both_engines_and_close_to_the_whole() -> None:
     assert distance(here.model, there.model) == 0
     assert 0 < distance(here.model, whole.model) < 0.05
     assert here.summary["bytes_up"] == there.summary["bytes_up"]
+
+
+@pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
+def test_being_measured_does_not_change_the_model(on: Place) -> None:
+    """In the simulator one process computes tasks of old versions and measures new ones in turn."""
+    runs = [
+        trained(a_job(evaluation=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
+        for data in (None, rows(20))
+    ]
+    assert distance(*(run.model for run in runs)) == 0.0

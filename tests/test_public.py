@@ -54,7 +54,7 @@ def test_importing_is_quick_and_brings_nothing_heavy() -> None:
         for _ in range(5)
     ]
     assert all(len(answer) == 1 for answer in answers), answers
-    assert min(float(seconds) for seconds, *_ in answers) < 0.05
+    assert min(float(seconds) for seconds, *_ in answers) < 0.15
 
 
 def test_the_version_is_the_package_s() -> None:

@@ -46,6 +46,7 @@ from tests.fits import (
     trained,
 )
 from tests.processes import descendants, ends, program, says
+from tests.toys import Timed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -254,6 +255,17 @@ def test_a_log_with_an_unfinished_last_line_is_read_up_to_it(tmp_path: Path) -> 
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
+def test_a_log_that_lacks_what_the_checkpoint_counts_on_is_told(tmp_path: Path) -> None:
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-2]))
+    with pytest.raises(
+        CheckpointError, match=r"holds \d+ records, but checkpoint .* was made after \d+: restore"
+    ):
+        goes_on(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -370,6 +382,26 @@ def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.
     assert goes_on(tmp_path, "epochs>=2").summary["epochs"] == 2
 
 
+# --- what a continuation takes over, and what not ------------------------------------------------
+
+
+def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
+    strategy = Timed(seconds=0.1)
+    job = a_job(evaluation=rows(20))
+    trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
+    assert checkpoint.newest(tmp_path / "checkpoints").load().conductor["kept"]
+    _, books = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)
+    assert sorted(books.merged) == everything(SAMPLES, 4)
+
+
+def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
+    on, folder = Simulated([Machine("quick", 0.001), Machine("slow", 0.02)]), RunFolder(tmp_path)
+    trained(a_job(), Asynchronous(), on, "epochs>=1", folder)
+    trained(a_job(), Asynchronous(), on, "epochs>=4", folder, resume=True, epoch_barrier=True)
+    merged_epochs = [span.epoch for merge in merges(list(read_log(folder.log))) for span in merge]
+    assert merged_epochs == sorted(merged_epochs)
+
+
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
@@ -423,3 +455,14 @@ def test_a_second_ctrl_c_kills_at_once() -> None:
             process.send_signal(signal.SIGINT)
         assert process.wait() == -signal.SIGINT
         assert "KeyboardInterrupt" in process.stderr.read()
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so(tmp_path: Path) -> None:
+    """As in a background job of a shell."""
+    ignoring = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    with program("-c", ignoring + ENDLESS, tmp_path) as process:
+        says(process, "saved")
+        process.send_signal(signal.SIGINT)
+        for _ in range(3):
+            says(process, "saved")
+        assert process.poll() is None

@@ -52,9 +52,8 @@ class Recipe:
             raise UsageError(f"{workers} workers for {self.samples} samples: use fewer workers")
         least = getattr(self.strategy, "least_workers", 1)
         if least > workers:
-            raise UsageError(
-                f"{self.strategy} needs {least} workers, there are {workers}: lower k or add workers"
-            )
+            name = type(self.strategy).__name__
+            raise UsageError(f"{name} needs {least} workers, there are {workers}: lower k or add workers")
         if job.evaluation is not None:
             Batches(job.evaluation, job.collate, "the evaluation set")
         elif job.metrics:

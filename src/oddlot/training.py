@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
+from oddlot.core.errors import CheckpointError
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
@@ -68,7 +69,7 @@ class Training:
         self.opened = open_engine(self._numbers(), conductor.now, past.nodes if past else frozenset())
         self.store = self._store(past)
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, [self.tally])
-        self.saver = BackgroundSaver(folder.checkpoints) if folder is not None else None
+        self.saver = BackgroundSaver(folder.checkpoints, folder.log) if folder is not None else None
         closing.callback(self._close_saver)
         self._open_log(past, closing)
 
@@ -107,7 +108,13 @@ class Training:
         ledger, how = conductor.ledger, self.recipe.settings
         ledger.epochs, ledger.epoch_barrier = self.recipe.goal.epochs, how.epoch_barrier
         ledger.skip_bad = how.skip_bad
-        return Past(conductor, snapshot.tensors, snapshot.extra["records"], list(read_log(folder.log)))
+        log, written = list(read_log(folder.log)), snapshot.extra["records"]
+        if len(log) < written:
+            raise CheckpointError(
+                f"{folder.log} holds {len(log)} records, but checkpoint {checkpoint.folder} was made after "
+                f"{written}: restore the log from a copy"
+            )
+        return Past(conductor, snapshot.tensors, written, log)
 
     def _numbers(self) -> Numbers:
         job, how = self.recipe.job, self.recipe.settings
@@ -191,8 +198,12 @@ class Training:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C asks the run to stop; the second one does what it always does."""
+        """The first Ctrl-C asks the run to stop; the second one does what it always does. Where it is ignored, as in
+        a shell's background job, it stays so."""
         before = signal.getsignal(signal.SIGINT)
+        if before == signal.SIG_IGN:
+            yield
+            return
 
         def ask(*_: object) -> None:
             self.asked_to_stop = True
@@ -234,7 +245,7 @@ class Training:
             return
         if not self._checkpoint():  # one is being written: this one comes after it
             self._close_saver()
-            self.saver = BackgroundSaver(self.folder.checkpoints)
+            self.saver = BackgroundSaver(self.folder.checkpoints, self.folder.log)
             self._checkpoint()
         self.folder.write_model(self.model)
         self.folder.write(SUMMARY, summary)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlot.core.errors import JobError
-from oddlot.core.ledger import Ledger
+from oddlot.core.ledger import MOST_SPANS, Ledger
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.words import Span
 
@@ -286,3 +286,32 @@ def test_bad_samples_are_skipped_where_that_is_wished_and_close_their_epoch() ->
     ledger.share("d", "c")
     assert ledger.refuse("c", "bad")
     assert (ledger.skipped, ledger.done, ledger.leases) == (4, True, {})
+
+
+def test_a_lease_has_a_bounded_number_of_spans() -> None:
+    ledger = Ledger(400, epochs=1)
+    for number in range(400):
+        ledger.lease(f"{number}", 1, "n")
+    for number in range(0, 400, 2):
+        ledger.give_back(f"{number}")
+    assert len(ledger.lease("torn", 400, "n")) == MOST_SPANS
+    assert len(ledger.lease("more", 400, "n")) == MOST_SPANS
+
+
+def test_after_the_returned_spans_of_a_lease_come_fresh_ones_of_their_epoch() -> None:
+    ledger = Ledger(10)
+    ledger.lease("a", 2, "n")
+    ledger.lease("b", 2, "n")
+    ledger.give_back("a")
+    assert ledger.lease("c", 4, "n") == (Span(0, 0, 2), Span(0, 4, 6))
+
+
+def test_refusals_of_samples_that_are_merged_after_all_are_forgotten() -> None:
+    ledger = Ledger(8)
+    ledger.lease("a", 4, "n")
+    ledger.refuse("a", "bad")
+    assert len(ledger.refusals) == 4
+    ledger.lease("b", 4, "n")
+    ledger.arrive("b", 3)
+    ledger.merge("b")
+    assert list(ledger.refusals) == ["0:3"]

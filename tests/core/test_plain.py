@@ -14,10 +14,11 @@ from oddlot.core import rules, words
 from oddlot.core.plain import from_plain, to_plain
 
 share = st.floats(0, 0.99)
+above_zero = st.floats(1e-300, 0.99)
 RULES = {
-    rules.SGD: st.builds(rules.SGD, share, share.filter(bool), st.booleans(), share),
-    rules.Adam: st.builds(rules.Adam, share, st.tuples(share, share), share, share),
-    rules.AdamW: st.builds(rules.AdamW, share, st.tuples(share, share), share, share),
+    rules.SGD: st.builds(rules.SGD, share, above_zero, st.booleans(), share),
+    rules.Adam: st.builds(rules.Adam, share, st.tuples(share, share), above_zero, share),
+    rules.AdamW: st.builds(rules.AdamW, share, st.tuples(share, share), above_zero, share),
 }
 """rules check their numbers"""
 WORDS = [*get_args(words.Stimulus), *get_args(words.Action), *get_args(words.Command)]

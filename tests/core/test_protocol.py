@@ -6,6 +6,7 @@ from math import inf, nan
 import pytest
 
 from oddlot.core import words as w
+from oddlot.core.conductor import MOST_KEPT
 from oddlot.core.errors import ProtocolError
 from tests.core.scripted import Stage
 
@@ -68,6 +69,11 @@ def moved_on(stage: Stage) -> None:
         (inbox, w.Blend({"a:1": 1.0}), "a:1 is of kind 'gradient', its share 1.0"),
         (inbox, w.Step({"a:1": nan}), "its share nan"),
         (inbox, w.Step({"a:1": inf}), "its share inf"),
+        (inbox, w.Step({"a:1": -0.1}), "its share -0.1"),
+        (nothing, w.Assign("a", 8, deadline=0.0), "has no time: a deadline is a number of seconds above 0"),
+        (nothing, w.Assign("a", 8, deadline=nan), "has no time"),
+        (nothing, w.Wake(nan), r"Wake\(at=nan\) would never ring"),
+        (nothing, w.Wake(inf), "would never ring"),
         (busy, w.Drop("a:1"), "is not in the inbox"),
         (moved_on, w.Drop("a:1"), "is not in the inbox"),
         (moved_on, w.Evaluate(0), "version 0 is neither newest nor kept"),
@@ -95,3 +101,15 @@ def test_an_update_is_merged_once_even_in_one_answer() -> None:
     stage.arrived("a")
     with pytest.raises(ProtocolError, match="it is not in the inbox"):
         stage.say([w.Step({"a:1": 1.0}), w.Drop("a:1")])
+
+
+def test_a_strategy_keeps_so_many_versions_and_no_more() -> None:
+    """Each is a whole model: the same number on every engine."""
+    stage = Stage()
+    for number in range(MOST_KEPT):
+        stage.say([w.Keep(number)])
+        stage.say([w.Keep(number)])  # again is no more
+        stage.arrived("a")
+        stage.say([w.Step({f"a:{number + 1}": 1.0})])
+    with pytest.raises(ProtocolError, match="16 versions are kept, release one of them"):
+        stage.say([w.Keep(MOST_KEPT)])

@@ -94,3 +94,22 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
 def test_totals_are_kept() -> None:
     member = roster(results=3).members["a"]
     assert (member.results, member.samples, member.last_result, member.joined) == (3, 12, 9.0, 0.0)
+
+
+def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
+    it = roster()
+    for _ in range(4):
+        it.dropped("a")
+    for _ in range(19):
+        it.merged("a")
+    assert it.load("a", 8) == 2
+    it.merged("a")
+    assert it.load("a", 8) == 4
+    for _ in range(19):
+        it.merged("a")
+    it.dropped("a")  # begins the row anew
+    it.merged("a")
+    assert it.load("a", 8) == 4
+    for _ in range(100):
+        it.merged("a")
+    assert it.load("a", 8) == 8

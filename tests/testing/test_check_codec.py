@@ -61,6 +61,14 @@ class LosesSigns(Bad):
         return [(name, tensor + 0.0 if tensor.is_floating_point() else tensor) for name, tensor in tensors]
 
 
+class WearsOut(Bad):
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        packet = super().encode(tensors)
+        for _, tensor in tensors:
+            tensor.zero_()
+        return packet
+
+
 class SendsLists(Bad):
     def encode(self, tensors: Sequence[Named]) -> Packet:
         packet = super().encode(tensors)
@@ -92,6 +100,7 @@ class Noisy(Bad):
         (Scales(), "came back changed"),
         (Mends(), "came back changed"),
         (LosesSigns(), "another sign"),
+        (WearsOut(), "encoding changed what it was given"),
         (SendsLists(), "plain 1-D arrays"),
         (SendsObjects(), "not plain JSON-able data"),
         (Noisy(), "the packets differ"),

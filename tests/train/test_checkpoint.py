@@ -52,7 +52,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_the_highest_version_and_may_be_replaced(tmp_path: Path) -> None:
-    for version in (9, 100_000_001, 10):
+    for version in (9, 100_000_001, 99_999_999, 10):
         save(tmp_path, snapshot(version))
     save(tmp_path, snapshot(100_000_001, 5.0))
     assert newest(tmp_path).load().tensors["weights/1"].flatten().tolist() == [5.0] * 15

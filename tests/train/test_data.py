@@ -42,6 +42,12 @@ def test_arrays_and_tensors_give_rows() -> None:
     assert targets.tolist() == [4, 0]
 
 
+def test_a_list_is_a_dataset_even_of_tensors() -> None:
+    batches = Batches([torch.full((10,), float(number)) for number in range(6)])
+    assert len(batches) == 6
+    assert batches.fetch(indices(4, 0))[:, 0].tolist() == [4.0, 0.0]
+
+
 def test_a_dataset_gives_what_collate_makes_of_its_samples() -> None:
     inputs, targets = Batches(Squares()).fetch(indices(3, 1))
     assert inputs.tolist() == [[3.0], [1.0]]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from oddlot.core.errors import JobError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.train import evaluate as module
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
@@ -110,3 +110,8 @@ def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
             JobError, match=f"metric 'score' must return one number, not {type(value).__name__}"
         ):
             measured(metrics=metrics)
+
+
+def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
+    with pytest.raises(UsageError, match=r"nothing to measure on: Job\(evaluation=...\)"):
+        measured(evaluation=None)

@@ -15,7 +15,7 @@ from oddlot.core.words import Kind, Span, Task
 from oddlot.train.data import order
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.learner import Learner, torch_optimizer
+from oddlot.train.learner import Learner, seed_of, torch_optimizer
 
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(40, 3), torch.randint(2, (40,))
@@ -216,13 +216,22 @@ def move_away(model: Any) -> None:
     model.weight.data = torch.zeros(2, 3)
 
 
+def cut(model: Any) -> None:
+    model.weight.data = model.weight.data[:1]  # where it was
+
+
 def freeze(model: Any) -> None:
     model.weight.requires_grad_(False)
 
 
-@pytest.mark.parametrize("change", [grow, renew, move_away, freeze])
-def test_parameters_that_are_replaced_or_change_shape_are_told(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("change", [grow, renew, move_away, freeze, cut])
+def test_parameters_that_are_replaced_or_change_shape_are_told(
+    change: Callable[[Any], None], first: bool
+) -> None:
     def step(model: nn.Module, batch: Any) -> Tensor:
+        if first:
+            change(model)
         loss = cross_entropy(model(batch[0]), batch[1])
         change(model)
         return loss
@@ -277,6 +286,17 @@ def test_pytorch_has_an_optimizer_for_every_rule(rule: SGD | Adam | AdamW) -> No
     for name, value in optimizer.defaults.items():
         if hasattr(rule, name):
             assert value == getattr(rule, name)
+
+
+def test_every_task_of_an_epoch_has_chance_of_its_own() -> None:
+    tasks = [Task("a:1", "a", (Span(epoch, at, at + 4),), 0) for epoch in range(3) for at in (0, 4, 8)]
+    assert len({seed_of(seed, task) for seed in (0, 1) for task in tasks}) == 18
+
+
+def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert [choose_device("auto", worker).index for worker in range(5)] == [0, 1, 2, 0, 1]
 
 
 def test_a_device_that_is_named_is_taken() -> None:

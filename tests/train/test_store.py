@@ -328,6 +328,24 @@ def test_a_loaded_store_goes_on_as_the_saved_one_would_have(rule: Any) -> None:
     assert torch.equal(first.weights.memory, second.weights.memory)
 
 
+def test_kept_versions_are_saved_and_loaded() -> None:
+    first, second = make_store(), make_store()
+    first.acquire(0)
+    for name in "ab":
+        arrive(first, name, block(first, 1.0))
+        first.step({name: 1.0})
+    first.acquire(2)
+    second.load_state({name: tensor.clone() for name, tensor in first.state_tensors([0, 2]).items()})
+    for version in (0, 2, 2):
+        second.acquire(version)
+    assert second.acquire(0).view("0.weight").sum() == 0
+    assert second.acquire(2) is second.weights
+    for _ in range(2):
+        second.release(0)
+    with pytest.raises(ProtocolError, match="version 0 is gone"):
+        second.acquire(0)
+
+
 def test_the_tensors_of_another_model_or_rule_are_told() -> None:
     state = make_store(momentum=0.9).state_tensors()
     with pytest.raises(CheckpointError, match="use the optimizer that the run began with"):
@@ -339,3 +357,5 @@ def test_the_tensors_of_another_model_or_rule_are_told() -> None:
         make_store().load_state({})
     with pytest.raises(CheckpointError, match="does not know"):
         make_store().load_state(make_store().state_tensors() | {"inbox/nonsense/a/0": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="does not know"):
+        make_store().load_state(make_store().state_tensors() | {"kept/latest/0": torch.zeros(1)})

@@ -161,7 +161,9 @@ class Ledger:
 
     def merge(self, update: UpdateId) -> bool:
         """The update's samples have reached the model. True when that closed an epoch."""
-        return self._count(self.leases.pop(update).spans)
+        spans = self.leases.pop(update).spans
+        self._forgive(spans)
+        return self._count(spans)
 
     def refuse(self, task: TaskId, reason: str) -> bool:
         """The task's numbers were bad: its samples go back, or are skipped (or stop the run) at the third time.
@@ -186,8 +188,15 @@ class Ledger:
             )
         for other in lease.tasks:
             del self.leases[other]
+        self._forgive(lease.spans)
         self.skipped += samples_in(lease.spans)
         return self._count(lease.spans)
+
+    def _forgive(self, spans: tuple[Span, ...]) -> None:
+        """These samples are done with, and their refusals are over."""
+        for epoch, start, stop in spans if self.refusals else ():
+            for position in range(start, stop):
+                self.refusals.pop(f"{epoch}:{position}", None)
 
     def _has_work(self, lane: Lane) -> bool:
         if lane.returned or lane.at < lane.last:

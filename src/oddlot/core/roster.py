@@ -9,6 +9,7 @@ RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
 LEAST_PATIENCE_SECONDS = 1.0
 REMEMBERED = 20
+MERGES_UNTIL_TRUSTED = 20
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Member:
     drops_in_a_row: int = 0
     halvings: int = 0
     """its tasks are cut to 2**-halvings of what a strategy asks for"""
+    merges_in_a_row: int = 0
 
 
 @dataclass
@@ -70,14 +72,19 @@ class Roster:
         """Its update was thrown away; after two in a row its tasks are halved, so that it can keep up."""
         if member := self.members.get(node):
             member.drops_in_a_row += 1
+            member.merges_in_a_row = 0
             if member.drops_in_a_row == 2:
                 member.drops_in_a_row = 0
                 member.halvings += 1
 
     def merged(self, node: NodeId) -> None:
-        """Its update reached the model."""
+        """Its update reached the model; after twenty in a row one halving is taken back."""
         if member := self.members.get(node):
             member.drops_in_a_row = 0
+            member.merges_in_a_row += 1
+            if member.merges_in_a_row == MERGES_UNTIL_TRUSTED:
+                member.merges_in_a_row = 0
+                member.halvings = max(0, member.halvings - 1)
 
     def load(self, node: NodeId, samples: int) -> int:
         """How many of the `samples` that a strategy asks for this worker is given (at least one)."""

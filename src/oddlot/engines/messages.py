@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable
 from enum import IntEnum
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
+from oddlot.core.errors import OddlotError
 from oddlot.core.plain import from_plain
-from oddlot.core.words import Evaluated, Facts, NodeId
+from oddlot.core.words import Evaluated, Facts, Kind, NodeId
 from oddlot.wire.framing import FrameError, pack, unpack
 
 LONGEST_BYTES = 1 << 16
@@ -31,8 +32,11 @@ class Say(IntEnum):
 
 
 def encode(kind: Say, **body: Any) -> bytes:
-    """One message, of less than `LONGEST_BYTES` bytes."""
-    return pack(kind, json.dumps(body, separators=(",", ":")).encode())
+    """One message. OddlotError: it would have more than `LONGEST_BYTES` bytes, and come in pieces."""
+    frame = pack(kind, json.dumps(body, separators=(",", ":")).encode())
+    if len(frame) > LONGEST_BYTES:
+        raise OddlotError(f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}")
+    return frame
 
 
 def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
@@ -51,7 +55,7 @@ def read_facts(plain: Any, sender: NodeId) -> Facts:
     """The facts that a worker tells. FrameError: of wrong types, not finite, in another's name."""
     facts: Facts = _read(Facts, plain)
     counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down)
-    known = type(facts.id) is str and facts.sender == sender
+    known = type(facts.id) is str and facts.sender == sender and facts.kind in get_args(Kind)
     if not known or not all(type(count) is int and count >= 0 for count in counts):
         raise FrameError(f"these facts cannot be: {facts}")
     _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])

@@ -51,6 +51,8 @@ class _Work:
     """the number of the agenda's entry that counts; an older one is void"""
     unwanted: bool = False
     """its answer will be an echo, so it is not computed"""
+    told: float = inf
+    """when word reaches the machine that it is to stop"""
     aborted: bool = False
     """it stops before its end"""
 
@@ -65,6 +67,7 @@ class _Node:
     free_at: float = 0.0
     has_version: int = -1
     frozen_at: float | None = None
+    thawed_at: float = 0.0
     reborn: Callable[[], None] = lambda: None
     """has the machine come back in its next life, if it ever does"""
 
@@ -132,14 +135,9 @@ class Simulator:
             return  # its answer is on the way
         work = life.queue[index]
         work.unwanted = True
-        told = self.now + life.machine.link.seconds(0)
-        minibatches = ceil(w.samples_in(work.task.spans) / self.batch)
-        done = max(0, ceil((told - work.begin) / work.compute * minibatches))
-        if done < minibatches:
-            work.aborted = True
-            work.end = max(told, work.begin + work.compute * done / minibatches) if done else told
-            self._schedule(life, work, work.end + life.machine.link.seconds(0))
-            self._plan(life, index + 1)
+        work.told = self.now + life.machine.link.seconds(0)
+        if work.end > self.now:
+            self._plan(life, index)
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Free in virtual time."""
@@ -155,19 +153,19 @@ class Simulator:
         """The machine stops: what it has not finished will not be, for now."""
         life = self.nodes[node]
         life.frozen_at = self.now
-        for work in life.queue:
-            if work.end > self.now:
-                work.plan = 0
+        self._stop(life)
 
     def thaw(self, node: w.NodeId) -> None:
         """The machine goes on where it was."""
         life = self.nodes[node]
-        frozen_at, life.frozen_at = life.frozen_at, None
-        for work in life.queue:
-            if frozen_at is not None and work.begin < frozen_at < work.end:
-                work.compute = work.end - frozen_at
-        life.free_at = self.now
-        self._plan(life, 0)
+        frozen_at, life.frozen_at, life.thawed_at = life.frozen_at, None, self.now
+        if frozen_at is None:
+            return
+        first = next((i for i, work in enumerate(life.queue) if work.end > frozen_at), len(life.queue))
+        for work in life.queue[first : first + 1]:
+            began = work.begin < frozen_at
+            work.ready = work.begin + self.now - frozen_at if began else max(work.ready, self.now)
+        self._plan(life, first)
 
     # --- what happens --------------------------------------------------------------------------
 
@@ -193,8 +191,7 @@ class Simulator:
             return None
         for work in node.queue:
             work.unwanted = True
-            if work.end > self.now or node.frozen_at is not None:
-                work.plan = 0  # what was finished is on its way, and arrives
+        self._stop(node)
         node.reborn()
         return w.Lost(name)
 
@@ -202,16 +199,30 @@ class Simulator:
         """Time the queue from this place on: a machine computes one task after the other."""
         free = node.queue[first - 1].end if first else node.free_at
         for work in node.queue[first:]:
-            if not work.aborted:
-                work.begin = max(work.ready, free)
-                work.end = work.begin + work.compute
-                self._schedule(node, work, work.end + node.machine.link.seconds(self.maths.bytes_up))
-            free = max(free, work.end)
+            work.begin = max(work.ready, free)
+            self._end(work, max(work.told, node.thawed_at))
+            free = work.end
+            work.plan = number = self.entries + 1
+            if node.frozen_at is None:
+                size = 0 if work.aborted else self.maths.bytes_up
+                answer = partial(self._answer, node, work, number)
+                self._at(work.end + node.machine.link.seconds(size), answer)
 
-    def _schedule(self, node: _Node, work: _Work, when: float) -> None:
-        work.plan = number = self.entries + 1
-        if node.frozen_at is None:
-            self._at(when, lambda: self._answer(node, work, number))
+    def _end(self, work: _Work, told: float) -> None:
+        """When the machine stops working at this: at the first minibatch before which it has been told to stop."""
+        work.end, work.aborted = work.begin + work.compute, False
+        if told < work.end:
+            minibatches = ceil(w.samples_in(work.task.spans) / self.batch)
+            done = ceil((told - work.begin) / work.compute * minibatches) if told > work.begin else 0
+            if done < minibatches:
+                work.end, work.aborted = work.begin + work.compute * done / minibatches, True
+
+    def _stop(self, node: _Node) -> None:
+        """Nothing goes on there; what was finished is on its way, and arrives."""
+        last = self.now if node.frozen_at is None else node.frozen_at
+        for work in node.queue:
+            if work.end > last:
+                work.plan = 0
 
     def _answer(self, node: _Node, work: _Work, number: int) -> Message | None:
         if work.plan != number:

@@ -15,7 +15,7 @@ import torch
 
 from oddlot.core.errors import OddlotError
 from oddlot.core.plain import from_plain, to_plain
-from oddlot.core.words import Facts, Task
+from oddlot.core.words import Facts, Task, samples_in
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
@@ -91,8 +91,9 @@ class Worker:
         loaded = time.perf_counter()
         target = self.scratch or self.flat(out)
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
+        aborted = task.id in self.aborted
         self.aborted.discard(task.id)
-        if work is None:
+        if work is None or (aborted and work.samples < samples_in(task.spans)):
             self.hub.send(encode(Say.CANCELLED, task=task.id))
             return
         computed = time.perf_counter()

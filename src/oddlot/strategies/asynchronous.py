@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least
@@ -27,7 +26,6 @@ class Asynchronous:
     """the power with which an update's share falls with its staleness"""
     max_staleness: int | None = None
     """in versions; None: nothing is too late"""
-    paper: ClassVar[str] = "Zhang et al. 2016, arXiv 1511.05950"
 
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
@@ -25,7 +24,6 @@ class FastestK:
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
-    paper: ClassVar[str] = "Kas Hanna et al. 2020, ICASSP, fastest-k"
 
     def __post_init__(self) -> None:
         at_least(1, k=self.k, samples=self.samples)

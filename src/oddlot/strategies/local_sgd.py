@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.rules import SGD
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
@@ -27,7 +26,6 @@ class LocalSGD:
     """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
-    paper: ClassVar[str] = "Stich 2019, arXiv 1805.09767"
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
@@ -22,7 +21,6 @@ class Synchronous:
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
-    paper: ClassVar[str] = "Chen et al. 2016, arXiv 1604.00981"
 
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples)

@@ -1,7 +1,9 @@
 """What every engine must keep: one suite of misfortunes, run on each.
 
     def test_my_engine() -> None:
-        check_engine(lambda workers: MyEngine(workers))
+        check_engine(lambda workers: MyPlace(workers))
+
+`MyPlace` is what `fit` would take as `on`: see `oddlot.engines.place.Place`.
 
 Workers that were killed must come back under a new name: `Local(respawn=True)`, machines with `seconds_to_return`.
 """
@@ -51,7 +53,6 @@ class Trial:
         """Wait for a worker that is there and has not been told to the host yet; `deliver` that yourself."""
         while not isinstance(message := self.next(), w.Joined):
             self.deliver(message)
-        self._waiting = message
         return message.node
 
     def until(self, fact: Callable[[], bool]) -> None:
@@ -93,6 +94,23 @@ class Impatient:
         """The inner strategy's commands."""
         for command in self.inner.on(event, view):
             yield replace(command, deadline=self.seconds) if isinstance(command, w.Assign) else command
+
+
+@dataclass
+class Quitter:
+    """Cancels its first task, of the whole epoch, when its alarm rings."""
+
+    inner: Asynchronous = field(default_factory=lambda: Asynchronous(samples=SAMPLES))
+    seconds: float = 0.1
+
+    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+        """The inner strategy's commands, but for the alarm."""
+        if isinstance(event, w.Joined):
+            yield w.Wake(view.now + self.seconds)
+        if isinstance(event, w.Rang):
+            yield from (w.Cancel(task) for task in view.tasks)
+        else:
+            yield from self.inner.on(event, view)
 
 
 @dataclass
@@ -181,6 +199,19 @@ def a_worker_answers_late(make: Callable[[int], Place]) -> None:
         run.finish()
 
 
+def a_worker_is_told_to_stop(make: Callable[[int], Place]) -> None:
+    """It stops before its next minibatch, says so instead of answering, and is given work again."""
+    with trial(make(1), Quitter()) as run:
+        node = run.joined()
+        run.engine.freeze(node)  # so that it has surely not come to the last minibatch
+        run.deliver(w.Joined(node))
+        run.until(lambda: not run.host.conductor.open)
+        run.engine.thaw(node)
+        run.until(lambda: run.has(w.Cancelled, node))
+        assert not run.answers(node, echo=True)
+        run.finish()
+
+
 def an_alarm_rings(make: Callable[[int], Place]) -> None:
     """At its time, not before, on whichever clock."""
     with trial(make(1), Sleeper()) as run:
@@ -217,6 +248,7 @@ SCENARIOS = (
     a_worker_dies_after_sending,
     a_worker_joins_in_mid_round,
     a_worker_answers_late,
+    a_worker_is_told_to_stop,
     an_alarm_rings,
     nobody_is_left,
 )

@@ -85,11 +85,11 @@ def save(folder: Path, snapshot: Snapshot) -> Path:
         manifest = {"format": FORMAT, "version": snapshot.version, "job": snapshot.job, "files": files}
         manifest["extra"] = dict(snapshot.extra)
         _write(draft / "manifest.json", [_json({**manifest, "crc32": crc32(_json(manifest))})])
-        _sync_folder(draft)
+        _sync_path(draft)
         if final.exists():
             shutil.rmtree(final)
         draft.rename(final)
-        _sync_folder(folder)
+        _sync_path(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return final
@@ -101,7 +101,7 @@ def newest(folder: Path, job: str | None = None) -> Checkpoint:
     CheckpointError: there is no whole one, or it belongs to another job than the one whose fingerprint is given.
     """
     warnings: list[str] = []
-    for path in sorted(_saved(folder), reverse=True):
+    for path in sorted(_saved(folder), key=_version, reverse=True):
         try:
             manifest = _verified(path)
         except CheckpointError as error:
@@ -120,11 +120,13 @@ def newest(folder: Path, job: str | None = None) -> Checkpoint:
 class BackgroundSaver:
     """Writes checkpoints in a thread, one at a time, and keeps the newest few.
 
-    What fails (a full disk) is a sentence in `problems()` and never ends the run.
+    The `log` is synced first, so that no checkpoint is made after more records than are on the disk. What fails (a
+    full disk) is a sentence in `problems()` and never ends the run.
     """
 
-    def __init__(self, folder: Path, keep: int = 3) -> None:
+    def __init__(self, folder: Path, log: Path | None = None, keep: int = 3) -> None:
         self.folder = folder
+        self.log = log
         self.keep = keep
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
@@ -168,8 +170,10 @@ class BackgroundSaver:
         return self.problems()
 
     def _write(self, snapshot: Snapshot) -> None:
+        if self.log is not None:
+            _sync_path(self.log)
         save(self.folder, snapshot)
-        for path in sorted(_saved(self.folder))[: -self.keep]:
+        for path in sorted(_saved(self.folder), key=_version)[: -self.keep]:
             shutil.rmtree(path)
 
     def _collect(self) -> None:
@@ -243,8 +247,8 @@ def _sync(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_path(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -255,6 +259,10 @@ def _saved(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+
+
+def _version(path: Path) -> int:
+    return int(path.name)
 
 
 def _verified(path: Path) -> dict[str, Any]:

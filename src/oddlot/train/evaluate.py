@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from oddlot.core.errors import JobError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.train.data import Batches, move
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer
@@ -22,6 +22,10 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 
     A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
     """
+    if job.evaluation is None:
+        raise UsageError(
+            "the strategy has versions measured, and the job has nothing to measure on: Job(evaluation=...)"
+        )
     data = Batches(job.evaluation, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)

@@ -25,7 +25,6 @@ class Work:
     samples: int
     loss: float | None
     load_seconds: float
-    compute_seconds: float
 
 
 class Learner:
@@ -83,7 +82,11 @@ class Learner:
         seed_all(seed_of(self.seed, task), self.device)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # from here on the model moves
-        work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
+        try:
+            work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
+        except Exception:
+            self._check_parameters()  # this may be why
+            raise
         if work is None:
             return None
         self._check_parameters()
@@ -129,7 +132,7 @@ class Learner:
     def _minibatches(
         self, batches: list[Indices], stop: Callable[[], bool], learn: Callable[[Tensor, int], None]
     ) -> Work | None:
-        done, loss_sum, loading, began = 0, 0.0, 0.0, self.clock()
+        done, loss_sum, loading = 0, 0.0, 0.0
         for indices in batches:
             if stop():
                 break
@@ -143,7 +146,7 @@ class Learner:
         if not done:
             return None
         mean = loss_sum / done
-        return Work(done, mean if isfinite(mean) else None, loading, self.clock() - began - loading)
+        return Work(done, mean if isfinite(mean) else None, loading)
 
     def _write_gradient(self, out: FlatBuffer) -> None:
         targets = self.targets.get(out)
@@ -160,7 +163,8 @@ class Learner:
         """A parameter that was replaced while training would silently stop learning."""
         now = dict(self.weights.layout.trainable(self.model))
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
-            if now.get(name) is not parameter or parameter.data_ptr() != place:
+            same = now.get(name) is parameter and parameter.data_ptr() == place
+            if not same or parameter.shape != self.weights.layout.places[name].shape:
                 raise JobError(
                     f"parameter {name} was replaced or changed its shape while training: change it in place"
                 )

@@ -1,0 +1,127 @@
+"""What a machine of the simulator is doing when, to the second."""
+
+from math import inf
+
+from oddlot.core import words as w
+from oddlot.engines.host import Arrival
+from oddlot.engines.numbers import Shadow
+from oddlot.engines.simulator import Simulator
+from oddlot.machines.machine import Link, Machine
+
+
+class Maths(Shadow):
+    """Notes what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes_up=1000)
+        self.computed: list[str] = []
+
+    def compute(self, task: w.Task, weights: None) -> tuple[None, None]:
+        self.computed.append(task.id)
+        return None, None
+
+
+class Stage:
+    """One machine that takes 4 s for a task of four minibatches, and half a second for an answer."""
+
+    def __init__(self) -> None:
+        self.maths = Maths()
+        link = Link(megabits_per_second=0.016)  # 2,000 bytes a second
+        self.simulator = Simulator([Machine("m", seconds_per_sample=0.5, link=link)], self.maths, batch=2)
+        assert self.simulator.next(inf) == w.Joined("m", 0.0)
+
+    def start(self, *ids: str) -> None:
+        for name in ids:
+            self.simulator.start(w.Task(name, "m", (w.Span(0, 0, 8),), 0), None)
+
+    def at(self, now: float) -> Simulator:
+        """The simulator at this time, before which nothing must happen."""
+        assert self.simulator.next(now) is None
+        return self.simulator
+
+    def heard(self) -> tuple[float, str, str]:
+        """The next message: when, what, about which task."""
+        message = self.simulator.next(inf)
+        if isinstance(message, Arrival):
+            return self.simulator.now, "answer", message.facts.id
+        assert isinstance(message, w.Cancelled | w.Lost)
+        return self.simulator.now, type(message).__name__, getattr(message, "task", "")
+
+
+def test_tasks_are_computed_one_after_the_other_and_answers_travel_beside_that() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    assert [stage.heard(), stage.heard()] == [(4.5, "answer", "a"), (8.5, "answer", "b")]
+
+
+def test_a_machine_stops_before_its_next_minibatch() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(1.25).abort("a", "m")
+    assert [stage.heard(), stage.heard()] == [(2.0, "Cancelled", "a"), (6.5, "answer", "b")]
+    assert stage.maths.computed == ["b"]
+
+
+def test_a_machine_in_its_last_minibatch_answers() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(3.25).abort("a", "m")
+    assert [stage.heard(), stage.heard()] == [(4.5, "answer", "a"), (8.5, "answer", "b")]
+    assert stage.maths.computed == ["b"], "nobody wants the answer of the first"
+
+
+def test_a_task_that_waits_is_over_when_it_would_begin() -> None:
+    stage = Stage()
+    stage.start("a", "b", "c")
+    stage.at(1.0).abort("b", "m")
+    heard = [stage.heard() for _ in range(3)]
+    assert heard == [(4.0, "Cancelled", "b"), (4.5, "answer", "a"), (8.5, "answer", "c")]
+
+
+def test_an_answer_on_its_way_is_not_stopped() -> None:
+    stage = Stage()
+    stage.start("a")
+    stage.at(4.25).abort("a", "m")
+    assert stage.heard() == (4.5, "answer", "a")
+
+
+def test_a_frozen_machine_goes_on_where_it_was() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(1.0).freeze("m")
+    stage.at(11.0).thaw("m")
+    assert [stage.heard(), stage.heard()] == [(14.5, "answer", "a"), (18.5, "answer", "b")]
+
+
+def test_what_was_finished_before_a_machine_froze_arrives() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(4.25).freeze("m")
+    assert stage.heard() == (4.5, "answer", "a")
+    stage.at(10.25).thaw("m")
+    assert stage.heard() == (14.5, "answer", "b")
+
+
+def test_work_given_to_a_frozen_machine_begins_when_it_thaws() -> None:
+    stage = Stage()
+    stage.at(1.0).freeze("m")
+    stage.start("a", "b")
+    stage.at(10.0).thaw("m")
+    assert [stage.heard(), stage.heard()] == [(14.5, "answer", "a"), (18.5, "answer", "b")]
+
+
+def test_a_frozen_machine_hears_that_it_is_to_stop_when_it_thaws() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(1.25).freeze("m")
+    stage.at(5.0).abort("a", "m")
+    stage.at(10.0).thaw("m")
+    assert [stage.heard(), stage.heard()] == [(10.75, "Cancelled", "a"), (15.25, "answer", "b")]
+
+
+def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(4.25).kill("m")
+    assert [stage.heard(), stage.heard()] == [(4.25, "Lost", ""), (4.5, "answer", "a")]
+    assert stage.maths.computed == [], "it will be an echo"
