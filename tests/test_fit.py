@@ -17,6 +17,7 @@ from oddlot import (
     Asynchronous,
     FastestK,
     JobError,
+    Lifetime,
     Link,
     LocalSGD,
     Machine,
@@ -150,6 +151,21 @@ def test_without_an_evaluation_set_the_loss_is_that_of_training() -> None:
     assert run.loss <= 0.5
     assert run.accuracy is None
     assert run.history == []
+
+
+def test_machines_that_vanish_leave_nothing_behind() -> None:
+    machines = [
+        Machine(f"m{i}", 0.01, lifetime=Lifetime(mean_seconds=0.2), seconds_to_return=0.1) for i in range(4)
+    ]
+    run, books = trained(a_job(), FastestK(k=2), Simulated(machines), "epochs>=3")
+    assert run.summary["workers_lost"] > 5
+    assert sorted(books.merged) == everything(SAMPLES, 3)
+
+
+def test_the_facts_tell_where_the_time_went() -> None:
+    run, _ = trained(a_job(), Asynchronous(), local(1), "epochs>=1")
+    facts = [record.event.update for record in run.records if isinstance(record.event, w.Arrived)]
+    assert all(min(one.seconds[part] for part in ("down", "load", "compute", "up")) > 0 for one in facts)
 
 
 def test_money_time_and_traffic_of_a_fleet() -> None:

@@ -23,9 +23,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
     """
     if job.evaluation is None:
-        raise UsageError(
-            "the strategy has versions measured, and the job has nothing to measure on: Job(evaluation=...)"
-        )
+        raise UsageError("the strategy evaluates, and the job has nothing to measure on: Job(evaluation=...)")
     data = Batches(job.evaluation, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)

@@ -1,0 +1,26 @@
+"""Rules check their numbers."""
+
+from collections.abc import Callable
+from math import inf, nan
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.core.rules import SGD, Adam, AdamW
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: SGD(lr=-0.1), "lr = -0.1 must be finite and not negative"),
+        (lambda: SGD(lr=nan), "lr = nan must be finite"),
+        (lambda: SGD(momentum=inf), "momentum = inf must be finite"),
+        (lambda: SGD(nesterov=True), "nesterov = True needs a momentum above 0"),
+        (lambda: Adam(betas=(0.9, 1.0)), r"betas = \(0.9, 1.0\) must be at least 0 and below 1"),
+        (lambda: Adam(eps=0.0), "eps = 0 divides by zero"),
+        (lambda: AdamW(weight_decay=-1), "weight_decay = -1 must be finite and not negative"),
+    ],
+)
+def test_impossible_numbers_are_told(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()
