@@ -97,10 +97,11 @@ def trained(
             books.note(record, run.host.conductor)
             faults = list(books.faults(run.host.conductor))
             assert not faults, f"after {record.event}: {'; '.join(faults[:5])}"
-            if not run.opened.shadow:
-                needed = len(run.host.holds) + len(run.host.evaluating)
-                needed += sum(run.host.conductor.kept.values())
-                assert sum(run.store._holds.values()) == needed, "no version is held for nobody"
+            host = run.host
+            out = {task for tasks in host.conductor.busy.values() for task in tasks}
+            assert host.holds.keys() == out, "a version is held for each task that is out, and for no other"
+            needed = len(host.holds) + len(host.evaluating) + sum(host.conductor.kept.values())
+            assert run.opened.shadow or sum(run.store._holds.values()) == needed
 
         for record in run.earlier:
             books.note(record, run.host.conductor)
