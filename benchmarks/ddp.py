@@ -11,6 +11,9 @@ import torch
 import torch.multiprocessing as mp
 from torch import nn
 
+WARM_STEPS = 3
+"""after a pause, not counted"""
+
 
 def plain_steps(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int
@@ -26,7 +29,7 @@ def plain_steps(
         rows = order[at : at + batch]
         at += batch
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+        loss = nn.functional.cross_entropy(model(inputs.index_select(0, rows)), targets.index_select(0, rows))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()
@@ -46,6 +49,8 @@ def _member(
         step()
     pipe.send(0)
     while (count := pipe.recv()) > 0:
+        for _ in range(WARM_STEPS):
+            step()
         began = time.perf_counter()
         for _ in range(count):
             step()

@@ -3,7 +3,8 @@
 python -m benchmarks.overhead [--quick]
 
 Blocks alternate within one process: while the peer runs, oddlot's hub is held in an observer and its workers have
-nothing to do. A block's clock starts at its second arrival, so that what was computed during the pause is not counted.
+nothing to do. A block's clock starts after a few steps on either side, so that neither what was computed during the
+pause nor cold caches are counted.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 import oddlot
-from benchmarks.ddp import Pair, plain_steps
+from benchmarks.ddp import WARM_STEPS, Pair, plain_steps
 from benchmarks.report import finish, show, told
 from oddlot.core.words import Arrived, Record
 
@@ -77,7 +78,7 @@ class Alternation:
         if not isinstance(record.event, Arrived) or self.done:
             return
         self._arrivals += 1
-        if self._arrivals < 4:
+        if self._arrivals <= WARM_STEPS:
             return
         now = time.perf_counter()
         if self._began is None:
@@ -127,6 +128,8 @@ def single(
     def peer(duration: float) -> float:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
+        for _ in range(WARM_STEPS):
+            step()
         steps, began = 0, time.perf_counter()
         while time.perf_counter() - began < duration:
             step()
@@ -170,14 +173,14 @@ def main() -> None:
     block, count = (0.5, 15) if quick else (1.0, 21)
     ddp_block, ddp_count = (0.5, 9) if quick else (1.5, 15)
     found: dict[str, Alternation] = {
-        "single_worker_20ms": single(560, 0.020, 1, block, count),
-        "single_worker_2ms": single(180, 0.002, 1, block, count),
-        "single_worker_20ms_two_in_flight": single(560, 0.020, 2, block, count),
-        "single_worker_2ms_two_in_flight": single(180, 0.002, 2, block, count),
+        "single_worker_20ms": single(575, 0.020, 1, block, count),
+        "single_worker_2ms": single(205, 0.002, 1, block, count),
+        "single_worker_20ms_two_in_flight": single(575, 0.020, 2, block, count),
+        "single_worker_2ms_two_in_flight": single(205, 0.002, 2, block, count),
     }
     for name, seconds in (("30ms", 0.030), ("8ms", 0.008)):
         pair = double(
-            670, seconds, {"sync": oddlot.Synchronous(), "async": oddlot.Asynchronous()}, ddp_block, ddp_count
+            690, seconds, {"sync": oddlot.Synchronous(), "async": oddlot.Asynchronous()}, ddp_block, ddp_count
         )
         found |= {f"{kind}_over_ddp_{name}": alternation for kind, alternation in pair.items()}
     goals = {

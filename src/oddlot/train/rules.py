@@ -68,6 +68,10 @@ class Numerics:
         index, span = place
         mix = self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
+        in_place = source.data_ptr() == target.data_ptr()
+        if rule.momentum and shares == [1.0] and in_place and source.dtype == torch.float32:
+            _sgd_at_once(rule, target, tensors[0], self.state[f"momentum/{index}"][span])
+            return
         decay = rule.lr * rule.weight_decay
         if rule.momentum:
             # PyTorch's first momentum is the first gradient, which is what a memory of zeros gives.
@@ -96,6 +100,22 @@ class Numerics:
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**self.steps)).add_(rule.eps)
         torch.addcdiv(source, mean, root, value=-rule.lr / (1 - beta1**self.steps), out=target)
+
+
+def _sgd_at_once(rule: SGD, weights: Tensor, gradient: Tensor, momentum: Tensor) -> None:
+    """A whole gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it."""
+    torch._fused_sgd_(
+        [weights],
+        [gradient],
+        [momentum],
+        weight_decay=rule.weight_decay,
+        momentum=rule.momentum,
+        lr=rule.lr,
+        dampening=0.0,
+        nesterov=rule.nesterov,
+        maximize=False,
+        is_first_step=False,  # a memory of zeros does what PyTorch's first step does
+    )
 
 
 def _memories(rule: Rule) -> Sequence[str]:
