@@ -3,7 +3,7 @@
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.goal import Every, Goal
+from oddlot.goal import Every, Goal, Reminder
 from oddlot.observe import Tally
 
 
@@ -86,11 +86,11 @@ def test_a_goal_that_makes_no_sense_is_told_with_its_place(text: str, told: str)
 
 
 def test_something_falls_due_once_each_time() -> None:
-    every = Every.parse("10 versions")
-    due = [versions for versions in range(1, 45) if every.due(tally(versions=versions))]
+    reminder = Reminder(Every.parse("10 versions"))
+    due = [versions for versions in range(1, 45) if reminder.due(tally(versions=versions))]
     assert due == [10, 20, 30, 40]
-    assert every.due(tally(versions=75))  # what was missed in between is made up for once
-    assert not every.due(tally(versions=79))
+    assert reminder.due(tally(versions=75))  # what was missed in between is made up for once
+    assert not reminder.due(tally(versions=79))
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,12 @@ class Goal:
         return ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Every:
     """Something to be done each so many versions, seconds or epochs."""
 
     count: float
     unit: str
-    last: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "Every":
@@ -93,10 +92,19 @@ class Every:
             raise UsageError(f"{text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'")
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 
+    def times(self, tally: Tally) -> int:
+        """How often it has fallen due."""
+        return int((tally.value(self.unit) or 0.0) // self.count)
+
+
+@dataclass
+class Reminder:
+    """Remembers what has been done of something that falls due again and again."""
+
+    every: Every
+    done: int = 0
+
     def due(self, tally: Tally) -> bool:
-        """True once for each time that it falls due."""
-        progress = tally.value(self.unit) or 0.0
-        if progress // self.count <= self.last:
-            return False
-        self.last = progress // self.count
-        return True
+        """True once for each time that it falls due; what was missed in between is made up for once."""
+        done, self.done = self.done, self.every.times(tally)
+        return self.done > done

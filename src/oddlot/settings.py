@@ -28,7 +28,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import pydantic
-from pydantic import ValidationError, create_model, field_validator
+from pydantic import BeforeValidator, ValidationError, ValidationInfo, create_model, field_validator
 
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-CHOOSERS = {("strategy", "name"), ("job", "optimizer", "kind")}
+CHOOSERS = {("strategy", "name"), ("strategy", "server", "kind"), ("job", "optimizer", "kind")}
 """Words that decide which other keys their table may have: another word throws those keys away."""
 
 
@@ -66,6 +66,8 @@ def table_of(*kinds: type, **choosers: str) -> type[Table]:
 
 
 def _column(hint: Any) -> Any:
+    if hint == Rule:
+        return Annotated[Table, BeforeValidator(_choose_rule)]
     if is_dataclass(hint):
         return table_of(hint)  # type: ignore[arg-type]
     # TOML has lists where Python has tuples.
@@ -79,7 +81,8 @@ def given(table: Table, kind: type) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, Table):
             begin = _default(known[name])
-            values[name] = replace(begin, **given(value, type(begin)))
+            is_rule = isinstance(begin, Rule)
+            values[name] = _rule(value, begin) if is_rule else replace(begin, **given(value, type(begin)))
     return values
 
 
@@ -109,12 +112,6 @@ def _meanings(kind: type) -> dict[str, str]:
     return meanings
 
 
-STRATEGY_TABLES = {name: table_of(kind, name=name) for name, kind in BY_NAME.items()}
-OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
-ANY_OPTIMIZER = table_of(*OPTIMIZERS.values(), kind="")
-"""No kind is named: some numbers of the task's own optimizer change."""
-
-
 def _choose(
     what: str, value: Any, chooser: str, tables: Mapping[str, type[Table]], otherwise: type[Table]
 ) -> Any:
@@ -129,6 +126,16 @@ def _choose(
     return tables[name].model_validate(value)
 
 
+def _choose_rule(value: Any, info: ValidationInfo) -> Any:
+    return _choose(info.field_name or "", value, "kind", OPTIMIZER_TABLES, ANY_OPTIMIZER)
+
+
+OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
+ANY_OPTIMIZER = table_of(*OPTIMIZERS.values(), kind="")
+"""No kind is named: some numbers of the optimizer that is there change."""
+STRATEGY_TABLES = {name: table_of(kind, name=name) for name, kind in BY_NAME.items()}
+
+
 class JobTable(Table):
     """What of the task's job is to be otherwise."""
 
@@ -138,8 +145,8 @@ class JobTable(Table):
 
     @field_validator("optimizer", mode="before")
     @classmethod
-    def _choose_optimizer(cls, value: Any) -> Any:
-        return _choose("optimizer", value, "kind", OPTIMIZER_TABLES, ANY_OPTIMIZER)
+    def _choose_optimizer(cls, value: Any, info: ValidationInfo) -> Any:
+        return _choose_rule(value, info)
 
 
 class RunTable(Table):
@@ -280,7 +287,7 @@ class JobFile:
         }
         if table.optimizer is not None:
             with self.source.placed("job", "optimizer"):
-                changes["optimizer"] = _optimizer(table.optimizer, job.optimizer)
+                changes["optimizer"] = _rule(table.optimizer, job.optimizer)
         with self.source.placed("job"):
             return replace(job, **changes)
 
@@ -304,11 +311,11 @@ class JobFile:
 FIT_OPTIONS = ("until", "seed", "evaluate_every", "checkpoint_every", "shards", "epoch_barrier", "skip_bad")
 
 
-def _optimizer(table: Table, of_the_task: Rule) -> Rule:
-    """Another optimizer where a kind is named; else the task's own with other numbers."""
-    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]
+def _rule(table: Table, otherwise: Rule) -> Rule:
+    """Another rule where a kind is named; else the one that is there with other numbers."""
+    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]  # made by table_of, with this chooser
     if kind is not None:
         return kind(**given(table, kind))
-    for key in table.model_fields_set - settings_of(type(of_the_task)).keys() - {"kind"}:
-        raise UsageError(f"{key} is no setting of the task's {of_the_task}: name another kind of optimizer")
-    return replace(of_the_task, **given(table, type(of_the_task)))
+    for key in table.model_fields_set - settings_of(type(otherwise)).keys() - {"kind"}:
+        raise UsageError(f"{key} is no setting of {otherwise}: name another kind of optimizer")
+    return replace(otherwise, **given(table, type(otherwise)))

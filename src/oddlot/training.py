@@ -11,19 +11,24 @@ from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import CheckpointError
+from oddlot.core.errors import BadSamples, CheckpointError, JobError
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
+from oddlot.goal import Reminder
 from oddlot.observe import Log, Tally, read_log, surviving
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import SETTINGS, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
+from oddlot.train.data import order
 from oddlot.train.layout import Layout
 from oddlot.train.store import Store
+
+MOST_ROWS = 64
+"""of samples that are named in an error"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Training:
         self.recipe, self.folder = recipe, folder
         self.tally = Tally(recipe.samples)
         self.records: list[w.Record] = []
+        self.evaluation = Reminder(recipe.settings.evaluate_every)
+        self.checkpoint = Reminder(recipe.settings.checkpoint_every)
         self.evaluation_due = self.asked_to_stop = False
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
@@ -75,7 +82,7 @@ class Training:
 
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
-        with self._interruptible():
+        with self._interruptible(), self._rows_named():
             ended = drive(self.host, self.opened.engine, self._ended)
             self._measure_final()
         self.tally.finish()
@@ -170,7 +177,7 @@ class Training:
         if self.host.conductor.done:
             return f"epochs>={self.host.conductor.ledger.epochs}"
         self._evaluate_when_due()
-        if self.saver is not None and self.recipe.settings.checkpoint_every.due(self.tally):
+        if self.saver is not None and self.checkpoint.due(self.tally):
             self._checkpoint()
         return ""
 
@@ -178,7 +185,7 @@ class Training:
         """One evaluation at a time; one that falls due meanwhile takes the newest version afterwards."""
         if self.recipe.job.evaluation is None:
             return
-        self.evaluation_due = self.recipe.settings.evaluate_every.due(self.tally) or self.evaluation_due
+        self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
         if self.evaluation_due and not self.host.evaluating:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
@@ -195,6 +202,21 @@ class Training:
             message = engine.next(engine.now + 60.0)
             if isinstance(message, w.Evaluated):
                 self.host.handle(message, engine.now)
+
+    @contextmanager
+    def _rows_named(self) -> Iterator[None]:
+        """Samples that cannot be used are told by their index in the data, which the books do not know."""
+        try:
+            yield
+        except BadSamples as bad:
+            how, size = self.recipe.settings, self.recipe.samples
+            orders = [
+                order(how.seed, epoch, size, how.shards)[start:stop] for epoch, start, stop in bad.spans
+            ]
+            rows = sorted(int(row) for part in orders for row in part)
+            more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+            named = ", ".join(map(str, rows[:MOST_ROWS]))
+            raise JobError(f"some of data[{named}{more}] {bad.why}") from bad
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

@@ -136,6 +136,13 @@ def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
     assert stage.tell(w.Ticked(), now=100.0) == []
 
 
+def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
+    stage = Stage(Ledger(10_000))
+    for _ in range(1000):
+        stage.tell(stage.answer(stage.start("a")))
+    assert len(stage.conductor.deadlines) < 100
+
+
 def test_alarms_ring_in_order_each_once() -> None:
     stage = Stage()
     stage.say([w.Wake(9.0), w.Wake(3.0), w.Wake(5.0)])

@@ -7,7 +7,7 @@ I/O, holds no tensor and reads no clock: the same history gives the same actions
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from random import Random
 from typing import Any
@@ -195,11 +195,16 @@ class Conductor:
         self.slots[node] -= 1
         if not self.slots[node]:
             del self.idle[node]
-        patience = command.deadline or self.roster.patience(node, w.samples_in(spans))
-        heappush(self.deadlines, (self.now + patience, task_id))
+        self._set_deadline(task_id, command.deadline or self.roster.patience(node, w.samples_in(spans)))
         task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind)
         self.busy[node][task_id] = self.now
         return w.Start(task), None
+
+    def _set_deadline(self, task: w.TaskId, patience: float) -> None:
+        if len(self.deadlines) > 2 * len(self.open) + 64:  # most of them are of tasks that have been answered
+            self.deadlines = [entry for entry in self.deadlines if entry[1] in self.open]
+            heapify(self.deadlines)
+        heappush(self.deadlines, (self.now + patience, task))
 
     def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
         if command.samples < 1:

@@ -3,12 +3,15 @@
     OddlotError
     ├── UsageError        you asked for something impossible          exit code 2
     ├── JobError          your job failed: its code, its numbers      exit code 3
+    │   └── BadSamples    ... the numbers of these samples
     ├── CheckpointError   a saved run cannot be used                  exit code 2
     ├── ProtocolError     a strategy broke the protocol: a bug        exit code 1
     └── Refusal           one update's numbers are bad: caught inside
 
 Bad luck (a machine vanishes, a link is slow) is never an exception: it is an event.
 """
+
+from oddlot.core.words import Span
 
 
 class OddlotError(Exception):
@@ -27,6 +30,15 @@ class JobError(OddlotError):
     """The user's own code or numbers failed: the run has stopped."""
 
     exit_code = 3
+
+
+class BadSamples(JobError):
+    """Updates of the same samples were refused again and again; `spans` are their places in the seeded order."""
+
+    def __init__(self, spans: tuple[Span, ...], why: str) -> None:
+        places = ", ".join(f"{start} to {stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
+        super().__init__(f"samples {places} (positions in the shuffled order) {why}")
+        self.spans, self.why = spans, why
 
 
 class CheckpointError(OddlotError):

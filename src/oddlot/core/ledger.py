@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from oddlot.core.errors import JobError
+from oddlot.core.errors import BadSamples
 from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in
 
 REFUSALS_UNTIL_BAD = 3
@@ -180,11 +180,11 @@ class Ledger:
         if worst < REFUSALS_UNTIL_BAD:
             self.give_back(task)
             return False
-        places = ", ".join(f"{start} to {stop - 1} of epoch {epoch}" for epoch, start, stop in lease.spans)
         if not self.skip_bad:
-            raise JobError(
-                f"samples {places} (positions in the shuffled order) gave bad numbers {worst} times, the last time "
-                f"in task {task}: {reason}. Lower the learning rate, mend the samples, or pass skip_bad=True"
+            raise BadSamples(
+                lease.spans,
+                f"gave bad numbers {worst} times, the last time in task {task}: {reason}. "
+                "Lower the learning rate, mend the samples, or pass skip_bad=True (--set skip_bad=true)",
             )
         for other in lease.tasks:
             del self.leases[other]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.rules import SGD
+from oddlot.core.rules import SGD, Rule
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
 
@@ -14,7 +14,8 @@ class LocalSGD:
     mean of start - end.
 
     With the default server rule (lr 1) the model becomes the average of the workers' models. Momentum and
-    Nesterov at the server, with more local steps, give DiLoCo. Changes are weighted by their samples.
+    Nesterov at the server, with more local steps, give DiLoCo; Adam there gives FedAdam. Changes are weighted by
+    their samples.
 
     Papers: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019), algorithm 1; Reddi et al.,
     "Adaptive Federated Optimization" (ICLR 2021), algorithm 1, for the server rule.
@@ -22,7 +23,7 @@ class LocalSGD:
 
     steps: int = 8
     """local steps of one job's batch each"""
-    server: SGD = field(default_factory=lambda: SGD(lr=1.0))
+    server: Rule = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
@@ -31,7 +32,7 @@ class LocalSGD:
         at_least(1, steps=self.steps)
 
     @property
-    def rule(self) -> SGD:
+    def rule(self) -> Rule:
         """Used at the hub in place of the job's optimizer, which works in the local steps."""
         return self.server
 
