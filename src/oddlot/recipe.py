@@ -1,14 +1,13 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
-from oddlot.core.plain import to_plain
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
@@ -96,11 +95,18 @@ class Recipe:
             "parameters": {entry.name: list(entry.shape) for entry in layout.entries},
             "samples": self.samples,
             "batch": self.job.batch,
-            "optimizer": to_plain(self.job.optimizer),
-            "strategy": to_plain(self.strategy),
+            "optimizer": repr(self.job.optimizer),
+            "strategy": _settings(self.strategy),
             "seed": self.settings.seed,
             "shards": self.settings.shards,
         }
+
+
+def _settings(strategy: Any) -> str:
+    """A strategy that has not begun, as text without its state."""
+    given = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+    told = [f"{name}={value!r}" for name, value in given.items() if value not in ({}, [])]
+    return f"{type(strategy).__name__}({', '.join(told)})"
 
 
 def _check_strategy(strategy: object) -> None:

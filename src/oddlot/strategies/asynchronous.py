@@ -13,16 +13,17 @@ from oddlot.core.words import Arrived, Command, Drop, Event, Step
 class Asynchronous:
     """Step along every gradient as it arrives, and send its worker on with the new weights.
 
-    A gradient that is s versions late counts (1 + s) ** -damping: 0 trusts all alike, 1 is close to the 1/s rule
-    of the paper. One later than `max_staleness` is thrown away, and its samples are computed again. The share is
-    in proportion to the samples, so a partial task moves the model less.
+    A gradient that is s versions late counts (1 + s) ** -damping: 1 is close to the 1/s rule of the paper, and n
+    workers then move the model as far as one; 0 trusts all alike, and diverges where there are many. One later than
+    `max_staleness` is thrown away, and its samples are computed again. The share is in proportion to the samples, so
+    a partial task moves the model less.
 
     Paper: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equations 4 and 6.
     """
 
     samples: int | None = None
     """per task; None: the job's batch"""
-    damping: float = 0.0
+    damping: float = 1.0
     """the power with which an update's share falls with its staleness"""
     max_staleness: int | None = None
     """in versions; None: nothing is too late"""
