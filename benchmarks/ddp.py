@@ -30,7 +30,7 @@ def plain_steps(
         at += batch
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs.index_select(0, rows)), targets.index_select(0, rows))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
         optimizer.step()
         loss.item()
 

@@ -160,12 +160,12 @@ def with_pytorch_only(bench: Bench, copy: Callable[[], object], blocks: int) -> 
     modules = (merge, rules)
     try:
         for module in modules:
-            module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]
+            module.mixer = lambda _: kernels.mix  # type: ignore[attr-defined]  # replaced on purpose
         bench.store = Store(bench.store.weights, SGD(lr=0.01, momentum=0.9))
         return measure(bench, copy, blocks)
     finally:
         for module in modules:
-            module.mixer = kernels.mixer  # type: ignore[attr-defined]
+            module.mixer = kernels.mixer  # type: ignore[attr-defined]  # replaced on purpose
 
 
 def run(quick: bool, threads: int) -> None:

@@ -232,8 +232,16 @@ def wide() -> nn.Module:
     [
         ({"batch": 4}, Asynchronous(), ["batch: 8 in the run, 4 now"]),
         ({"model": wide}, Asynchronous(), ["'0.weight': [5, 2]", "'0.weight': [7, 2]"]),
-        ({}, Synchronous(), ["strategy: Asynchronous(samples=None, ", "in the run, Synchronous(samples=None) now"]),
-        ({"optimizer": oddlot.Adam()}, Asynchronous(), ["optimizer: SGD(lr=0.1, ", "in the run, Adam(lr=0.001, "]),
+        (
+            {},
+            Synchronous(),
+            ["strategy: Asynchronous(samples=None, ", "in the run, Synchronous(samples=None) now"],
+        ),
+        (
+            {"optimizer": oddlot.Adam()},
+            Asynchronous(),
+            ["optimizer: SGD(lr=0.1, ", "in the run, Adam(lr=0.001, "],
+        ),
     ],
 )
 def test_the_run_of_another_job_is_told_with_the_difference(

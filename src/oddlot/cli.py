@@ -231,7 +231,7 @@ class Asked:
         from oddlot.console import shown, summary
         from oddlot.observe import Tally
 
-        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]
+        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
         tally = Tally()
         with shown(console, f"{title} in {folder}", tally) as observer:
             from oddlot.api import Interrupted, fit  # PyTorch comes with it

@@ -37,22 +37,24 @@ class Run:
     @property
     def accuracy(self) -> float | None:
         """Of the final version on the evaluation set, if the job measures it."""
-        return self.summary["accuracy"]  # type: ignore[no-any-return]
+        accuracy: float | None = self.summary["accuracy"]
+        return accuracy
 
     @property
     def loss(self) -> float | None:
         """Of the final version on the evaluation set; without one, the running training loss."""
-        return self.summary["loss"]  # type: ignore[no-any-return]
+        loss: float | None = self.summary["loss"]
+        return loss
 
     @property
     def hours(self) -> float:
         """On the run's clock, virtual or real."""
-        return self.summary["seconds"] / 3600  # type: ignore[no-any-return]
+        return float(self.summary["seconds"]) / 3600
 
     @property
     def dollars(self) -> float:
         """Machine-seconds times price."""
-        return self.summary["dollars"]  # type: ignore[no-any-return]
+        return float(self.summary["dollars"])
 
     @property
     def wasted_share(self) -> float:

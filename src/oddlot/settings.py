@@ -69,7 +69,7 @@ def _column(hint: Any) -> Any:
     if hint == Rule:
         return Annotated[Table, BeforeValidator(_choose_rule)]
     if is_dataclass(hint):
-        return table_of(hint)  # type: ignore[arg-type]
+        return table_of(hint)  # type: ignore[arg-type]  # a dataclass is a type
     # TOML has lists where Python has tuples.
     return Annotated[hint, pydantic.Field(strict=False)] if get_origin(hint) is tuple else hint
 
@@ -273,7 +273,7 @@ class JobFile:
 
     def strategy(self) -> Strategy:
         """The strategy, new."""
-        kind: type[Strategy] = BY_NAME[self.table.strategy.name]  # type: ignore[attr-defined]
+        kind: type[Strategy] = BY_NAME[self.table.strategy.name]  # type: ignore[attr-defined]  # made by table_of
         with self.source.placed("strategy"):
             return kind(**given(self.table.strategy, kind))
 
@@ -313,7 +313,7 @@ FIT_OPTIONS = ("until", "seed", "evaluate_every", "checkpoint_every", "shards", 
 
 def _rule(table: Table, otherwise: Rule) -> Rule:
     """Another rule where a kind is named; else the one that is there with other numbers."""
-    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]  # made by table_of, with this chooser
+    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]  # made by table_of
     if kind is not None:
         return kind(**given(table, kind))
     for key in table.model_fields_set - settings_of(type(otherwise)).keys() - {"kind"}:

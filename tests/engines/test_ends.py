@@ -14,7 +14,7 @@ from oddlot import Asynchronous, JobError, UsageError
 from oddlot.core import words as w
 from oddlot.engines.local import LocalEngine
 from oddlot.recipe import Recipe, Settings
-from oddlot.testing.engines import Trial
+from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
 from tests.fits import a_job, local, rows
 from tests.processes import descendants, ends, program, says
@@ -67,7 +67,7 @@ def test_nothing_is_left_after_any_end(end: str, tmp_path: Path) -> None:
 
 def test_a_dead_fork_server_ends_the_run_and_leaves_nobody() -> None:
     with prepared(Recipe(a_job(), Asynchronous(), local(2), Settings(until="epochs>=1000"))) as training:
-        run = Trial(training)
+        run = DrivenRun(training)
         run.deliver(w.Joined(run.joined()))
         assert isinstance(run.engine, LocalEngine)
         server = run.engine.nursery.process.pid

@@ -25,7 +25,7 @@ from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
 from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
-from oddlot.testing.engines import Trial
+from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
 from oddlot.training import prepared
 from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows
@@ -47,14 +47,14 @@ def warm() -> Iterator[None]:
 @contextmanager
 def trial(
     on: Local, strategy: Strategy | None = None, job: Job | None = None, epochs: int = 2
-) -> Iterator[Trial]:
+) -> Iterator[DrivenRun]:
     """A run that the test drives message by message."""
     settings = Settings(until=f"epochs>={epochs}")
     with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
-        yield Trial(training)
+        yield DrivenRun(training)
 
 
-def message(run: Trial) -> Message:
+def message(run: DrivenRun) -> Message:
     """Wait for the next one."""
     while (heard := run.next()) is None:
         pass

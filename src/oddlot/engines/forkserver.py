@@ -10,7 +10,8 @@ import select
 import signal
 import socket
 import sys
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 
@@ -30,7 +31,7 @@ def main(fd: int, parent: int) -> None:
     """Serve one hub through the socket `fd`: fork on request, report who has ended, end with the hub."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the hub's to answer
-    from oddlot.engines import worker  # imports PyTorch, once for all workers
+    import_module("oddlot.engines.worker")  # and PyTorch with it, once for all workers
 
     hub = socket.socket(fileno=fd)
     woken, wake = os.pipe()
@@ -48,17 +49,27 @@ def main(fd: int, parent: int) -> None:
             if not frame or decode(frame)[0] is Say.QUIT:
                 _end(children)
             body = decode(frame)[1]
-            child = os.fork()
-            if child == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for mine in (hub.detach(), woken, wake):
-                    os.close(mine)
-                worker.main(fds, body, parent=server)
+            child = _fork(hub, (woken, wake), fds, body, server)
             children.add(child)
-            for given in fds:
-                os.close(given)
             _tell(hub, children, encode(Say.FORKED, number=body["number"], pid=child))
+
+
+def _fork(
+    hub: socket.socket, pipe: tuple[int, int], fds: list[int], body: dict[str, Any], server: int
+) -> int:
+    """Start a worker that has the descriptors `fds` and none of ours; its process id."""
+    child = os.fork()
+    if child == 0:
+        from oddlot.engines import worker
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for ours in (hub.detach(), *pipe):
+            os.close(ours)
+        worker.main(fds, body, parent=server)
+    for given in fds:
+        os.close(given)
+    return child
 
 
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:

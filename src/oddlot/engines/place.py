@@ -15,7 +15,7 @@ from oddlot.engines.mailbox import Faults, Mailbox
 from oddlot.engines.numbers import Shadow
 from oddlot.train.job import Job
 from oddlot.train.layout import Layout
-from oddlot.train.store import Blocks
+from oddlot.train.store import BlockSource
 from oddlot.wire.codec import Codec
 
 SPARE_VERSIONS = MOST_KEPT + 8
@@ -43,7 +43,7 @@ class Opened:
     """An open engine, and where the store's blocks come from."""
 
     engine: Engine
-    pool: Blocks
+    pool: BlockSource
     shadow: Shadow | None = None
     """in the store's stead, where the maths is skipped"""
 

@@ -84,7 +84,7 @@ def _function(name: str) -> Callable[..., Any]:
         raise UsageError(
             f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
         )
-    return function  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]  # checked above
 
 
 def _import(name: str) -> ModuleType:

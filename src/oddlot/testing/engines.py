@@ -28,7 +28,7 @@ from oddlot.training import Training, prepared
 SAMPLES, EPOCHS, BATCH = 64, 2, 8
 
 
-class Trial:
+class DrivenRun:
     """A training that is driven message by message, its books checked after each."""
 
     def __init__(self, training: Training) -> None:
@@ -134,7 +134,7 @@ class Sleeper:
 
 
 @contextmanager
-def trial(place: Place, strategy: Strategy) -> Iterator[Trial]:
+def trial(place: Place, strategy: Strategy) -> Iterator[DrivenRun]:
     """A small job on this engine."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     job = Job(
@@ -145,7 +145,7 @@ def trial(place: Place, strategy: Strategy) -> Iterator[Trial]:
         device="cpu",
     )
     with prepared(Recipe(job, strategy, place, Settings(until=f"epochs>={EPOCHS}"))) as training:
-        yield Trial(training)
+        yield DrivenRun(training)
 
 
 def a_worker_dies_while_computing(make: Callable[[int], Place]) -> None:

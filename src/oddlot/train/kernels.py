@@ -100,7 +100,7 @@ def _compile() -> Any:
     zero = float32(0)
 
     @njit(void(stream, float32, *[stream] * 4, *[float32] * 4), nogil=True, fastmath={"contract"})
-    def add_four(  # type: ignore[no-untyped-def]
+    def add_four(  # type: ignore[no-untyped-def]  # numba has the types
         out, keep, a, b, c, d, share_a, share_b, share_c, share_d
     ):
         numbers = uint64(out.size)  # unsigned, or each index would be tested for its sign
@@ -133,7 +133,7 @@ def _prefetch_intrinsic() -> Any:
 
     A prefetch never faults, so the index may lie beyond the end.
     """
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir  # type: ignore[import-untyped]  # it has no stubs
     from numba import types
     from numba.extending import intrinsic
     from numba.np.arrayobj import make_array
@@ -141,7 +141,7 @@ def _prefetch_intrinsic() -> Any:
     @intrinsic
     def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            make = make_array(signature.args[0])  # type: ignore[no-untyped-call]
+            make = make_array(signature.args[0])  # type: ignore[no-untyped-call]  # numba's
             data = make(context, builder, arguments[0]).data
             address = builder.gep(data, [arguments[1]])
             word = ir.IntType(32)

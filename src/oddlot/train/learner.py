@@ -157,7 +157,7 @@ class Learner:
             for target, gradient in zip(targets, gradients, strict=True):
                 target.copy_(gradient.to_dense()) if gradient is not None else target.zero_()
         else:
-            torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]
+            torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
 
     def _check_parameters(self) -> None:
         """A parameter that was replaced while training would silently stop learning."""
@@ -183,7 +183,7 @@ class Learner:
 
 
 def _backward(loss: Tensor) -> None:
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:

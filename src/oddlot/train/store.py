@@ -33,7 +33,7 @@ class Payload:
             free()
 
 
-class Blocks(Protocol):
+class BlockSource(Protocol):
     """Where the store's blocks of memory come from and go to."""
 
     def take(self) -> FlatBuffer:
@@ -44,7 +44,7 @@ class Blocks(Protocol):
 
 
 class Pool:
-    """Blocks from `make`, used again and again."""
+    """BlockSource from `make`, used again and again."""
 
     def __init__(self, make: Callable[[], FlatBuffer]) -> None:
         self._make = make
@@ -64,13 +64,15 @@ class Store:
     written again; the next one goes straight into a block from the pool. Otherwise the weights change in place.
     """
 
-    def __init__(self, initial: FlatBuffer, rule: Rule, pool: Blocks | None = None, version: int = 0) -> None:
+    def __init__(
+        self, initial: FlatBuffer, rule: Rule, pool: BlockSource | None = None, version: int = 0
+    ) -> None:
         self.layout: Layout = initial.layout
         self.weights = initial
         self.version = version
         self.inbox: dict[UpdateId, Payload] = {}
         device = initial.memory.device
-        self._pool: Blocks = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
+        self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
         trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
