@@ -117,6 +117,15 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     assert all(int(version) >= second["versions"] for version in shown), "what it had done counts"
     assert "ended    epochs>=3, after 3.0 epochs, " in resumed.out
     assert "samples  4,311 used, " in resumed.out
+
+
+def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Oddlot) -> None:
+    begun = ("--strategy", "fastest_k", "--set", "strategy.k=1", "--until", "epochs>=1", "--seed", "4")
+    assert oddlot("train", "digits", *begun).code == 0
+    assert oddlot.json("train", "digits", "--resume", "--until", "epochs>=2")["epochs"] == 2
+    other = oddlot("train", "digits", "--resume", "--set", "strategy.k=2")
+    assert other.code == 2
+    assert "strategy: FastestK(k=1, samples=None) in the run, FastestK(k=2, samples=None) now" in other.err
     assert json.loads(Path("runs/digits-2/summary.json").read_text())["samples_merged"] == 3 * 1437
 
 

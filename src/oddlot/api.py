@@ -1,7 +1,8 @@
 """`fit`: one verb for every engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Observer
@@ -41,12 +42,14 @@ def fit(
     epoch_barrier: bool = False,
     skip_bad: bool = False,
     observers: Sequence[Observer] = (),
+    about: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train the job with the strategy on worker processes of this machine, or on a simulated fleet.
 
     `on` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. The run ends at
     `until`, such as "accuracy>=0.98 or epochs>=20" (default: the job's own). With `out`, the log, checkpoints and
     the model go into that folder; `resume` goes on from its newest whole checkpoint, `force` throws away what is there.
+    `about` is plain data of yours that run.json keeps.
 
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C, when everything is saved and stopped.
@@ -60,6 +63,7 @@ def fit(
         skip_bad=skip_bad,
         evaluate_every=Every.parse(evaluate_every),
         checkpoint_every=Every.parse(checkpoint_every),
+        about=about or {},
     )
     recipe = Recipe(job, strategy, on or Local(), settings)
     folder = RunFolder(out) if out is not None else None

@@ -183,11 +183,7 @@ class Asked:
         """Do it, and say what came of it."""
         from rich.console import Console
 
-        from oddlot.settings import JobFile
-
-        settings = JobFile.read(self.task, self.overrides())
-        name = settings.name + suffix
-        folder = settings.table.out or str(_newest(name) if self.resume else _next_free(name))
+        settings, folder = self._settings(suffix)
         console = Console(stderr=self.as_json, quiet=self.quiet)
         # What the job's own code prints is not part of the answer.
         with redirect_stdout(sys.stderr) if self.as_json else nullcontext():
@@ -198,6 +194,21 @@ class Asked:
             hint = f"stopped; saved in {folder}. To go on:\n  {self.again(folder)}"
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(STOPPED)
+
+    def _settings(self, suffix: str) -> "tuple[JobFile, str]":
+        """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
+        from oddlot.run_folder import RunFolder
+        from oddlot.settings import JobFile
+
+        folder = self.flags["out"]
+        if self.resume and not self.task.endswith(".toml"):
+            folder = folder or str(_newest(self.task.rpartition(":")[2] + suffix))
+            before = RunFolder(folder).about.get("settings")
+            return JobFile.read(self.task, self.overrides(), before), folder
+        settings = JobFile.read(self.task, self.overrides())
+        name = settings.name + suffix
+        newest = _newest if self.resume else _next_free
+        return settings, folder or settings.table.out or str(newest(name))
 
     def overrides(self) -> "list[Override]":
         """What the flags set."""
@@ -248,6 +259,7 @@ class Asked:
                     resume=self.resume,
                     force=self.force,
                     observers=[observer],
+                    about={"settings": settings.source.plain},
                     **settings.fit_options(),
                 )
             except Interrupted as stopped:

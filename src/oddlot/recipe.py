@@ -1,5 +1,6 @@
 """What is to be trained, how and where, checked before anything starts."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ class Settings:
     skip_bad: bool = False
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

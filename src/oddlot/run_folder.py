@@ -16,6 +16,7 @@ from oddlot.core.errors import CheckpointError, JobError, UsageError
 
 LOG = "records.jsonl"
 SETTINGS = "run.json"
+ABOUT = "about"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
@@ -50,12 +51,16 @@ class RunFolder:
         with _writing(self.model) as path:
             save_model(model, str(path))
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the run in the folder was begun with, as its starter noted it; empty where there is none."""
+        saved = self._settings().get(ABOUT) if (self.path / SETTINGS).exists() else {}
+        return saved if isinstance(saved, dict) else {}
+
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
-        try:
-            saved = dict(json.loads((self.path / SETTINGS).read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{self.path / SETTINGS} is damaged: {error}") from None
+        saved = self._settings()
+        saved.pop(ABOUT, None)
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
             lines = "".join(
@@ -64,6 +69,12 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
             )
+
+    def _settings(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.path / SETTINGS).read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.path / SETTINGS} is damaged: {error}") from None
 
     def _claim(self, resume: bool, force: bool) -> None:
         used = self.path.is_dir() and any(self.path.iterdir())

@@ -21,6 +21,7 @@ import inspect
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -253,11 +254,17 @@ class JobFile:
     source: Source
 
     @classmethod
-    def read(cls, task: str, overrides: Sequence[Override] = ()) -> "JobFile":
-        """The settings for a task or for a job file. UsageError: every fault with its flag, or its file and line."""
+    def read(
+        cls, task: str, overrides: Sequence[Override] = (), before: Mapping[str, Any] | None = None
+    ) -> "JobFile":
+        """The settings for a task, on top of those of a run `before`, or for a job file.
+
+        UsageError: every fault with its flag, or its file and line.
+        """
         path = Path(task) if task.endswith(".toml") else None
         text = read_table(path, RunTable)[0] if path else ""
-        source = Source(tomllib.loads(text) if path else {"task": task}, overrides, path, text)
+        plain = tomllib.loads(text) if path else {**deepcopy(before or {}), "task": task}
+        source = Source(plain, overrides, path, text)
         for override in sorted(overrides, key=lambda override: override.keys not in CHOOSERS):
             override.put_into(source.plain)
         try:

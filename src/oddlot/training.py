@@ -20,7 +20,7 @@ from oddlot.goal import Reminder
 from oddlot.observe import Log, Tally, read_log, surviving
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
-from oddlot.run_folder import SETTINGS, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
 from oddlot.train.data import order
@@ -151,7 +151,7 @@ class Training:
             self.host.observers.append(self.records.append)
             return
         if past is None:
-            self.folder.write(SETTINGS, self.identity)
+            self.folder.write(SETTINGS, self.identity | {ABOUT: dict(self.recipe.settings.about)})
         else:
             self.earlier, lost = surviving(past.log, past.after_record)
             for record in self.earlier:
