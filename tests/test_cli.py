@@ -1,6 +1,7 @@
 """The command line as a user meets it: what is printed where, exit codes, run folders."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from oddlot.cli import main
 from oddlot.settings import settings_of
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import TASKS
+from tests.processes import ROOT
 
 KEYS = {
     *("accuracy", "loss", "seconds", "versions", "samples_merged", "samples_wasted"),
@@ -117,6 +119,7 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     assert all(int(version) >= second["versions"] for version in shown), "what it had done counts"
     assert "ended    epochs>=3, after 3.0 epochs, " in resumed.out
     assert "samples  4,311 used, " in resumed.out
+    assert json.loads(Path("runs/digits-2/summary.json").read_text())["samples_merged"] == 3 * 1437
 
 
 def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Oddlot) -> None:
@@ -126,7 +129,6 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
     other = oddlot("train", "digits", "--resume", "--set", "strategy.k=2")
     assert other.code == 2
     assert "strategy: FastestK(k=1, samples=None) in the run, FastestK(k=2, samples=None) now" in other.err
-    assert json.loads(Path("runs/digits-2/summary.json").read_text())["samples_merged"] == 3 * 1437
 
 
 def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
@@ -181,6 +183,41 @@ def test_ctrl_c_saves_and_says_how_to_go_on(oddlot: Oddlot) -> None:
     until = f"versions>={summary['versions'] + 1}"
     resumed = oddlot.json("train", "digits", "--until", until, "--seed", "3", "--resume")
     assert resumed["versions"] == summary["versions"] + 1
+
+
+ENDLESS = """
+import signal
+import sys
+
+from tests.fits import a_job, rows
+
+
+def measures(outputs, targets):
+    print("measuring", file=sys.stderr, flush=True)
+    signal.pause()
+
+
+def job():
+    return a_job(evaluation=rows(), metrics={"endless": measures})
+"""
+
+
+def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
+    Path("endless.py").write_text(ENDLESS)
+    command = ["train", "endless:job", "--until", "epochs>=1e6", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "oddlot", *command, "--set", "evaluate_every=1000000 epochs"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert process.stderr is not None
+    for word in ("with synchronous in", "measuring"):
+        assert any(word in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "killed; what was saved before is in runs/job-1. To go on:\n  oddlot train endless:job " in err
 
 
 # --- simulating --------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -186,14 +186,27 @@ class Asked:
         settings, folder = self._settings(suffix)
         console = Console(stderr=self.as_json, quiet=self.quiet)
         # What the job's own code prints is not part of the answer.
-        with redirect_stdout(sys.stderr) if self.as_json else nullcontext():
+        with redirect_stdout(sys.stderr) if self.as_json else nullcontext(), self._killed(console, folder):
             run = self._fit(settings, place, Path(folder), console)
         if self.as_json:
             print(json.dumps(_without_nan(run.summary), allow_nan=False))
         if run.ended == "interrupted":
-            hint = f"stopped; saved in {folder}. To go on:\n  {self.again(folder)}"
-            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+            self._hint(console, folder, "stopped; saved")
             raise typer.Exit(STOPPED)
+
+    @contextmanager
+    def _killed(self, console: "Console", folder: str) -> "Iterator[None]":
+        """A second Ctrl-C saves nothing more, but what was saved before is there."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if Path(folder).exists():
+                self._hint(console, folder, "killed; what was saved before is")
+            raise typer.Exit(STOPPED) from None
+
+    def _hint(self, console: "Console", folder: str, what: str) -> None:
+        hint = f"{what} in {folder}. To go on:\n  {self.again(folder)}"
+        console.print(hint, markup=False, highlight=False, soft_wrap=True)
 
     def _settings(self, suffix: str) -> "tuple[JobFile, str]":
         """What is asked for, and the folder. A run that goes on keeps what is not said anew."""

@@ -50,6 +50,7 @@ class RunFolder:
         """Write the model's parameters and buffers."""
         with _writing(self.model) as path:
             save_model(model, str(path))
+            path.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
 
     @property
     def about(self) -> dict[str, Any]:
