@@ -38,7 +38,7 @@ def tally() -> Tally:
 def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) -> None:
     lines = text(Picture("digits in [red]", tally).draw()).splitlines()
     assert "digits in [red]   4.0 s" in lines[0], "brackets are no markup"
-    assert lines[1] == "epoch 0.5   version 1   $0.04"
+    assert lines[1] == "epoch 0.5   version 1   $0.04   1 lost"
     assert lines[2] == "training loss 0.5000   accuracy 0.7500"
     assert lines[3].split() == ["worker", "state", "samples"]
     assert lines[4].split() == ["w1", "lost", "32"]
@@ -56,7 +56,7 @@ def test_a_worker_s_next_life_takes_its_row(tally: Tally) -> None:
     tally(record(5.0, w.Joined("w1.2")))
     drawn = text(Picture("", tally).draw())
     assert "w1.2" in drawn
-    assert "lost" not in drawn
+    assert "w1 " not in drawn
 
 
 def test_of_a_large_fleet_the_first_machines_are_shown() -> None:
@@ -83,6 +83,9 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     console = Console(file=StringIO(), width=200)
     with shown(console, "[red]digits", Tally(64)) as observer:
         assert isinstance(observer, Lines)
+        observer.replay(record(0.0, w.Joined("w0")))
+        observer.replay(record(0.0, w.Evaluated(0, {"accuracy": 0.1})))
+        observer.replay(record(0.0, w.Lost("w0")))
         observer(record(0.0, w.Joined("w1")))
         for now, version in zip((0.5, 1.0, 2.0, 3.0), count()):
             observer(record(now, w.Evaluated(version, {"accuracy": now / 4})))
@@ -90,8 +93,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
         "[red]digits",
-        "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
-        "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
+        "     0.5 s   epoch 0.0   version 0   1 lost   accuracy 0.1250",
+        "     3.0 s   epoch 0.0   version 0   1 lost   accuracy 0.7500",
         f"     3.5 s   {NOBODY}",
     ]
 

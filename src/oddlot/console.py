@@ -44,6 +44,10 @@ class Lines:
     begun: bool = False
     next_line: float = 0.0
 
+    def replay(self, record: Record) -> None:
+        """What a resumed run had done before is counted, and not said again."""
+        self.tally(record)
+
     def __call__(self, record: Record) -> None:
         self.tally(record)
         if not self.begun:
@@ -90,7 +94,8 @@ class Picture:
 def progress(tally: Tally) -> str:
     """How far the run has come, in a few words."""
     cost = [money(tally.dollars)] if tally.dollars else []
-    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost])
+    lost = [f"{tally.workers_lost} lost"] if tally.workers_lost else []
+    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost, *lost])
 
 
 def quality(tally: Tally) -> str:

@@ -95,10 +95,14 @@ class Training:
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 
     def observe(self, observers: Sequence[Observer]) -> None:
-        """Show them what this run had done before it was resumed, then everything as it happens."""
+        """Show them what this run had done before it was resumed, then everything as it happens.
+
+        One that has a method `replay` is shown the past with that.
+        """
         for observer in observers:
+            replay = getattr(observer, "replay", observer)
             for record in self.earlier:
-                observer(record)
+                replay(record)
         self.host.observers.extend(observers)
 
     # --- setting up ----------------------------------------------------------------------------
