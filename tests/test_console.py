@@ -87,7 +87,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         observer.replay(record(0.0, w.Evaluated(0, {"accuracy": 0.1})))
         observer.replay(record(0.0, w.Lost("w0")))
         observer(record(0.0, w.Joined("w1")))
-        for now, version in zip((0.5, 1.0, 2.0, 3.0), count()):
+        for now, version in zip((0.5, 1.0, 2.0, 3.0), count(1)):
             observer(record(now, w.Evaluated(version, {"accuracy": now / 4})))
         observer(record(3.5, w.Lost("w1")))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
