@@ -292,7 +292,7 @@ def test_help_needs_nothing_heavy() -> None:
         ),
         (
             "train digits --set strategy.sample=3",
-            "--set strategy.sample=3: unknown key `sample`: did you mean `samples`",
+            "--set strategy.sample=3: unknown key `sample` of Synchronous: did you mean `samples`",
         ),
         ("train digits --workers 0", "--workers 0: `workers` is 0: it must be greater than or equal to 1"),
         ("train digits --workers two", "Invalid value for '--workers'"),

@@ -30,6 +30,8 @@ FIGURES = tally(
         ("epochs>=2", ""),  # epochs overlap: the ledger alone knows whether two are whole
         ("samples>=25", "samples>=25"),
         ("dollars>=5e-1", "dollars>=0.5"),
+        ("dollars<=0.5", "dollars>=0.5"),  # a budget
+        ("dollars<0.6", ""),
         ("loss<=0.3", "loss<=0.3"),
         ("loss<0.3", ""),
         ("accuracy>=0.95 or seconds>=5", "seconds>=5"),
@@ -57,7 +59,7 @@ def test_the_loss_of_a_job_with_an_evaluation_set_is_that_of_the_evaluation() ->
         ("epochs>2", 3),
         ("epochs>=9 or accuracy>=0.9 or epochs>=4", 4),
         ("accuracy>=0.9", None),
-        ("epochs<=3", None),
+        ("epochs<=3", 3),  # a budget
     ],
 )
 def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
@@ -75,6 +77,8 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
         ("accuracy>=0.9 or", "'' is not of the form"),
         ("accuracy>=1.2.3", "not of the form"),
         ("epochs>=1e999", "not of the form"),
+        ("epochs>=0", "epochs begin at 0, so that is reached before anything is done"),
+        ("seconds<=-1", "seconds begin at 0"),
         ("", "not of the form"),
     ],
 )

@@ -143,7 +143,7 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
         (
             "steps",
             "step",
-            "job.toml:11: unknown key `step`: did you mean `steps`? There are: name, server, steps",
+            "job.toml:11: unknown key `step` of LocalSGD: did you mean `steps`? There are: name, server, steps",
         ),
         ("steps = 4", "round = {}", "job.toml:11: unknown key `round`"),
         ("steps = 4", "steps = 'x'", "job.toml:11: `strategy.steps` is 'x': it must be a valid integer"),
@@ -173,7 +173,7 @@ def test_a_fault_in_a_file_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("strategy.stesp=3", "unknown key `stesp`: did you mean `steps`?"),
+        ("strategy.stesp=3", "unknown key `stesp` of LocalSGD: did you mean `steps`?"),
         ("strategy.name=fastest", "unknown strategy `fastest`: did you mean `fastest_k`?"),
         ("strategy.server.lr=fast", "`strategy.server.lr` is 'fast': it must be a valid number"),
         ("strategy.steps.x=1", "`steps` is 4, which has no settings"),

@@ -16,6 +16,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+BUDGETS = {"<=": ">=", "<": ">="}
 _TERM = re.compile(r"^\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
@@ -32,7 +33,10 @@ class Goal:
 
     @classmethod
     def parse(cls, text: str, metrics: Iterable[str] = (), evaluated: bool = False) -> "Goal":
-        """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, versions, epochs, samples or dollars."""
+        """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, versions, epochs, samples or dollars.
+
+        The last five only grow, so that `dollars<=5` is a budget, used up at 5 dollars.
+        """
         known = [*GOAL_FIGURES, "loss", *metrics]
         terms = []
         for part in re.split(r"\bor\b|,", text):
@@ -48,6 +52,12 @@ class Goal:
                 ) from None
             if name not in known:
                 raise UsageError(f"until={text!r}: there is no figure {name!r}: {or_nearest(name, known)}")
+            if name in GOAL_FIGURES:
+                if value <= 0:
+                    raise UsageError(
+                        f"until={text!r}: {name} begin at 0, so that is reached before anything is done"
+                    )
+                compare = BUDGETS.get(compare, compare)
             terms.append((name, compare, value))
         return cls(tuple(terms), evaluated)
 

@@ -13,9 +13,12 @@ from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.train.data import Batches
-from oddlot.train.job import Job
+from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import Layout
 from oddlot.wire.codec import Codec, Plain
+
+MOST_SEED = 2**32 - 1
+"""what numpy's shared state can be seeded with"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,9 @@ class Recipe:
     def __post_init__(self) -> None:
         workers, job = self.on.workers, self.job
         _check_strategy(self.strategy)
+        if not 0 <= self.settings.seed <= MOST_SEED:
+            raise UsageError(f"seed = {self.settings.seed} must be a whole number from 0 to {MOST_SEED}")
+        choose_device(job.device)  # raises UsageError now, not later
         if job.batch > self.samples:
             raise UsageError(
                 f"a batch of {job.batch} is larger than the data ({self.samples} samples): lower Job(batch=...)"

@@ -78,6 +78,8 @@ class RunFolder:
             raise CheckpointError(f"{self.path / SETTINGS} is damaged: {error}") from None
 
     def _claim(self, resume: bool, force: bool) -> None:
+        if resume and force:
+            raise UsageError("resume goes on with a run and force throws it away: say one of them")
         used = self.path.is_dir() and any(self.path.iterdir())
         is_run = (self.path / SETTINGS).exists()
         if resume and not is_run:

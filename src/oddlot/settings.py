@@ -63,7 +63,9 @@ def table_of(*kinds: type, **choosers: str) -> type[Table]:
         for name, one in settings_of(kind).items():
             needed = one.default is MISSING and one.default_factory is MISSING
             columns.setdefault(name, (_column(hints[name]), ... if needed else None))
-    return create_model(f"{kinds[0].__name__}Table", __base__=Table, **columns)
+    table = create_model(f"{kinds[0].__name__}Table", __base__=Table, **columns)
+    table.whose = f" of {kinds[0].__name__}" if len(kinds) == 1 else ""
+    return table
 
 
 def _column(hint: Any) -> Any:

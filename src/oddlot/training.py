@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import BadSamples, CheckpointError, JobError
+from oddlot.core.errors import BadSamples, JobError
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
@@ -110,22 +110,17 @@ class Training:
     def _past(self, folder: RunFolder) -> Past:
         """Read a run that is to go on. Its end and its engine may be others than before."""
         folder.check_settings(self.identity)
-        checkpoint = newest(folder.checkpoints, self.layout.fingerprint)
+        log = list(read_log(folder.log))
+        checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
         for warning in checkpoint.warnings:
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(dict(snapshot.conductor), self.recipe.strategy)
         conductor.in_flight = self.recipe.on.in_flight
         ledger, how = conductor.ledger, self.recipe.settings
         ledger.epochs, ledger.epoch_barrier = self.recipe.goal.epochs, how.epoch_barrier
         ledger.skip_bad = how.skip_bad
-        log, written = list(read_log(folder.log)), snapshot.extra["records"]
-        if len(log) < written:
-            raise CheckpointError(
-                f"{folder.log} holds {len(log)} records, but checkpoint {checkpoint.folder} was made after "
-                f"{written}: restore the log from a copy"
-            )
-        return Past(conductor, snapshot.tensors, written, log)
+        return Past(conductor, snapshot.tensors, snapshot.extra["records"], log)
 
     def _numbers(self) -> Numbers:
         job, how = self.recipe.job, self.recipe.settings

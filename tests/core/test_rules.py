@@ -15,6 +15,7 @@ from oddlot.core.rules import SGD, Adam, AdamW
         (lambda: SGD(lr=-0.1), "lr = -0.1 must be finite and not negative"),
         (lambda: SGD(lr=nan), "lr = nan must be finite"),
         (lambda: SGD(momentum=inf), "momentum = inf must be finite"),
+        (lambda: SGD(momentum=1.9), "momentum = 1.9 must be below 1"),
         (lambda: SGD(nesterov=True), "nesterov = True needs a momentum above 0"),
         (lambda: Adam(betas=(0.9, 1.0)), r"betas = \(0.9, 1.0\) must be at least 0 and below 1"),
         (lambda: Adam(eps=0.0), "eps = 0 divides by zero"),

@@ -17,6 +17,10 @@ class SGD:
 
     def __post_init__(self) -> None:
         _check(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise UsageError(
+                f"momentum = {self.momentum} must be below 1: nothing it gathers would ever fade"
+            )
         if self.nesterov and not self.momentum:
             raise UsageError("nesterov = True needs a momentum above 0")
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -25,13 +25,15 @@ class Table(BaseModel):
     """A TOML table: every key is known, and a number is not a text that looks like one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    whose: ClassVar[str] = ""
+    """whose settings these are, for sentences about them: ` of FastestK`"""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, table: Any) -> Any:
         for key in table if isinstance(table, dict) else ():
             if key not in cls.model_fields:
-                raise about(key, f"unknown key `{key}`: {or_nearest(key, cls.model_fields)}")
+                raise about(key, f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}")
         return table
 
 

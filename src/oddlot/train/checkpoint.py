@@ -95,8 +95,9 @@ def save(folder: Path, snapshot: Snapshot) -> Path:
     return final
 
 
-def newest(folder: Path, job: str | None = None) -> Checkpoint:
-    """The newest whole checkpoint in `folder`; damaged ones are passed over and named in its warnings.
+def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
+    """The newest whole checkpoint in `folder`; damaged ones are passed over and named in its warnings, and so are those
+    that were made after more records than are in the log.
 
     CheckpointError: there is no whole one, or it belongs to another job than the one whose fingerprint is given.
     """
@@ -106,6 +107,10 @@ def newest(folder: Path, job: str | None = None) -> Checkpoint:
             manifest = _verified(path)
         except CheckpointError as error:
             warnings.append(str(error))
+            continue
+        made_after = manifest["extra"].get("records", 0)
+        if records is not None and made_after > records:
+            warnings.append(f"checkpoint {path} was made after {made_after} records, the log has {records}")
             continue
         if job is not None and manifest["job"] != job:
             raise CheckpointError(

@@ -88,7 +88,18 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 def choose_device(wish: str, worker: int = 0) -> torch.device:
     """The device that `wish` means for this worker; with several GPUs worker i takes number i modulo their number."""
     if wish != "auto":
-        return torch.device(wish)
+        return _named_device(wish)
     if torch.cuda.is_available():
         return torch.device("cuda", worker % torch.cuda.device_count())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _named_device(wish: str) -> torch.device:
+    try:
+        device = torch.device(wish)
+    except RuntimeError:
+        raise UsageError(f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps") from None
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if device.type in backends and not backends[device.type].is_available():
+        raise UsageError(f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine")
+    return device
