@@ -1,5 +1,6 @@
 """Runs that end in the middle and go on; folders and disks that are not as they should be."""
 
+import errno
 import json
 import os
 import signal
@@ -14,15 +15,17 @@ import oddlot
 from oddlot import (
     Asynchronous,
     CheckpointError,
+    JobError,
     LocalSGD,
     Machine,
     Simulated,
     Strategy,
     Synchronous,
+    UsageError,
 )
 from oddlot.core import words as w
 from oddlot.goal import Every
-from oddlot.observe import read_log, surviving, tally_of
+from oddlot.observe import Log, read_log, surviving, tally_of
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
