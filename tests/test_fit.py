@@ -1,6 +1,9 @@
 """Whole runs: the books, the goals, the figures, and what they leave alone."""
 
+import errno
+import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -166,6 +169,22 @@ def test_the_facts_tell_where_the_time_went() -> None:
     run, _ = trained(a_job(), Asynchronous(), local(1), "epochs>=1")
     facts = [record.event.update for record in run.records if isinstance(record.event, w.Arrived)]
     assert all(min(one.seconds[part] for part in ("down", "load", "compute", "up")) > 0 for one in facts)
+
+
+def test_a_run_says_in_a_line_what_became_of_it(tmp_path: Path) -> None:
+    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    run = oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=1", out=tmp_path)
+    told = rf"Run\(accuracy=[\d.]+, loss=[\d.]+, seconds=[\d.]+, versions=6, ended='epochs>=1', folder='{tmp_path}'\)"
+    assert re.fullmatch(told, repr(run))
+
+
+def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: int, __: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "ftruncate", refuses)
+    with pytest.raises(JobError, match=r"no shared memory of 0 MB to be had: File too large"):
+        oddlot.fit(a_job(), Asynchronous(), local(1), until="epochs>=1")
 
 
 def test_money_time_and_traffic_of_a_fleet() -> None:

@@ -1,7 +1,6 @@
 """Runs that end in the middle and go on; folders and disks that are not as they should be."""
 
 import errno
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from oddlot import (
     UsageError,
 )
 from oddlot.core import words as w
-from oddlot.goal import Every
 from oddlot.observe import Log, read_log, surviving, tally_of
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
@@ -45,7 +43,7 @@ from tests.fits import (
     rows,
     trained,
 )
-from tests.processes import descendants, ends, program, says
+from tests.processes import descendants, program, says
 from tests.toys import Timed
 
 
@@ -412,69 +410,3 @@ def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
     trained(a_job(), Asynchronous(), on, "epochs>=4", folder, resume=True, epoch_barrier=True)
     merged_epochs = [span.epoch for merge in merges(list(read_log(folder.log))) for span in merge]
     assert merged_epochs == sorted(merged_epochs)
-
-
-# --- Ctrl-C --------------------------------------------------------------------------------------
-
-
-def test_ctrl_c_stops_cleanly_and_saves(tmp_path: Path) -> None:
-    with program("-c", ENDLESS, tmp_path) as process:
-        says(process, "saved")
-        with ends(descendants(process.pid)):
-            process.send_signal(signal.SIGINT)
-            _, versions, ended = says(process, "stopped").split()
-        assert process.wait() == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
-    assert ended == "interrupted"
-    assert checkpoint.newest(tmp_path / "checkpoints").version == int(versions)
-    assert json.loads((tmp_path / "summary.json").read_text())["ended"] == "interrupted"
-    run = goes_on(tmp_path, f"versions>={int(versions) + 5}", evaluate_every=Every(1, "epochs"))
-    assert run.summary["versions"] == int(versions) + 5
-
-
-STUBBORN = """
-import signal
-import sys
-
-import oddlot
-from tests.fits import a_job, local, rows
-
-
-def measures_forever(outputs, targets):
-    print("measuring", flush=True)
-    signal.pause()
-
-
-def watch(record):
-    print("working", flush=True)
-
-
-oddlot.fit(
-    a_job(evaluation=rows(), metrics={"endless": measures_forever}), oddlot.Asynchronous(), local(2),
-    until="epochs>=1e6", evaluate_every="1000000 epochs", observers=[watch],
-)
-"""
-
-
-def test_a_second_ctrl_c_kills_at_once() -> None:
-    with program("-c", STUBBORN) as process:
-        says(process, "working")
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert "measuring" in process.stderr.readline(), "the final version, and workers print to stderr"
-        with ends([process.pid, *descendants(process.pid)]):
-            process.send_signal(signal.SIGINT)
-        assert process.wait() == -signal.SIGINT
-        assert "KeyboardInterrupt" in process.stderr.read()
-
-
-def test_where_ctrl_c_is_ignored_it_stays_so(tmp_path: Path) -> None:
-    """As in a background job of a shell."""
-    ignoring = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    with program("-c", ignoring + ENDLESS, tmp_path) as process:
-        says(process, "saved")
-        process.send_signal(signal.SIGINT)
-        for _ in range(3):
-            says(process, "saved")
-        assert process.poll() is None

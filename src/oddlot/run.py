@@ -14,7 +14,7 @@ from oddlot.run_folder import RunFolder
 INTERRUPTED = "interrupted"
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What became of a training."""
 
@@ -28,6 +28,11 @@ class Run:
     """why: the goal that was reached, or `interrupted`"""
     folder: Path | None = None
     _records: list[Record] = field(default_factory=list, repr=False)
+
+    def __repr__(self) -> str:
+        figures = {name: self.summary[name] for name in ("accuracy", "loss", "seconds", "versions")}
+        told = [f"{name}={value:.4g}" for name, value in figures.items() if value is not None]
+        return f"Run({', '.join([*told, f'ended={self.ended!r}', f'folder={str(self.folder)!r}'])})"
 
     @property
     def records(self) -> Sequence[Record]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 
 
 def anonymous_file(size: int) -> int:
@@ -25,7 +25,13 @@ def anonymous_file(size: int) -> int:
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, max(size, 1))
+    try:
+        os.ftruncate(fd, max(size, 1))
+    except OSError as error:
+        os.close(fd)
+        raise JobError(
+            f"there is no shared memory of {size / 1e6:,.0f} MB to be had: {error.strerror}"
+        ) from None
     return fd
 
 
