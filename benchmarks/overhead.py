@@ -153,7 +153,7 @@ def double(
     pair = Pair(functools.partial(material, width, batch))
 
     def peer(duration: float) -> float:
-        steps = max(3, int(duration / seconds / 3))
+        steps = max(3, int(duration / seconds / 1.3))  # about as long as a block of ours
         return 2 * steps / pair.seconds(steps)
 
     peer(0.5)
