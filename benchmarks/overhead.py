@@ -62,10 +62,14 @@ def batch_for(width: int, seconds: float, threads: int) -> int:
 
 
 class Alternation:
-    """An observer that lets the peer run after each `block` seconds of oddlot, `count` times."""
+    """An observer that lets the peer run after each `block` seconds of oddlot, `count` times.
 
-    def __init__(self, peer: Callable[[float], float], block: float, count: int) -> None:
+    Every worker has one answer ready when a block begins and makes as many warm-up steps as the peer.
+    """
+
+    def __init__(self, peer: Callable[[float], float], block: float, count: int, workers: int = 1) -> None:
         self.peer, self.block, self.count = peer, block, count
+        self.warm = workers * (1 + WARM_STEPS)
         self.ratios: list[float] = []
         self.ours: list[float] = []
         self._began: float | None = None
@@ -78,7 +82,7 @@ class Alternation:
         if not isinstance(record.event, Arrived) or self.done:
             return
         self._arrivals += 1
-        if self._arrivals <= WARM_STEPS:
+        if self._arrivals <= self.warm:
             return
         now = time.perf_counter()
         if self._began is None:
@@ -159,7 +163,7 @@ def double(
     peer(0.5)
     results = {}
     for name, strategy in strategies.items():
-        results[name] = Alternation(peer, block, count)
+        results[name] = Alternation(peer, block, count, workers=2)
         run(width, batch, strategy, oddlot.Local(workers=2, threads=1), results[name])
     pair.close()
     return results

@@ -27,6 +27,7 @@ from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
+from oddlot.train.store import Store
 from oddlot.training import prepared
 from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows
 from tests.processes import ends
@@ -138,6 +139,74 @@ def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
             run.engine.abort("w1:1", node)
         with pytest.raises(JobError, match=r"(?s)failed on w1:.*my own mistake"):
             run.finish()
+
+
+class Gate:
+    """A loss that tells when a worker computes and then waits until it is let through."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / "computing", folder / "go"]
+        for path in self.paths:
+            os.mkfifo(path)
+        self.computing, self.go = (os.open(path, os.O_RDWR) for path in self.paths)
+
+    def loss(self) -> Any:
+        """For a job; it holds paths alone, so that it can travel."""
+        paths = self.paths
+
+        def waits(outputs: Tensor, targets: Tensor) -> Tensor:
+            computing, go = (os.open(path, os.O_RDWR) for path in paths)
+            os.write(computing, b".")
+            os.read(go, 1)
+            os.close(computing)
+            os.close(go)
+            return nn.functional.cross_entropy(outputs, targets)
+
+        return waits
+
+    def wait(self) -> None:
+        """Until one more minibatch is being computed."""
+        os.read(self.computing, 1)
+
+    def open(self, count: int = 1) -> None:
+        """Let so many minibatches through."""
+        os.write(self.go, bytes(count))
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
+    tmp_path: Path, normed: bool
+) -> None:
+    """Buffers are read again at a task's end, so their version stays as it is until then."""
+    gate = Gate(tmp_path)
+    model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
+    with trial(local(2), job=a_job(model, loss=gate.loss())) as run:
+        run.until(lambda: len(run.host.holds) == 2)
+        gate.wait()
+        gate.wait()
+        store = run.host.store
+        assert isinstance(store, Store)
+        block = store.weights
+        gate.open()
+        run.until(lambda: run.host.conductor.version == 1)
+        assert (store.weights is block) is not normed
+        gate.open(100)
+        run.finish()
+
+
+def test_a_task_that_waits_in_its_worker_has_not_loaded_its_version(tmp_path: Path) -> None:
+    """Although another task before it used the same block for its update."""
+    gate = Gate(tmp_path)
+    with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as run:
+        run.until(lambda: len(run.host.holds) == 2)
+        for task in (1, 2, 3):
+            gate.wait()
+            assert list(run.host.port.loaded()) == [f"w1:{task}"]
+            gate.open()
+            while run.host.conductor.version < task:
+                run.deliver(run.next())
+        gate.open(100)
+        run.finish()
 
 
 def test_a_worker_that_cannot_start_ends_the_run() -> None:

@@ -27,17 +27,18 @@ RULES = [
 ]
 
 
-def one_step(store: Store, gradient: Tensor, number: int) -> None:
+def one_step(store: Store, gradient: Tensor, number: int, share: float = 1.0) -> None:
     flat = FlatBuffer.empty(store.layout)
     flat.view("weight").copy_(gradient)
     store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
-    store.step({f"w1:{number}": 1.0})
+    store.step({f"w1:{number}": share})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_equals_torch_optim(rule: Rule, held: bool, dtype: torch.dtype) -> None:
+def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: torch.dtype) -> None:
     """200 steps with gradients that depend on the weights; `held` writes each version into another block."""
     torch.manual_seed(3)
     model = nn.Linear(17, 5, bias=False, dtype=dtype)
@@ -48,10 +49,10 @@ def test_a_rule_equals_torch_optim(rule: Rule, held: bool, dtype: torch.dtype) -
     optimizer = torch_optimizer(rule, list(model.parameters()))
     for number in range(200):
         noise = torch.randn(5, 17, dtype=dtype)
-        model.weight.grad = model.weight.detach() * 0.5 + noise
+        model.weight.grad = (model.weight.detach() * 0.5 + noise) * share
         if held:
             store.acquire(number)
-        one_step(store, store.weights.view("weight") * 0.5 + noise, number)
+        one_step(store, store.weights.view("weight") * 0.5 + noise, number, share)
         if held:
             store.release(number)
         optimizer.step()

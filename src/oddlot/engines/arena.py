@@ -36,15 +36,20 @@ def anonymous_file(size: int) -> int:
 
 
 class Arena:
-    """`blocks` blocks of `block_bytes` bytes each, seen by every process that attaches the descriptor `fd`."""
+    """`blocks` blocks of `block_bytes` bytes each, seen by every process that attaches the descriptor `fd`.
+
+    `marks` is uint8 [blocks], zero at first: a word about each block without a message.
+    """
 
     def __init__(self, blocks: int, block_bytes: int, fd: int | None = None) -> None:
         self.blocks = blocks
         self.block_bytes = -(-block_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.fd = anonymous_file(blocks * self.block_bytes) if fd is None else fd
+        size = blocks * self.block_bytes
+        self.fd = anonymous_file(size + blocks) if fd is None else fd
         self.close = weakref.finalize(self, os.close, self.fd)
         """lets go of the descriptor; the memory stays while a block is in use"""
-        self._map = mmap.mmap(self.fd, max(blocks * self.block_bytes, 1))
+        self._map = mmap.mmap(self.fd, size + blocks)
+        self.marks = np.frombuffer(self._map, np.uint8, blocks, offset=size)
 
     def block(self, index: int) -> Tensor:
         """Block number `index` as uint8 [block_bytes], sharing its memory."""

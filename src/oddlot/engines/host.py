@@ -1,7 +1,7 @@
 """The shell around a conductor that every engine shares: decide, then act, in order."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
@@ -60,6 +60,9 @@ class Port(Protocol):
     def evaluate(self, version: int, weights: Any) -> None:
         """Measure these weights; `Evaluated` follows."""
 
+    def loaded(self) -> Iterable[w.TaskId]:
+        """The open tasks that read their version's memory no more, each told at least once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -82,7 +85,7 @@ class Host:
     port: Port
     observers: list[Observer] = field(default_factory=list)
     holds: dict[w.TaskId, int] = field(default_factory=dict)
-    """the version that each task out there still needs"""
+    """the version whose memory each task out there still reads"""
     evaluating: list[int] = field(default_factory=list)
     story: deque[w.Record] = field(default_factory=lambda: deque(maxlen=12))
 
@@ -125,6 +128,8 @@ class Host:
             self._discard(arrival)
             self.handle(w.Arrived(facts), now)
             return
+        for task in self.port.loaded():
+            self._release(task)  # before the merge, which then writes in place
         try:
             self._believe(facts)
             self.store.receive(facts, arrival.payload)

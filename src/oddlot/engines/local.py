@@ -7,7 +7,7 @@ import socket
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -123,6 +123,7 @@ class LocalEngine:
         if life is None:
             return  # it has just died: `Lost` waits to be told
         out = life.tasks[task.id] = self.blocks.take_update(life.index)
+        self.arena.marks[out] = 0
         body = {"task": to_plain(task), "weights": self.blocks.number(weights), "out": out}
         self._send(life, encode(Say.TASK, **body))
 
@@ -138,6 +139,11 @@ class LocalEngine:
             self._ask_evaluator(version)
         else:
             self._fork(EVALUATOR, -1)
+
+    def loaded(self) -> Iterable[w.TaskId]:
+        """The tasks whose worker has marked their update block."""
+        marks = self.arena.marks
+        return [task for life in self.lives.values() for task, block in life.tasks.items() if marks[block]]
 
     def close(self) -> None:
         """Let go of every worker; closing the nursery ends them."""

@@ -143,6 +143,10 @@ class Simulator:
         """Free in virtual time."""
         self._at(self.now, lambda: w.Evaluated(version, self.maths.evaluate(weights)))
 
+    def loaded(self) -> tuple[w.TaskId, ...]:
+        """None: a task is computed at its virtual end, on the hub's own memory."""
+        return ()
+
     # --- faults --------------------------------------------------------------------------------
 
     def kill(self, node: w.NodeId) -> None:

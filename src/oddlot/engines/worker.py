@@ -88,6 +88,8 @@ class Worker:
     def _task(self, task: Task, weights: int, out: int) -> None:
         received = time.perf_counter()
         size = self.learner.load(task.version, self.flat(weights))
+        if task.kind == "gradient" and not self.setup.layout.has_buffers:
+            self.arena.marks[out] = 1  # the learner computes on a copy: the version may change now
         loaded = time.perf_counter()
         target = self.scratch or self.flat(out)
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))

@@ -13,6 +13,8 @@ from oddlot.train.kernels import mixer, move
 Directions = tuple[Sequence[Tensor], Sequence[float]]
 """A direction as the sum of share x tensor."""
 Place = tuple[int, slice]
+_SMALL_SHARE = 1e-6
+"""below it, 1 - (1 - share) has lost digits that float32 would show"""
 
 
 class Numerics:
@@ -69,8 +71,9 @@ class Numerics:
         mix = self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
         in_place = source.data_ptr() == target.data_ptr()
-        if rule.momentum and shares == [1.0] and in_place and source.dtype == torch.float32:
-            _sgd_at_once(rule, target, tensors[0], self.state[f"momentum/{index}"][span])
+        alone = len(shares) == 1 and (shares[0] == 1 or (shares[0] >= _SMALL_SHARE and not rule.nesterov))
+        if rule.momentum and alone and in_place and source.dtype == torch.float32:
+            _sgd_at_once(rule, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
             return
         decay = rule.lr * rule.weight_decay
         if rule.momentum:
@@ -102,16 +105,19 @@ class Numerics:
         torch.addcdiv(source, mean, root, value=-rule.lr / (1 - beta1**self.steps), out=target)
 
 
-def _sgd_at_once(rule: SGD, weights: Tensor, gradient: Tensor, momentum: Tensor) -> None:
-    """A whole gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it."""
+def _sgd_at_once(rule: SGD, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor) -> None:
+    """A single gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it.
+
+    PyTorch's dampening takes away from gradient and decay alike, so the decay is made larger by as much.
+    """
     torch._fused_sgd_(
         [weights],
         [gradient],
         [momentum],
-        weight_decay=rule.weight_decay,
+        weight_decay=rule.weight_decay / share,
         momentum=rule.momentum,
         lr=rule.lr,
-        dampening=0.0,
+        dampening=1 - share,
         nesterov=rule.nesterov,
         maximize=False,
         is_first_step=False,  # a memory of zeros does what PyTorch's first step does
