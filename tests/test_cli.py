@@ -319,6 +319,10 @@ def test_help_needs_nothing_heavy() -> None:
         ("simulate digits", "Missing option '--machines'"),
         ("simulate digits --machines absent.toml", "absent.toml cannot be read: No such file"),
         ("simulate digits --machines job.toml", "job.toml:1: unknown key `task`"),
+        (
+            "simulate digits --machines fleet.toml --set workers=3",
+            "--set workers=3: fleet.toml says what machines there are",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_told_with_exit_code_2(oddlot: Oddlot, arguments: str, sentence: str) -> None:

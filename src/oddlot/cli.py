@@ -76,7 +76,7 @@ def train(
 ) -> None:
     """Train on worker processes of this machine."""
     flags = {"strategy": strategy, "workers": workers, "until": until, "seed": seed, "out": out}
-    asked = Asked(f"train {task}", task, flags, sets or [], resume, force, as_json, quiet)
+    asked = Asked(shlex.join(["train", task]), task, flags, sets or [], resume, force, as_json, quiet)
     asked.run("", lambda settings: settings.local())
 
 
@@ -95,6 +95,11 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train on machines that exist in a file, under a virtual clock, to see time and cost."""
+    for text in sets or []:
+        if (key := text.partition("=")[0].strip()) in {"workers", "threads"}:
+            raise UsageError(
+                f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
+            )
 
     def fleet(settings: "JobFile") -> "Simulated":
         from oddlot.engines.on_simulator import Simulated
@@ -103,7 +108,7 @@ def simulate(
         return Simulated(read_machines(machines), settings.table.seed or 0, settings.table.in_flight or 1)
 
     flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
-    command = f"simulate {task} --machines {machines}"
+    command = shlex.join(["simulate", task, "--machines", machines])
     Asked(command, task, flags, sets or [], resume, force, as_json, quiet).run("-simulated", fleet)
 
 
