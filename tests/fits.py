@@ -4,6 +4,7 @@ Workers import this module, so it knows neither pytest nor the tests.
 """
 
 import atexit
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core import words as w
 from oddlot.engines import on_local
 from oddlot.engines.nursery import Nursery
+from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
@@ -78,6 +80,16 @@ def _lasting_nursery() -> Nursery:
     atexit.register(nursery.close)
     patch.object(nursery, "close", lambda: None).start()
     return nursery
+
+
+def this_worker() -> Worker:
+    """The worker process in which this is called, at work on a task."""
+    frame = sys._getframe()
+    while not isinstance(frame.f_locals.get("self"), Worker):
+        assert frame.f_back, "this is no worker"
+        frame = frame.f_back
+    worker: Worker = frame.f_locals["self"]
+    return worker
 
 
 def trained(

@@ -1,6 +1,5 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
-import gc
 import os
 import socket
 import sys
@@ -23,13 +22,12 @@ from oddlot.core import words as w
 from oddlot.engines import local as local_engine
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
-from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
 from oddlot.train.store import Store
 from oddlot.training import prepared
-from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows
+from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows, this_worker
 from tests.processes import ends
 
 HUB = os.getpid()
@@ -126,8 +124,7 @@ def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
 
     def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
         (tmp_path / "computing").write_text("")
-        (worker,) = (one for one in gc.get_objects() if isinstance(one, Worker))
-        worker.hub.recv(1, socket.MSG_PEEK)
+        this_worker().hub.recv(1, socket.MSG_PEEK)
         raise ArithmeticError("my own mistake")
 
     with trial(local(1), job=a_job(loss=fails_when_told_more)) as run:
