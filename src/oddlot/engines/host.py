@@ -61,7 +61,7 @@ class Port(Protocol):
         """Measure these weights; `Evaluated` follows."""
 
     def loaded(self) -> Iterable[w.TaskId]:
-        """The open tasks that read their version's memory no more, each told at least once."""
+        """The open tasks that read their version's memory no more; they may be told again."""
 
 
 @dataclass(frozen=True, slots=True)
