@@ -15,7 +15,7 @@ import pytest
 
 from oddlot import __version__
 from oddlot.cli import main
-from oddlot.settings import settings_of
+from oddlot.settings import JobFile, settings_of
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import TASKS
 from tests.processes import ROOT
@@ -162,7 +162,8 @@ def test_a_number_that_json_has_not_is_null(oddlot: Oddlot, monkeypatch: pytest.
     assert answer["metrics"] == {"loss": None}
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(oddlot: Oddlot) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_saves_and_says_how_to_go_on(oddlot: Oddlot, number: signal.Signals, code: int) -> None:
     command = ["train", "digits", "--until", "epochs>=1000", "--seed", "3"]
     process = subprocess.Popen(
         [sys.executable, "-m", "oddlot", *command, "--json"],
@@ -172,9 +173,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(oddlot: Oddlot) -> None:
     )
     assert process.stderr is not None
     assert any("accuracy" in line for line in process.stderr), "the first evaluation has come"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == code
     summary = json.loads(out)
     assert summary["ended"] == "interrupted"
     assert "stopped; saved in runs/digits-1. To go on:" in err
@@ -218,6 +219,34 @@ def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
     _, err = process.communicate()
     assert process.returncode == 130
     assert "killed; what was saved before is in runs/job-1. To go on:\n  oddlot train endless:job " in err
+
+
+def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobFile, "read", interrupted)
+    answer = oddlot("train", "digits")
+    assert (answer.code, answer.err) == (130, "stopped; nothing was saved\n")
+
+
+# --- what is said ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("where", "code"), [("> /dev/full", 2), ("| true", 0), (">&-", 0), ("2> /dev/full", 0), ("2>&-", 0)]
+)
+def test_a_run_outlives_its_output(oddlot: Oddlot, where: str, code: int, flags: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "oddlot", "simulate", "job.toml", "--machines", "fleet.toml", *flags]
+    script = f'set -o pipefail; "$@" {where}'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert ("stdout cannot be written: No space left" in done.stderr) == (where == "> /dev/full")
+    assert "Traceback" not in done.stderr
+    assert Path("runs/job-simulated-1/summary.json").exists()
 
 
 # --- simulating --------------------------------------------------------------------------------

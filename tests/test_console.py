@@ -85,16 +85,22 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         assert isinstance(observer, Lines)
         observer.replay(record(0.0, w.Joined("w0")))
         observer.replay(record(0.0, w.Evaluated(0, {"accuracy": 0.1})))
+        observer.replay(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
+        observer.replay(record(0.0, w.Resumed(1, 64)))
+        observer.replay(record(0.0, w.Resumed(3, 1_000)))
         observer.replay(record(0.0, w.Lost("w0")))
         observer(record(0.0, w.Joined("w1")))
         for now, version in zip((0.5, 1.0, 2.0, 3.0), count(1)):
             observer(record(now, w.Evaluated(version, {"accuracy": now / 4})))
         observer(record(3.5, w.Lost("w1")))
+        observer(record(3.6, w.Joined("w1.2")))
+        observer(record(3.7, w.Lost("w1.2")))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
         "[red]digits",
-        "     0.5 s   epoch 0.0   version 0   1 lost   accuracy 0.1250",
-        "     3.0 s   epoch 0.0   version 0   1 lost   accuracy 0.7500",
+        "going on from version 0, epoch 0.0, after 0.0 s; 1,000 samples that had been given out are computed again",
+        "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
+        "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
         f"     3.5 s   {NOBODY}",
     ]
 
@@ -102,8 +108,12 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
 def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=80)
     with shown(console, "digits", tally) as observer:
-        assert observer is tally
-    assert "digits" in console.file.getvalue()  # type: ignore[attr-defined]
+        observer.replay(record(4.0, w.Resumed(5)))  # type: ignore[attr-defined]
+        observer(record(5.0, w.Joined("w3")))
+    assert tally.workers["w3"].state == "waiting"
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "digits" in drawn
+    assert drawn.count("going on from version 1, epoch 0.5, after 4.0 s; 32 samples") == 1
 
 
 def test_the_summary_leaves_out_what_does_not_apply() -> None:

@@ -1,6 +1,7 @@
-"""Ctrl-C stops a run cleanly, twice at once, and not at all where it is ignored."""
+"""Ctrl-C and SIGTERM stop a run cleanly, twice at once, and not at all where they are somebody else's."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,12 @@ def warm() -> Iterator[None]:
         yield
 
 
-def test_ctrl_c_stops_cleanly_and_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
     with program("-c", ENDLESS, tmp_path) as process:
         says(process, "saved")
         with ends(descendants(process.pid)):
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, number)  # everybody hears it, as from a terminal or a service manager
             _, versions, ended = says(process, "stopped").split()
         assert process.wait() == 0
         assert process.stderr is not None
@@ -62,24 +64,26 @@ oddlot.fit(
 """
 
 
-def test_a_second_ctrl_c_kills_at_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_kills_at_once(number: signal.Signals) -> None:
     with program("-c", STUBBORN) as process:
         says(process, "working")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.stderr is not None
         assert "measuring" in process.stderr.readline(), "the final version, and workers print to stderr"
         with ends([process.pid, *descendants(process.pid)]):
-            process.send_signal(signal.SIGINT)
-        assert process.wait() == -signal.SIGINT
-        assert "KeyboardInterrupt" in process.stderr.read()
+            process.send_signal(number)
+        assert process.wait() == -number
+        assert ("KeyboardInterrupt" in process.stderr.read()) == (number == signal.SIGINT)
 
 
-def test_where_ctrl_c_is_ignored_it_stays_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals, tmp_path: Path) -> None:
     """As in a background job of a shell."""
-    ignoring = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    ignoring = f"import signal\nsignal.signal({number}, signal.SIG_IGN)\n"
     with program("-c", ignoring + ENDLESS, tmp_path) as process:
         says(process, "saved")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         for _ in range(3):
             says(process, "saved")
         assert process.poll() is None

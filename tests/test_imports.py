@@ -30,6 +30,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "testing": 5,
     "settings": 5,
     "console": 5,
+    "stdio": 5,
     "cli": 6,
     "": 7,  # oddlot/__init__.py and __main__.py
 }

@@ -12,7 +12,7 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
-from oddlot.observe import Log, Tally, read_log, surviving, tally_of
+from oddlot.observe import Log, Tally, given_out, read_log, surviving, tally_of
 from oddlot.strategies import Synchronous
 
 
@@ -140,22 +140,26 @@ def test_a_log_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:
     old = story()
     resumed = w.Record(3.5, w.Resumed(3))
-    kept, lost = surviving([*old, resumed, w.Record(9.0, w.Ticked())])
-    assert kept == [*old[:3], resumed, w.Record(9.0, w.Ticked())]
-    assert lost == 8 + 8 + 8, "w1:4, w1:5 and w1:6 had been given out"
-    assert surviving(old, until=3) == (old[:3], 24)
+    assert surviving([*old, resumed, w.Record(9.0, w.Ticked())]) == [
+        *old[:3],
+        resumed,
+        w.Record(9.0, w.Ticked()),
+    ]
+    assert surviving(old, until=3) == old[:3]
+    assert given_out(old[3:]) == 8 + 8 + 8, "w1:4, w1:5 and w1:6"
+    assert given_out([*old[5:7], w.Record(9.0, w.Resumed(3, 40))]) == 8 + 16 + 40, "what was void before too"
 
 
 def test_records_are_counted_over_all_lives_of_a_run() -> None:
     """The second resumption counts from the beginning of the file, the lost records included."""
     old = story()
     log = [*old, w.Record(3.5, w.Resumed(3)), w.Record(9.0, w.Ticked()), w.Record(9.5, w.Ticked())]
-    kept, _ = surviving([*log, w.Record(9.2, w.Resumed(11))])
+    kept = surviving([*log, w.Record(9.2, w.Resumed(11))])
     assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
 
 
 def test_the_figures_of_a_resumed_log() -> None:
-    tally = tally_of([*story(), w.Record(4.5, w.Resumed(3))], 16)
+    tally = tally_of([*story(), w.Record(4.5, w.Resumed(3, 24))], 16)
     assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
     assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
     assert tally.dollars == pytest.approx((4.5 * 3.6 + 3.5 * 7.2) / 3600)

@@ -18,11 +18,15 @@ from oddlot.wire.codec import Codec, Plain
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the run has stopped cleanly. `run` holds what was reached."""
+    """Ctrl-C or SIGTERM: the run has stopped cleanly. `run` holds the model and all that was reached, `signal` tells
+    which of the two it was."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__("interrupted")
-        self.run = run
+    def __init__(self, run: Run, signal: int) -> None:
+        saved = f", saved in {run.folder}: resume=True goes on" if run.folder else ""
+        super().__init__(
+            f"stopped at version {run.summary['versions']:,}{saved}; the model is in the `run` of this exception"
+        )
+        self.run, self.signal = run, signal
 
 
 def fit(
@@ -52,7 +56,7 @@ def fit(
     `about` is plain data of yours that run.json keeps.
 
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
-    (a KeyboardInterrupt) after Ctrl-C, when everything is saved and stopped.
+    (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
     settings = Settings(
         until=until or job.until,
@@ -73,5 +77,5 @@ def fit(
         training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:
-        raise Interrupted(run)
+        raise Interrupted(run, training.stopped_by)
     return run

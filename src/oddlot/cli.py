@@ -3,10 +3,11 @@
 import json
 import re
 import shlex
+import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -16,20 +17,22 @@ import typer
 
 from oddlot import __version__
 from oddlot.core.errors import CheckpointError, JobError, UsageError
+from oddlot.stdio import lasting_output
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from oddlot.engines.host import Observer
     from oddlot.engines.on_simulator import Simulated
     from oddlot.engines.place import Place
+    from oddlot.observe import Tally
     from oddlot.run import Run
     from oddlot.settings import JobFile, Override
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug of oddlot, with its traceback; 2 something impossible was asked for; "
-    "3 the job's own code or numbers failed; 130 stopped by Ctrl-C."
+    "3 the job's own code or numbers failed; 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
-STOPPED = 130
+SIGNALLED = 128
+"""and the signal's number: what a shell makes of a program that a signal has ended"""
 RUNS = Path("runs")
 
 app = typer.Typer(
@@ -156,15 +159,25 @@ def main() -> None:
     """Run the command line and exit with its code."""
     sys.path.insert(0, str(Path.cwd()))  # tasks of the user's, as `python -m` would find them
     warnings.showwarning = _print_warning
+    with lasting_output() as answer:
+        code = _run_app()
+        answer.flush()
+        if answer.problem:
+            print(f"oddlot: stdout cannot be written: {answer.problem}", file=sys.stderr)
+            code = code or UsageError.exit_code
+    sys.exit(code)
+
+
+def _run_app() -> int:
+    """The exit code."""
     try:
         app()
+    except SystemExit as end:
+        return int(end.code or 0)
     except (UsageError, JobError, CheckpointError) as error:
-        sys.exit(_print_error(error))
-
-
-def _print_error(error: UsageError | JobError | CheckpointError) -> int:
-    print(f"oddlot: {error}", file=sys.stderr)
-    return error.exit_code
+        print(f"oddlot: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -186,32 +199,24 @@ class Asked:
 
     def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         """Do it, and say what came of it."""
-        from rich.console import Console
-
-        settings, folder = self._settings(suffix)
-        console = Console(stderr=self.as_json, quiet=self.quiet)
-        # What the job's own code prints is not part of the answer.
-        with redirect_stdout(sys.stderr) if self.as_json else nullcontext(), self._killed(console, folder):
-            run = self._fit(settings, place, Path(folder), console)
-        if self.as_json:
-            print(json.dumps(_without_nan(run.summary), allow_nan=False))
-        if run.ended == "interrupted":
-            self._hint(console, folder, "stopped; saved")
-            raise typer.Exit(STOPPED)
-
-    @contextmanager
-    def _killed(self, console: "Console", folder: str) -> "Iterator[None]":
-        """A second Ctrl-C saves nothing more, but what was saved before is there."""
+        folder = ""
         try:
-            yield
-        except KeyboardInterrupt:
-            if Path(folder).exists():
-                self._hint(console, folder, "killed; what was saved before is")
-            raise typer.Exit(STOPPED) from None
+            settings, folder = self._settings(suffix)
+            stopped_by = self._fit(settings, place, Path(folder))
+        except KeyboardInterrupt:  # the second one, or before there was anything to save
+            there = bool(folder) and Path(folder).exists()
+            hint = (
+                f"killed; what was saved before is {self._hint(folder)}"
+                if there
+                else "stopped; nothing was saved"
+            )
+            print(hint, file=sys.stderr)
+            stopped_by = signal.SIGINT
+        if stopped_by:
+            raise typer.Exit(SIGNALLED + stopped_by)
 
-    def _hint(self, console: "Console", folder: str, what: str) -> None:
-        hint = f"{what} in {folder}. To go on:\n  {self.again(folder)}"
-        console.print(hint, markup=False, highlight=False, soft_wrap=True)
+    def _hint(self, folder: str) -> str:
+        return f"in {folder}. To go on:\n  {self.again(folder)}"
 
     def _settings(self, suffix: str) -> "tuple[JobFile, str]":
         """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
@@ -250,40 +255,56 @@ class Asked:
         sets = [f"--set {shlex.quote(text)}" for text in self.sets]
         return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
 
-    def _fit(
+    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
+        """Train and say what came of it. The signal that has stopped it, if one has."""
+        from rich.console import Console
+
+        from oddlot.console import shown, summary
+        from oddlot.observe import Tally
+
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
+        tally = Tally()
+        # What the job's own code prints is not part of the answer.
+        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
+        with aside, shown(console, f"{title} in {folder}", tally) as observer:
+            run, stopped_by = self._trained(settings, place, folder, observer, tally)
+        console.print(summary(title, run.summary, self.command.startswith("simulate")))
+        if self.as_json:
+            print(json.dumps(_without_nan(run.summary), allow_nan=False))
+        if stopped_by:
+            hint = f"stopped; saved {self._hint(str(folder))}"
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        return stopped_by
+
+    def _trained(
         self,
         settings: "JobFile",
         place: "Callable[[JobFile], Place]",
         folder: Path,
-        console: "Console",
-    ) -> "Run":
-        from oddlot.console import shown, summary
-        from oddlot.observe import Tally
+        observer: "Observer",
+        tally: "Tally",
+    ) -> "tuple[Run, int]":
+        from oddlot.api import Interrupted, fit  # PyTorch comes with it
+        from oddlot.train.data import Batches
 
-        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
-        tally = Tally()
-        with shown(console, f"{title} in {folder}", tally) as observer:
-            from oddlot.api import Interrupted, fit  # PyTorch comes with it
-            from oddlot.train.data import Batches
-
-            job = settings.job()
-            tally.size = len(Batches(job.data, job.collate))
-            try:
-                run = fit(
-                    job,
-                    settings.strategy(),
-                    place(settings),
-                    out=folder,
-                    resume=self.resume,
-                    force=self.force,
-                    observers=[observer],
-                    about={"settings": settings.source.plain},
-                    **settings.fit_options(),
-                )
-            except Interrupted as stopped:
-                run = stopped.run
-        console.print(summary(title, run.summary, self.command.startswith("simulate")))
-        return run
+        job = settings.job()
+        tally.size = len(Batches(job.data, job.collate))
+        try:
+            run = fit(
+                job,
+                settings.strategy(),
+                place(settings),
+                out=folder,
+                resume=self.resume,
+                force=self.force,
+                observers=[observer],
+                about={"settings": settings.source.plain},
+                **settings.fit_options(),
+            )
+        except Interrupted as stopped:
+            return stopped.run, stopped.signal
+        return run, 0
 
 
 def _numbers(name: str) -> list[int]:

@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from oddlot.core.words import Evaluated, Lost, Record
+from oddlot.core.words import Evaluated, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 
 DRAWS_A_SECOND = 4
@@ -25,43 +25,66 @@ NOBODY = "no worker is here: the run waits until one joins"
 def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
     """An observer that keeps the tally and shows it: in place on a terminal, elsewhere with a line now and then."""
     if not console.is_terminal:
-        yield Lines(console, title, tally)
+        yield Lines(console, tally, title)
         return
     picture = Picture(title, tally)
     with Live(
         get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
     ):
-        yield tally
+        yield Opening(console, tally)
 
 
 @dataclass
-class Lines:
-    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone."""
+class Opening:
+    """Keeps the tally, and says first of all where a resumed run goes on."""
 
     console: Console
-    title: str
     tally: Tally
-    begun: bool = False
-    next_line: float = 0.0
+    title: str = ""
+    going_on: str = ""
 
     def replay(self, record: Record) -> None:
         """What a resumed run had done before is counted, and not said again."""
+        wasted = self.tally.samples_wasted
         self.tally(record)
+        if isinstance(record.event, Resumed):
+            again = self.tally.samples_wasted - wasted
+            self.going_on = (
+                f"going on from version {self.tally.versions:,}, epoch {self.tally.epochs:.1f}, after "
+                f"{duration(record.now)}; {again:,} samples that had been given out are computed again"
+            )
 
     def __call__(self, record: Record) -> None:
         self.tally(record)
-        if not self.begun:
-            self.begun = True
-            self._say(self.title)
+        for line in filter(None, (self.title, self.going_on)):
+            self.say(line)
+        self.title = self.going_on = ""
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass
+class Lines(Opening):
+    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone."""
+
+    next_line: float = 0.0
+    alone_at: int = -1
+    """the version at which nobody was here the last time"""
+
+    def __call__(self, record: Record) -> None:
+        super().__call__(record)
         match record.event:
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
-                self._say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
-            case Lost() if not any(row.state != "lost" for row in self.tally.workers.values()):
-                self._say(f"{record.now:8.1f} s   {NOBODY}")
+                self.say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
+            case Lost() if self._alone() and self.alone_at != self.tally.versions:
+                self.alone_at = self.tally.versions
+                self.say(f"{record.now:8.1f} s   {NOBODY}")
 
-    def _say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def _alone(self) -> bool:
+        return all(row.state == "lost" for row in self.tally.workers.values())
 
 
 @dataclass

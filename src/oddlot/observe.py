@@ -134,7 +134,8 @@ class Tally:
                 self._answered(task, task.rpartition(":")[0], record.now)
             case w.Evaluated(version, metrics):
                 self._evaluated(version, metrics)
-            case w.Resumed():
+            case w.Resumed(_, lost):
+                self.samples_wasted += lost
                 for node in list(self.workers):
                     self._gone(node, record.now)
 
@@ -293,36 +294,33 @@ def read_log(path: Path) -> Iterator[w.Record]:
             ) from None
 
 
-def surviving(records: Iterable[w.Record], until: int | None = None) -> tuple[list[w.Record], int]:
+def surviving(records: Iterable[w.Record], until: int | None = None) -> list[w.Record]:
     """The history that holds: what came after a checkpoint that was resumed from is left out.
 
-    Also returns how many samples had been given out in what is left out. With `until`, the run is about to be resumed
-    from the checkpoint that was made after so many records.
+    With `until`, the run is about to be resumed from the checkpoint that was made after so many records.
     """
     kept: list[tuple[int, w.Record]] = []
-    lost = 0
-
-    def cut(at: int) -> None:
-        nonlocal kept, lost
-        lost += _samples_started(old for index, old in kept if index >= at)
-        kept = [(index, old) for index, old in kept if index < at]
-
     for number, record in enumerate(records):
         if isinstance(record.event, w.Resumed):
-            cut(record.event.after_record)
+            kept = [(index, old) for index, old in kept if index < record.event.after_record]
         kept.append((number, record))
-    if until is not None:
-        cut(until)
-    return [record for _, record in kept], lost
+    return [record for index, record in kept if until is None or index < until]
+
+
+def given_out(records: Iterable[w.Record]) -> int:
+    """How many samples were given out in these records, and in those that they had made void."""
+    total = 0
+    for record in records:
+        total += sum(w.samples_in(start.task.spans) for start in record.actions if isinstance(start, w.Start))
+        total += record.event.samples_lost if isinstance(record.event, w.Resumed) else 0
+    return total
 
 
 def tally_of(records: Sequence[w.Record], size: int) -> Tally:
     """The figures of a whole log."""
-    kept, lost = surviving(records)
     tally = Tally(size)
-    for record in kept:
+    for record in surviving(records):
         tally(record)
-    tally.samples_wasted += lost
     return tally
 
 
@@ -337,15 +335,6 @@ def trace(records: Iterable[w.Record]) -> str:
         about = event.update.id if isinstance(event, w.Arrived) else getattr(event, "node", "")
         digest.update(f"{type(event).__name__} {about} {record.actions}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _samples_started(records: Iterable[w.Record]) -> int:
-    return sum(
-        w.samples_in(action.task.spans)
-        for record in records
-        for action in record.actions
-        if isinstance(action, w.Start)
-    )
 
 
 def _whole_lines(path: Path) -> bytes:

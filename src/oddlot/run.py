@@ -37,7 +37,7 @@ class Run:
     @property
     def records(self) -> Sequence[Record]:
         """The log: everything that happened and was decided."""
-        return surviving(read_log(RunFolder(self.folder).log))[0] if self.folder else self._records
+        return surviving(read_log(RunFolder(self.folder).log)) if self.folder else self._records
 
     @property
     def accuracy(self) -> float | None:

@@ -17,7 +17,7 @@ from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
 from oddlot.goal import Reminder
-from oddlot.observe import Log, Tally, read_log, surviving
+from oddlot.observe import Log, Tally, given_out, read_log, surviving
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder
@@ -65,7 +65,9 @@ class Training:
         self.records: list[w.Record] = []
         self.evaluation = Reminder(recipe.settings.evaluate_every)
         self.checkpoint = Reminder(recipe.settings.checkpoint_every)
-        self.evaluation_due = self.asked_to_stop = False
+        self.evaluation_due = False
+        self.stopped_by = 0
+        """the signal that asked the run to stop"""
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
             self.model = recipe.job.model()
@@ -84,6 +86,7 @@ class Training:
         """Train until the goal is reached, measure the final version, save."""
         with self._interruptible(), self._rows_named():
             ended = drive(self.host, self.opened.engine, self._ended)
+            self._check_learned(ended)
             self._measure_final()
         self.tally.finish()
         self.store.weights.scatter(self.model)
@@ -152,15 +155,15 @@ class Training:
         if past is None:
             self.folder.write(SETTINGS, self.identity | {ABOUT: dict(self.recipe.settings.about)})
         else:
-            self.earlier, lost = surviving(past.log, past.after_record)
+            self.earlier = surviving(past.log, past.after_record)
+            lost = given_out(surviving(past.log)[len(self.earlier) :])
             for record in self.earlier:
                 self.tally(record)
-            self.tally.samples_wasted += lost
         self.log = Log(self.folder.log, self.host.conductor)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            self.host.handle(w.Resumed(past.after_record), self.host.conductor.now)
+            self.host.handle(w.Resumed(past.after_record, lost), self.host.conductor.now)
             self.earlier.append(self.host.story[-1])
         self._checkpoint()
 
@@ -169,7 +172,7 @@ class Training:
     def _ended(self) -> str:
         """Why the run ends now; empty to go on. Also keeps the rhythms of evaluation and checkpoints."""
         self.tally.advance(self.opened.engine.now)
-        if self.asked_to_stop:
+        if self.stopped_by:
             return INTERRUPTED
         if reason := self.recipe.goal.reached(self.tally):
             return reason
@@ -188,6 +191,15 @@ class Training:
         if self.evaluation_due and not self.host.evaluating:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
+
+    def _check_learned(self, ended: str) -> None:
+        """A run whose every sample was skipped has not done what was asked for."""
+        skipped = self.host.conductor.ledger.skipped
+        if skipped and not self.tally.versions and ended != INTERRUPTED:
+            raise JobError(
+                f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
+                f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples"
+            )
 
     def _measure_final(self) -> None:
         """Wait for the final version's metrics; whatever else comes in is too late to count."""
@@ -219,26 +231,34 @@ class Training:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C asks the run to stop; the second one does what it always does. Where it is ignored, as in
-        a shell's background job, it stays so."""
-        before = signal.getsignal(signal.SIGINT)
-        if before == signal.SIG_IGN:
-            yield
-            return
+        """The first Ctrl-C asks the run to stop, and so does SIGTERM, as clouds and job queues send it before they take
+        a machine back; the second one does what it always does. Where Ctrl-C is ignored, as in a shell's background
+        job, and where the program has its own answer to SIGTERM, it stays so.
+        """
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        if before[signal.SIGINT] == signal.SIG_IGN:
+            del before[signal.SIGINT]
+        if before[signal.SIGTERM] != signal.SIG_DFL:
+            del before[signal.SIGTERM]
 
-        def ask(*_: object) -> None:
-            self.asked_to_stop = True
-            signal.signal(signal.SIGINT, before)
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def ask(number: int, _: object) -> None:
+            self.stopped_by = number
+            restore()
 
         try:
-            signal.signal(signal.SIGINT, ask)
-        except ValueError:  # not the main thread: Ctrl-C is somebody else's
+            for number in before:
+                signal.signal(number, ask)
+        except ValueError:  # not the main thread: signals are somebody else's
             yield
             return
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            restore()
 
     # --- saving --------------------------------------------------------------------------------
 

@@ -194,6 +194,13 @@ def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
 
 
+@BOTH
+def test_a_run_whose_every_sample_is_skipped_has_failed(on: Place) -> None:
+    job = a_job(loss=lambda y, t: (y * nan).sum())
+    with pytest.raises(JobError, match=r"learned nothing: all 48 samples .* since .*not finite in 0.weight"):
+        oddlot.fit(job, Asynchronous(), on, until="epochs>=1", skip_bad=True)
+
+
 def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
     points, sides = rows()
     points[5] = nan

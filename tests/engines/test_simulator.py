@@ -2,11 +2,15 @@
 
 from math import inf
 
+import pytest
+
 from oddlot.core import words as w
+from oddlot.core.errors import JobError
 from oddlot.engines.host import Arrival
 from oddlot.engines.numbers import Shadow
 from oddlot.engines.simulator import Simulator
-from oddlot.machines.machine import Link, Machine
+from oddlot.machines.delays import Deterministic
+from oddlot.machines.machine import Lifetime, Link, Machine
 
 
 class Maths(Shadow):
@@ -117,6 +121,31 @@ def test_a_frozen_machine_hears_that_it_is_to_stop_when_it_thaws() -> None:
     stage.at(5.0).abort("a", "m")
     stage.at(10.0).thaw("m")
     assert [stage.heard(), stage.heard()] == [(10.75, "Cancelled", "a"), (15.25, "answer", "b")]
+
+
+def lives(lifetime: float, tasks: int) -> Simulator:
+    """A machine that gets as many tasks, each in its life, and lives no longer than that."""
+    life = Lifetime(lifetime, Deterministic())
+    machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
+    simulator = Simulator([machine], Maths(), batch=2)
+    for number in range(tasks):
+        joined = simulator.next(inf)
+        assert isinstance(joined, w.Joined)
+        simulator.start(w.Task(str(number), joined.node, (w.Span(0, 0, 8),), 0), None)
+        while not isinstance(simulator.next(inf), w.Lost):
+            pass
+    return simulator
+
+
+def test_a_fleet_that_never_lives_long_enough_for_a_task_is_given_up() -> None:
+    with pytest.raises(
+        JobError, match=r"^1,011 lives .* m\.1011, lived for 2 s, a task there computes for 4 s: .*"
+    ):
+        lives(2.0, 2_000)
+
+
+def test_one_that_brings_something_is_not() -> None:
+    assert lives(5.0, 2_000).fruitless == 1
 
 
 def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:

@@ -152,6 +152,8 @@ class Resumed:
     work. Strategies are told `Lost` for everyone they knew."""
 
     after_record: int
+    samples_lost: int = 0
+    """that had been given out in those records"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ def die_with_parent(parent: int) -> None:
 def main(fd: int, parent: int) -> None:
     """Serve one hub through the socket `fd`: fork on request, report who has ended, end with the hub."""
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the hub's to answer
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to all of us, they are the hub's to answer
     import_module("oddlot.engines.worker")  # and PyTorch with it, once for all workers
 
     hub = socket.socket(fileno=fd)
@@ -63,7 +64,8 @@ def _fork(
         from oddlot.engines import worker
 
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         for ours in (hub.detach(), *pipe):
             os.close(ours)
         worker.main(fds, body, parent=server)

@@ -18,6 +18,8 @@ from oddlot.engines.host import Arrival, Message
 from oddlot.engines.mailbox import life_name
 from oddlot.machines.machine import Machine
 
+FRUITLESS_LIVES = 1_000
+
 
 class Maths(Protocol):
     """What the simulator has computed; see `oddlot.engines.numbers`."""
@@ -63,6 +65,7 @@ class _Node:
 
     machine: Machine
     delay: Callable[[], float]
+    born: float
     queue: list[_Work] = field(default_factory=list)
     free_at: float = 0.0
     has_version: int = -1
@@ -88,6 +91,7 @@ class Simulator:
         taken: Collection[str] = (),
     ) -> None:
         self.maths, self.batch, self.now, self.taken = maths, batch, now, taken
+        self.machines, self.fruitless = len(machines), 0
         self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
         self.entries = 0
         self.nodes: dict[w.NodeId, _Node] = {}
@@ -184,7 +188,7 @@ class Simulator:
                 again = partial(self._join, machine, delay, lives, life + 1)
                 self._at(self.now + machine.seconds_to_return, again)
 
-        self.nodes[name] = _Node(machine, delay, free_at=self.now, reborn=reborn)
+        self.nodes[name] = _Node(machine, delay, self.now, free_at=self.now, reborn=reborn)
         if lives is not None:
             self._at(self.now + lives(), lambda: self._lose(name))
         return w.Joined(name, machine.dollars_per_hour)
@@ -193,11 +197,23 @@ class Simulator:
         node = self.nodes.pop(name, None)
         if node is None:
             return None
+        self._count_fruitless(name, node)
         for work in node.queue:
             work.unwanted = True
         self._stop(node)
         node.reborn()
         return w.Lost(name)
+
+    def _count_fruitless(self, name: w.NodeId, node: _Node) -> None:
+        """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
+        self.fruitless += 1
+        if self.fruitless > FRUITLESS_LIVES + 10 * self.machines:
+            needs = f", a task there computes for {node.queue[0].compute:.3g} s" if node.queue else ""
+            raise JobError(
+                f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {name}, "
+                f"lived for {self.now - node.born:.3g} s{needs}: give the machines a longer lifetime or fewer "
+                "seconds_per_sample, or the job a smaller batch"
+            )
 
     def _plan(self, node: _Node, first: int) -> None:
         """Time the queue from this place on: a machine computes one task after the other."""
@@ -236,6 +252,7 @@ class Simulator:
         task = work.task
         if work.aborted:
             return w.Cancelled(task.id, task.node)
+        self.fruitless = 0
         loss, payload = (None, None) if work.unwanted else self.maths.compute(task, work.weights)
         down = node.machine.link.seconds(work.size)
         seconds = {"down": down, "load": 0.0, "compute": work.compute, "up": self.now - work.end}

@@ -1,0 +1,58 @@
+"""stdout and stderr that may be full, closed, or pipes whose reader has gone: a run outlives them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
+
+
+class Lasting:
+    """A text stream that nothing raises; what could not be written is lost, and `problem` says why."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.problem = ""
+        # Where a stream was closed from the start, its descriptor must not become that of another file.
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lasts as long as the program
+
+    def write(self, text: str) -> int:
+        """Write, or lose, the text."""
+        with self._noted():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Bring to the stream what can be brought there."""
+        with self._noted():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # the reader has had enough, as `head` has
+            self._give_up()
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Let the rest go nowhere, what Python writes at its end among it."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def lasting_output() -> Iterator[Lasting]:
+    """While inside, nothing that is printed raises. Gives the stream that stands for stdout."""
+    out, err = Lasting(sys.stdout), Lasting(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield out
+        finally:
+            out.flush()
+            err.flush()
