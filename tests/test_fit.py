@@ -220,16 +220,19 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
 # --- what cannot be ------------------------------------------------------------------------------
 
 
+class NoDataclass:
+    on = Synchronous.on
+
+
 @pytest.mark.parametrize(
     ("changes", "strategy", "options", "told"),
     [
         ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
-        ({"batch": 64}, Synchronous(), {}, "a batch of 64 is larger than the data (48 samples)"),
-        ({}, Synchronous(), {"on": local(49)}, "49 workers for 48 samples: use fewer workers"),
-        ({}, FastestK(k=3), {}, "FastestK needs 3 workers, there are 2"),
-        ({}, FastestK(k=3), {}, "needs 3 workers, there are 2: lower k or add workers"),
-        ({}, Synchronous(), {"until": ""}, "when does the run end?"),
+        ({"batch": 64}, Synchronous(), {}, "batch = 64 is larger than the data: there are 48 samples"),
+        ({}, Synchronous(), {"on": local(49)}, "workers = 49 for 48 samples: use fewer"),
+        ({}, FastestK(k=3), {}, "k = 3 results of 2 workers: lower k or add workers"),
+        ({}, Synchronous(), {"until": ""}, "until says when the run ends"),
         ({}, Synchronous(), {"until": "lss<=1"}, "did you mean `loss`?"),
         (
             {"metrics": {"accuracy": oddlot.accuracy}},
@@ -243,15 +246,21 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
         ({}, Synchronous(), {"seed": -1}, "seed = -1 must be a whole number from 0"),
         ({}, Synchronous(), {"seed": 2**32}, "seed = 4294967296 must be"),
         ({}, Synchronous(), {"resume": True, "force": True}, "say one of them"),
-        ({}, Synchronous(), {"shards": 0}, "0 shards of 48 samples"),
-        ({}, Synchronous, {}, "is no instance of a dataclass"),
-        ({}, object(), {}, "is no instance of a dataclass: put @dataclass before its class"),
-        ({}, Synchronous(), {"shards": 49}, "49 shards of 48 samples"),
+        ({}, Synchronous(), {"shards": 0}, "shards = 0 of 48 samples"),
+        ({}, Synchronous, {}, "strategy = Synchronous is a class: pass one of it, Synchronous(...)"),
+        ({}, "synchronous", {}, "'synchronous' is no strategy: pass one, such as oddlot.Synchronous()"),
+        ({}, NoDataclass(), {}, "is no dataclass: put @dataclass before its class"),
+        ({}, Synchronous(), {"on": 2}, "on = 2 is no place: pass oddlot.Local(workers=2)"),
+        ({}, Synchronous(), {"on": oddlot.Local}, "is no place: pass oddlot.Local(workers=2)"),
+        ({}, Synchronous(), {"until": 3}, "until = 3 must be a text"),
+        ({}, Synchronous(), {"seed": "a"}, "seed = 'a' must be a whole number"),
+        ({}, Synchronous(), {"checkpoint_every": 3}, "checkpoint_every = 3 is not a rhythm"),
+        ({}, Synchronous(), {"shards": 49}, "shards = 49 of 48 samples"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(
     changes: Any,
-    strategy: Strategy,
+    strategy: Any,
     options: dict[str, Any],
     told: str,
     monkeypatch: pytest.MonkeyPatch,

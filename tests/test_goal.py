@@ -71,7 +71,7 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
     [
         ("acuracy>=0.9", "no figure 'acuracy': did you mean `accuracy`?"),
         ("epoch>=3", "did you mean `epochs`?"),
-        ("qqqqqq>=3", "no figure 'qqqqqq': There are: accuracy, dollars, epochs"),
+        ("qqqqqq>=3", "no figure 'qqqqqq': there are: accuracy, dollars, epochs"),
         ("accuracy", "'accuracy' is not of the form NAME>=NUMBER"),
         ("accuracy>=high", "not of the form"),
         ("accuracy>=0.9 or", "'' is not of the form"),
@@ -80,13 +80,15 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
         ("epochs>=0", "epochs begin at 0, so that is reached before anything is done"),
         ("seconds<=-1", "seconds begin at 0"),
         ("", "not of the form"),
+        ("accuracy>=0.9 and epochs>=3", "joined by `or`: there is no `and`"),
+        ("days>=3", "did you mean"),
     ],
 )
 def test_a_goal_that_makes_no_sense_is_told_with_its_place(text: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
         Goal.parse(text, ["accuracy"])
     assert told in str(error.value)
-    assert f"until={text!r}" in str(error.value)
+    assert f"until = {text!r}: " in str(error.value)
 
 
 def test_something_falls_due_once_each_time() -> None:

@@ -153,11 +153,8 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
         ("{ lr", "{ betas", "job.toml:16: `job.optimizer.betas` is 0.5: it must be a valid tuple"),
         ("lr = 0.5", "eps = 1e-8", "job.toml:16: eps is no setting of SGD(lr=0.03, momentum=0.9"),
         ("{ lr = 0.5", "{ kind = 'adm'", "job.toml:16: unknown optimizer `adm`: did you mean `adam`?"),
-        (
-            "{ lr = 0.5 }",
-            "'adam'",
-            "job.toml:16: optimizer = 'adam' is no table: say optimizer.kind = 'adam'",
-        ),
+        ("{ lr = 0.5 }", "'adm'", "job.toml:16: unknown optimizer `adm`: did you mean `adam`?"),
+        ("{ lr = 0.5 }", "3", "job.toml:16: optimizer = 3 is neither a table nor a name"),
         ('task = "digits"\n', "", "job.toml:1: `task` is missing"),
     ],
 )
@@ -177,10 +174,12 @@ def test_a_fault_in_a_file_is_told_with_its_line(
         ("strategy.name=fastest", "unknown strategy `fastest`: did you mean `fastest_k`?"),
         ("strategy.server.lr=fast", "`strategy.server.lr` is 'fast': it must be a valid number"),
         ("strategy.steps.x=1", "`steps` is 4, which has no settings"),
-        ("strategy=fastest_k", "strategy = 'fastest_k' is no table: say strategy.name = 'fastest_k'"),
-        ("job.optimizer.kind=[]", "unknown optimizer `[]`: There are: adam, adamw, sgd"),
+        ("strategy=fastest", "unknown strategy `fastest`: did you mean `fastest_k`?"),
+        ("job.optimizer.kind=[]", "unknown optimizer `[]`: there are: adam, adamw, sgd"),
         ("task_options.hidden=-1", "hidden = -1: the network needs at least 1"),
         ("workrs=3", "unknown key `workrs`: did you mean `workers`?"),
+        ("until=", "`until` is '': String should have at least 1 character"),
+        ("checkpoint_every=often", "checkpoint_every = 'often' is not a rhythm such as"),
         ("until=3", "`until` is 3: it must be a valid string"),
         ("task=mist", "unknown task `mist`: did you mean `mnist`?"),
         ("strategy", "write a setting and its value, such as --set strategy.k=3"),
@@ -192,6 +191,35 @@ def test_a_fault_on_the_command_line_is_told_with_its_words(
     tmp_path: Path, setting: str, sentence: str
 ) -> None:
     assert told(tmp_path, JOB, setting).startswith(f"--set {setting}: {sentence}")
+
+
+def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('task = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n')
+    settings = JobFile.read(
+        str(path), [Override.parse("strategy.k=3"), Override.parse("job.optimizer.lr=0.5")]
+    )
+    assert settings.strategy() == FastestK(k=3)
+    assert settings.job().optimizer == Adam(lr=0.5)
+    other = [Override.parse("strategy=local_sgd"), Override.parse("strategy.server=adam")]
+    assert JobFile.read(str(path), other).strategy() == LocalSGD(server=Adam())
+
+
+def test_what_is_found_out_later_is_told_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('task = "digits"\nseed = 3\n[strategy]\nname = "fastest_k"\nk = 9\n[job]\nbatch = 9\n')
+    source = JobFile.read(str(path), [Override.parse("workers=5")]).source
+    for sentence, place in {
+        "seed = 3 is bad": f"{path}:2: ",
+        "batch = 9 is bad": f"{path}:7: ",
+        "k = 9 is bad": f"{path}:5: ",
+        "workers = 5 are few": "--set workers=5: ",
+        "shards = 0 is bad": "",
+        "name": f"{path}:4: ",
+    }.items():
+        with pytest.raises(UsageError) as error, source.placed_by_key():
+            raise UsageError(sentence)
+        assert str(error.value).startswith(place or sentence)
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:

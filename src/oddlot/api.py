@@ -59,17 +59,17 @@ def fit(
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
     settings = Settings(
-        until=until or job.until,
+        until=until or getattr(job, "until", ""),
         seed=seed,
         codec=codec or Plain(),
         shards=shards,
         epoch_barrier=epoch_barrier,
         skip_bad=skip_bad,
-        evaluate_every=Every.parse(evaluate_every),
-        checkpoint_every=Every.parse(checkpoint_every),
+        evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
+        checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
         about=about or {},
     )
-    recipe = Recipe(job, strategy, on or Local(), settings)
+    recipe = Recipe(job, strategy, Local() if on is None else on, settings)
     folder = RunFolder(out) if out is not None else None
     if folder is not None:
         folder.claim(resume, force)

@@ -291,17 +291,18 @@ class Asked:
         job = settings.job()
         tally.size = len(Batches(job.data, job.collate))
         try:
-            run = fit(
-                job,
-                settings.strategy(),
-                place(settings),
-                out=folder,
-                resume=self.resume,
-                force=self.force,
-                observers=[observer],
-                about={"settings": settings.source.plain},
-                **settings.fit_options(),
-            )
+            with settings.source.placed_by_key():
+                run = fit(
+                    job,
+                    settings.strategy(),
+                    place(settings),
+                    out=folder,
+                    resume=self.resume,
+                    force=self.force,
+                    observers=[observer],
+                    about={"settings": settings.source.plain},
+                    **settings.fit_options(),
+                )
         except Interrupted as stopped:
             return stopped.run, stopped.signal
         return run, 0

@@ -2,9 +2,9 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite
+from math import ceil, floor, isfinite, nan
 
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
@@ -33,33 +33,15 @@ class Goal:
 
     @classmethod
     def parse(cls, text: str, metrics: Iterable[str] = (), evaluated: bool = False) -> "Goal":
-        """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, versions, epochs, samples or dollars.
+        """Read `NAME OP NUMBER [or ...]`: a metric, loss, seconds, hours, versions, epochs, samples or dollars.
 
-        The last five only grow, so that `dollars<=5` is a budget, used up at 5 dollars.
+        All from seconds on only grow, so that `dollars<=5` is a budget, used up at 5 dollars.
         """
         known = [*GOAL_FIGURES, "loss", *metrics]
-        terms = []
-        for part in re.split(r"\bor\b|,", text):
-            match = _TERM.match(part)
-            try:
-                name, compare, number = match.groups() if match else ("", "", "")
-                value = float(number)
-                if not isfinite(value):
-                    raise ValueError
-            except ValueError:
-                raise UsageError(
-                    f"until={text!r}: {part.strip()!r} is not of the form NAME>=NUMBER, such as epochs>=10"
-                ) from None
-            if name not in known:
-                raise UsageError(f"until={text!r}: there is no figure {name!r}: {or_nearest(name, known)}")
-            if name in GOAL_FIGURES:
-                if value <= 0:
-                    raise UsageError(
-                        f"until={text!r}: {name} begin at 0, so that is reached before anything is done"
-                    )
-                compare = BUDGETS.get(compare, compare)
-            terms.append((name, compare, value))
-        return cls(tuple(terms), evaluated)
+        try:
+            return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
+        except UsageError as error:
+            raise UsageError(f"until = {text!r}: {error}") from None
 
     @property
     def epochs(self) -> int | None:
@@ -87,6 +69,29 @@ class Goal:
         return ""
 
 
+def _term(part: str, known: Sequence[str]) -> tuple[str, str, float]:
+    """One alternative."""
+    if re.search(r"\band\b|&", part):
+        raise UsageError(
+            "a run ends at the first of several goals, which are joined by `or`: there is no `and`"
+        )
+    match = _TERM.match(part)
+    try:
+        name, compare, number = match.groups() if match else ("", "", "")
+        value = float(number)
+    except ValueError:
+        value = nan
+    if not isfinite(value):
+        raise UsageError(f"{part.strip()!r} is not of the form NAME>=NUMBER, such as epochs>=10")
+    if name not in known:
+        raise UsageError(f"there is no figure {name!r}: {or_nearest(name, known)}")
+    if name not in GOAL_FIGURES:
+        return name, compare, value
+    if value <= 0:
+        raise UsageError(f"{name} begin at 0, so that is reached before anything is done")
+    return name, BUDGETS.get(compare, compare), value
+
+
 @dataclass(frozen=True)
 class Every:
     """Something to be done each so many versions, seconds or epochs."""
@@ -95,11 +100,13 @@ class Every:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> "Every":
-        """Read `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
-        match = _EVERY.match(text)
+    def parse(cls, text: object, name: str = "the rhythm") -> "Every":
+        """Read the setting `name`: `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
+        match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
-            raise UsageError(f"{text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'")
+            raise UsageError(
+                f"{name} = {text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'"
+            )
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 
     def times(self, tally: Tally) -> int:

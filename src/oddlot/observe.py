@@ -70,6 +70,11 @@ class Tally:
         """Samples merged, in passes over the data."""
         return self.samples_merged / self.size
 
+    @property
+    def hours(self) -> float:
+        """The seconds."""
+        return self.seconds / 3600
+
     def __call__(self, record: w.Record) -> None:
         """Take one more record into account."""
         self.advance(record.now)
@@ -213,6 +218,7 @@ class Tally:
 
 GOAL_FIGURES = {
     "seconds": "seconds",
+    "hours": "hours",
     "versions": "versions",
     "epochs": "epochs",
     "samples": "samples_merged",

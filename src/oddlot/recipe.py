@@ -8,6 +8,7 @@ from typing import Any
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
+from oddlot.core.kinds import check_kinds
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
@@ -46,27 +47,27 @@ class Recipe:
     settings: Settings
 
     def __post_init__(self) -> None:
-        workers, job = self.on.workers, self.job
+        _check_job(self.job)
         _check_strategy(self.strategy)
+        _check_place(self.on)
+        check_kinds(self.settings)
+        workers, job = self.on.workers, self.job
         if not 0 <= self.settings.seed <= MOST_SEED:
             raise UsageError(f"seed = {self.settings.seed} must be a whole number from 0 to {MOST_SEED}")
         choose_device(job.device)  # raises UsageError now, not later
         if job.batch > self.samples:
-            raise UsageError(
-                f"a batch of {job.batch} is larger than the data ({self.samples} samples): lower Job(batch=...)"
-            )
+            raise UsageError(f"batch = {job.batch} is larger than the data: there are {self.samples} samples")
         if workers > self.samples:
-            raise UsageError(f"{workers} workers for {self.samples} samples: use fewer workers")
-        least = getattr(self.strategy, "least_workers", 1)
-        if least > workers:
-            name = type(self.strategy).__name__
-            raise UsageError(f"{name} needs {least} workers, there are {workers}: lower k or add workers")
+            raise UsageError(f"workers = {workers} for {self.samples} samples: use fewer")
+        getattr(self.strategy, "check_workers", lambda _: None)(workers)
         if job.evaluation is not None:
             Batches(job.evaluation, job.collate, "the evaluation set")
         elif job.metrics:
             raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
         if not 1 <= self.settings.shards <= self.samples:
-            raise UsageError(f"{self.settings.shards} shards of {self.samples} samples: at least 1 in each")
+            raise UsageError(
+                f"shards = {self.settings.shards} of {self.samples} samples: take at least 1, with a sample in each"
+            )
         _ = self.goal  # raises UsageError now, not later
 
     @cached_property
@@ -79,7 +80,7 @@ class Recipe:
         """When the run ends."""
         if not self.settings.until:
             raise UsageError(
-                'when does the run end? Pass until="epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
+                'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             )
         return Goal.parse(self.settings.until, self.job.metrics, self.job.evaluation is not None)
 
@@ -117,9 +118,27 @@ def _settings(strategy: Any) -> str:
     return f"{type(strategy).__name__}({', '.join(told)})"
 
 
+def _check_job(job: object) -> None:
+    if not isinstance(job, Job):
+        raise UsageError(f"job = {job!r} is no oddlot.Job: make one of a model, data and a loss")
+
+
 def _check_strategy(strategy: object) -> None:
-    if not is_dataclass(strategy) or isinstance(strategy, type):
+    if isinstance(strategy, type) and hasattr(strategy, "on"):
         raise UsageError(
-            f"the strategy {strategy!r} is no instance of a dataclass: put @dataclass before its class, so that it "
-            "can be copied, compared and saved"
+            f"strategy = {strategy.__name__} is a class: pass one of it, {strategy.__name__}(...)"
+        )
+    if not hasattr(strategy, "on"):
+        raise UsageError(f"strategy = {strategy!r} is no strategy: pass one, such as oddlot.Synchronous()")
+    if not is_dataclass(strategy):
+        raise UsageError(
+            f"strategy = {strategy!r} is no dataclass: put @dataclass before its class, so that it can be copied, "
+            "compared and saved"
+        )
+
+
+def _check_place(on: object) -> None:
+    if isinstance(on, type) or not hasattr(on, "begin"):
+        raise UsageError(
+            f"on = {on!r} is no place: pass oddlot.Local(workers=2) or oddlot.Simulated(machines)"
         )

@@ -35,6 +35,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
+from oddlot.goal import Every
 from oddlot.machines.toml_file import KeyPath, Table, about, faults, locate, read_table, said
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import check_task, load_task
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 Count = Annotated[int, pydantic.Field(ge=1)]
+Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-CHOOSERS = {("strategy", "name"), ("strategy", "server", "kind"), ("job", "optimizer", "kind")}
-"""Words that decide which other keys their table may have: another word throws those keys away."""
+NAMED = {("strategy",): "name", ("strategy", "server"): "kind", ("job", "optimizer"): "kind"}
+"""Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
+CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
+"""Another word for one of these throws the table's other keys away."""
 
 
 def settings_of(kind: type) -> dict[str, "Field[Any]"]:
@@ -119,8 +123,10 @@ def _choose(
     what: str, value: Any, chooser: str, tables: Mapping[str, type[Table]], otherwise: type[Table]
 ) -> Any:
     """The table of the kind that `value[chooser]` names; `otherwise` when it names none."""
+    if isinstance(value, str):
+        value = {chooser: value}
     if not isinstance(value, dict):
-        raise about("", f"{what} = {value!r} is no table: say {what}.{chooser} = {value!r}")
+        raise about("", f"{what} = {value!r} is neither a table nor a name")
     if chooser not in value:
         return otherwise.model_validate(value)
     name = str(value[chooser])
@@ -162,7 +168,7 @@ class RunTable(Table):
     workers: Count | None = None
     threads: Count | None = None
     in_flight: Count | None = None
-    until: str | None = None
+    until: Text | None = None
     seed: int | None = None
     codec: Literal["plain", "bf16", "fp16"] = "plain"
     evaluate_every: str | None = None
@@ -170,12 +176,21 @@ class RunTable(Table):
     shards: Count | None = None
     epoch_barrier: bool | None = None
     skip_bad: bool | None = None
-    out: str | None = None
+    out: Text | None = None
 
     @field_validator("strategy", mode="before")
     @classmethod
     def _choose_strategy(cls, value: Any) -> Any:
         return _choose("strategy", value, "name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
+
+    @field_validator("evaluate_every", "checkpoint_every")
+    @classmethod
+    def _rhythm(cls, value: str, info: ValidationInfo) -> str:
+        try:
+            Every.parse(value, info.field_name or "")
+        except UsageError as error:
+            raise about("", str(error)) from None
+        return value
 
     @field_validator("task")
     @classmethod
@@ -206,15 +221,19 @@ class Override:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
-        return cls(f"--set {text}", keys, parsed)
+        chooser = NAMED.get(keys) if isinstance(parsed, str) else None
+        return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 
     def put_into(self, table: dict[str, Any]) -> None:
         """Set the value in nested tables, which are made where they are missing."""
         *parents, last = self.keys
-        for key in parents:
-            table = table.setdefault(key, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{self.flag}: `{key}` is {table!r}, which has no settings")
+        for depth, key in enumerate(parents, 1):
+            inner = table.setdefault(key, {})
+            if isinstance(inner, str) and (chooser := NAMED.get(self.keys[:depth])):
+                inner = table[key] = {chooser: inner}
+            if not isinstance(inner, dict):
+                raise UsageError(f"{self.flag}: `{key}` is {inner!r}, which has no settings")
+            table = inner
         if self.keys in CHOOSERS and table.get(last) != self.value:
             table.clear()
         table[last] = self.value
@@ -246,6 +265,18 @@ class Source:
         except UsageError as error:
             word = str(error).partition(" ")[0]
             raise UsageError(f"{self.place((*table, word))}{error}") from None
+
+    @contextmanager
+    def placed_by_key(self) -> Iterator[None]:
+        """Puts the place before a UsageError whose first word is a key of the run, the job or the strategy."""
+        try:
+            yield
+        except UsageError as error:
+            word = str(error).partition(" ")[0]
+            for keys in ((word,), ("job", word), ("strategy", word)):
+                if said(self.plain, keys) == [*keys]:
+                    raise UsageError(f"{self.place(keys)}{error}") from None
+            raise
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from oddlot.core.rules import SGD, Adam, AdamW
     ("make", "told"),
     [
         (lambda: SGD(lr=-0.1), "lr = -0.1 must be finite and not negative"),
+        (lambda: SGD(lr="0.1"), "lr = '0.1' must be a number"),  # type: ignore[arg-type]
         (lambda: SGD(lr=nan), "lr = nan must be finite"),
         (lambda: SGD(momentum=inf), "momentum = inf must be finite"),
         (lambda: SGD(momentum=1.9), "momentum = 1.9 must be below 1"),

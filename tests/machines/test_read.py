@@ -36,6 +36,7 @@ seconds_to_return = 120
 name = "old"
 joins_at_seconds = 5
 link = { megabits_per_second = 100, latency_milliseconds = 20 }
+seconds_per_sample = 0.001
 [machines.delay]
 kind = "trace"
 multipliers = [
@@ -43,6 +44,7 @@ multipliers = [
   2.5,
 ]
 """
+ONE = '[[machines]]\nname = "a"\nseconds_per_sample = 2'
 
 
 def read(folder: Path, text: str) -> list[Machine]:
@@ -74,9 +76,9 @@ def test_a_fleet_is_read_whole(tmp_path: Path) -> None:
     assert old == Machine("old", delay=Trace((1, 2.5)), link=Link(100, 20), joins_at_seconds=5)
 
 
-def test_a_name_is_enough(tmp_path: Path) -> None:
-    assert read(tmp_path, '[[machines]]\nname = "a"') == [Machine("a")]
-    assert read(tmp_path, '[[machines]]\nname = "a"\ncount = 1') == [Machine("a1")]
+def test_a_name_and_a_speed_are_enough(tmp_path: Path) -> None:
+    assert read(tmp_path, ONE) == [Machine("a", 2.0)]
+    assert read(tmp_path, f"{ONE}\ncount = 1") == [Machine("a1", 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
 )
 def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Delay) -> None:
     (tmp_path / "slow.txt").write_text("1.0\n\n1.5\n")
-    text = f'[[machines]]\nname = "a"\ndelay = {{ {table} }}\nlifetime = {{ {table}, mean_seconds = 9 }}'
+    text = f"{ONE}\ndelay = {{ {table} }}\nlifetime = {{ {table}, mean_seconds = 9 }}"
     (machine,) = read(tmp_path, text)
     assert (machine.delay, machine.lifetime) == (model, Lifetime(9, model))
 
@@ -125,16 +127,17 @@ def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Delay) -
         ),
         ("exponential", "exp", "fleet.toml:9: unknown kind `exp`"),
         ('name = "old"', "", "fleet.toml:12: `name` is missing in `machines[1]`"),
+        ("seconds_per_sample = 0.001", "", "fleet.toml:12: `seconds_per_sample` is missing in `machines[1]`"),
         ('"old"', '"spot2"', "fleet.toml:13: a second machine is called spot2"),
         ('"old"', '"an old one"', "fleet.toml:13: name = 'an old one' must be of letters"),
         ("= 100,", "= 0,", "fleet.toml:15: megabits_per_second = 0.0 must be above 0"),
         (
             '"trace"',
             '"trace"\nfile = "a.txt"',
-            "fleet.toml:19: unknown key `multipliers`: the kind trace takes file",
+            "fleet.toml:20: unknown key `multipliers`: the kind trace takes file",
         ),
-        ("2.5", "-2.5", "fleet.toml:16: multiplier 2 of the trace is -2.5"),
-        ("2.5,\n]", "2.5,\n", "fleet.toml:20: not valid TOML"),
+        ("2.5", "-2.5", "fleet.toml:17: multiplier 2 of the trace is -2.5"),
+        ("2.5,\n]", "2.5,\n", "fleet.toml:21: not valid TOML"),
         ("cv = 0.3", "cv =", "fleet.toml:7: not valid TOML"),
         ("[[machines]]", "[[machine]]", "fleet.toml:3: unknown key `machine`: did you mean `machines`?"),
     ],
@@ -179,7 +182,10 @@ def test_a_bad_trace_file_is_told_where_it_was_asked_for(
 ) -> None:
     if content is not None:
         (tmp_path / "slow.txt").write_text(content)
-    answer = refused(tmp_path, '[[machines]]\nname = "a"\n\ndelay = { kind = "trace", file = "slow.txt" }')
+    answer = refused(
+        tmp_path,
+        '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "slow.txt" }',
+    )
     assert answer.startswith("fleet.toml:4: ")
     assert sentence in answer
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from oddlot.core import words as w
+from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy, shares_by_samples
 from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
@@ -74,4 +75,6 @@ def test_shares_sum_to_one() -> None:
 def test_local_sgd_brings_its_servers_rule_and_fastest_k_says_how_many_it_needs() -> None:
     assert LocalSGD().rule == LocalSGD().server
     assert LocalSGD().rule.lr == 1.0
-    assert FastestK(k=5).least_workers == 5
+    FastestK(k=5).check_workers(5)
+    with pytest.raises(UsageError, match="k = 5 results of 4 workers: lower k or add workers"):
+        FastestK(k=5).check_workers(4)

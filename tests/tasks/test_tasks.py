@@ -1,5 +1,6 @@
 """Tasks by name: the built-in ones, those of the user, and what a wrong name gets."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_tasks.py").write_text("1 / 0")
     (tmp_path / "needy_tasks.py").write_text("import a_module_that_is_not_there")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -75,6 +77,7 @@ def test_a_task_of_the_user_s() -> None:
             {},
             "my_tasks has no function `god`: did you mean `good`? There are: careless, forgetful",
         ),
+        ("my_tasks:forgetful", {}, "the task my_tasks:forgetful must return an oddlot.Job, not NoneType"),
         ("my_tasks:number", {}, "my_tasks has no function `number`"),
         ("my_task:good", {}, "there is no module my_task: is its folder in PYTHONPATH?"),
         ("my_tasks.deep:good", {}, "there is no module my_tasks.deep"),
@@ -94,7 +97,6 @@ def test_a_wrong_name_or_option_is_told(name: str, options: dict[str, Any], sent
         ("my_tasks:careless", "the task my_tasks:careless failed:", "in the user's own code"),
         ("broken_tasks:any", "importing broken_tasks failed:", "ZeroDivisionError"),
         ("needy_tasks:any", "importing needy_tasks failed:", "No module named 'a_module_that_is_not_there'"),
-        ("my_tasks:forgetful", "the task my_tasks:forgetful must return an oddlot.Job", "not NoneType"),
     ],
 )
 def test_the_user_s_own_faults_come_with_their_traceback(name: str, sentence: str, cause: str) -> None:

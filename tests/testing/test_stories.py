@@ -59,7 +59,7 @@ def test_a_story_that_comes_out_differently_shows_the_difference(tmp_path: Path)
             r"line 2.*`data` does not know 'sizes': did you mean `size`",
         ),
         ("strategy Synchronous()\ndata size=much", "invalid literal for int"),
-        ("strategy Synchronous()\njump a", r"line 2.*nobody can `jump`: .*There are: cancelled, change"),
+        ("strategy Synchronous()\njump a", r"line 2.*nobody can `jump`: .*here are: cancelled, change"),
         ("strategy Synchronous()\njoin", "a word too few or too many"),
         ("strategy Synchronous()\njoin a b", "a word too few or too many"),
         ("strategy Synchronous()\njoin a\nfinish a sample=4", "a word too few or too many"),

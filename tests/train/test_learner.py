@@ -255,7 +255,9 @@ def test_a_buffer_that_changes_its_shape_is_told() -> None:
     ("changes", "told"),
     [
         ({"loss": lambda y, t: cross_entropy(y, t, reduction="none")}, r"scalar tensor, not \(8,\)"),
-        ({"loss": lambda y, t: 0.5}, "scalar tensor, not float"),
+        ({"loss": lambda y, t: 0.5}, "scalar tensor, not 0.5: return what PyTorch computed"),
+        ({"loss": lambda y, t: None}, "scalar tensor, not None: return what PyTorch computed"),
+        ({"loss": lambda y, t: cross_entropy(y.detach(), t)}, "depends on no parameter that is trained"),
         ({"collate": list, "data": [1] * 40}, r"must be \(inputs, targets\), not list"),
     ],
 )
@@ -269,7 +271,12 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told
     [
         ({"model": nn.Linear(3, 2)}, "needs a function that makes the module"),
         ({"loss": None}, "needs loss="),
-        ({"batch": 0}, r"Job\(batch=0\)"),
+        ({"batch": 0}, "batch = 0 must be at least 1"),
+        ({"batch": "32"}, "batch = '32' must be a whole number"),
+        ({"loss": 0.5}, "loss = 0.5 must be a function"),
+        ({"metrics": [nn.functional.mse_loss]}, "metrics must be a dict such as"),
+        ({"optimizer": torch.optim.SGD}, r"optimizer = .* must be oddlot.SGD\(...\), "),
+        ({"until": 3}, "until = 3 must be a text"),
     ],
 )
 def test_a_job_that_cannot_be_is_told(changes: dict[str, Any], told: str) -> None:

@@ -15,4 +15,5 @@ def or_nearest(word: str, choices: Iterable[str]) -> str:
     """The end of a sentence about a word that does not exist: the one that was probably meant, then all."""
     choices = sorted(choices)
     meant = nearest(word, choices)
-    return (f"did you mean `{meant}`? " if meant else "") + f"There are: {', '.join(choices)}"
+    there = f"here are: {', '.join(choices)}"
+    return f"did you mean `{meant}`? T{there}" if meant else f"t{there}"

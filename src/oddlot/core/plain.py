@@ -29,6 +29,8 @@ def to_plain(value: Any) -> Any:
             part = getattr(value, name)
             plain[name] = part if type(part) in _SCALARS else to_plain(part)
         return plain
+    if isinstance(value, float):  # numpy's
+        return float(value)
     if isinstance(value, Mapping):
         return {key: to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

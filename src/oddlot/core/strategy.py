@@ -19,6 +19,8 @@ class Strategy(Protocol):
 
     A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
     copied, compared and saved. The commands of one event are collected before any is carried out.
+
+    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense.
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:

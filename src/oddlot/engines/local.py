@@ -1,6 +1,7 @@
 """Workers as processes of this machine: one hub thread, sockets for words, shared memory for tensors."""
 
 import os
+import select
 import selectors
 import signal
 import socket
@@ -29,6 +30,8 @@ LONGEST_WAIT_SECONDS = 0.5
 """so that a signal handler's wish is seen soon"""
 RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
+PATIENCE_SECONDS = 2.0
+"""to hear from the fork server how a process ended"""
 EVALUATOR = "evaluator"
 
 
@@ -43,6 +46,8 @@ class _Life:
     socket: socket.socket
     pid: int = 0
     ready: bool = False
+    exit_code: int | None = None
+    """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
     """the update block of every task it holds"""
 
@@ -178,6 +183,7 @@ class LocalEngine:
             if kind is Say.FORKED and life.number == body["number"]:
                 life.pid = body["pid"]
             elif kind is Say.EXITED and life.pid == body["pid"]:
+                life.exit_code = body["code"]
                 self._hear(life)  # what it had said before it ended
                 self._died(life)
 
@@ -292,9 +298,26 @@ class LocalEngine:
         self.in_vain[life.index] += 1
         if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
             raise JobError(
-                f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything, the last one "
-                f"{life.node}: look for what kills them (too little memory?) in the lines above"
+                f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, "
+                f"{life.node}, {self._how(life)}: look for what ends them (too little memory?) in the lines above"
             )
+
+    def _how(self, life: _Life) -> str:
+        """How a process ended, as the fork server tells soon after the process's own socket is closed."""
+        until = self.now + PATIENCE_SECONDS
+        while (
+            life.exit_code is None
+            and select.select([self.nursery.socket], [], [], max(0.0, until - self.now))[0]
+        ):
+            kind, body = self.nursery.receive() or (None, {})
+            if kind is Say.FORKED and body["number"] == life.number:
+                life.pid = body["pid"]
+            elif kind is Say.EXITED and body["pid"] == life.pid:
+                life.exit_code = body["code"]
+        if life.exit_code is None:
+            return "closed its socket"
+        ended_by = f"was ended by {signal.Signals(-life.exit_code).name}" if life.exit_code < 0 else ""
+        return ended_by or f"exited with code {life.exit_code}"
 
     def _ask_evaluator(self, version: int) -> None:
         life = self.lives[EVALUATOR]

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import UsageError
+from oddlot.core.kinds import check_kinds
 from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
@@ -23,6 +25,8 @@ from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer
 from oddlot.wire.codec import Plain
 
+MOST_THREADS = 256
+"""for tests on small machines; with too many a process ends without a word"""
 SPIN_SECONDS = 0.003
 """how long hub and workers look for messages before they sleep, where a core is to spare"""
 
@@ -42,9 +46,17 @@ class Local:
     dollars_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("workers", "in_flight"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Local({name}={getattr(self, name)}): at least 1 is needed")
+        check_kinds(self)
+        for name in ("workers", "in_flight", "threads"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} = {value} must be at least 1")
+        most = max(MOST_THREADS, cores())
+        if self.threads is not None and self.threads > most:
+            raise UsageError(
+                f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most"
+            )
+        if not 0 <= self.dollars_per_hour < inf:
+            raise UsageError(f"dollars_per_hour = {self.dollars_per_hour} must be finite and not negative")
 
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""

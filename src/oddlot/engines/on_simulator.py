@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from oddlot.core.errors import UsageError
+from oddlot.core.kinds import check_kinds
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
@@ -27,6 +28,10 @@ class Simulated:
     maths: bool = True
 
     def __post_init__(self) -> None:
+        check_kinds(self)
+        _check_machines(self.machines)
+        if self.in_flight < 1:
+            raise UsageError(f"in_flight = {self.in_flight} must be at least 1")
         names = [machine.name for machine in self.machines]
         if not names:
             raise UsageError("Simulated(machines=[]): a fleet has at least one machine")
@@ -42,6 +47,13 @@ class Simulated:
     def begin(self, closing: ExitStack) -> Open:
         """Nothing takes long here."""
         return partial(_open, self)
+
+
+def _check_machines(machines: object) -> None:
+    if not isinstance(machines, Sequence) or not all(isinstance(one, Machine) for one in machines):
+        raise UsageError(
+            "machines must be a list of oddlot.Machine: read_machines(FILE) makes one of a TOML file"
+        )
 
 
 def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:

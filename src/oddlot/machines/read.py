@@ -90,7 +90,7 @@ class MachineTable(Table):
 
     name: str
     count: int | None = None
-    seconds_per_sample: float = 0.001
+    seconds_per_sample: float
     delay: DelayTable = DelayTable(kind="deterministic")
     link: LinkTable = LinkTable()
     dollars_per_hour: float = 0.0

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from oddlot.core.errors import UsageError
+from oddlot.core.kinds import check_kinds
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
 
@@ -26,12 +28,13 @@ class FastestK:
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least(1, k=self.k, samples=self.samples)
 
-    @property
-    def least_workers(self) -> int:
-        """Fewer workers than k make no sense."""
-        return self.k
+    def check_workers(self, workers: int) -> None:
+        """UsageError: there will never be k of them."""
+        if workers < self.k:
+            raise UsageError(f"k = {self.k} results of {workers} workers: lower k or add workers")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result."""

@@ -64,7 +64,7 @@ def load_task(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     _check_options(name, inspect.signature(function).parameters, options)
     job = _call(f"the task {name}", lambda: function(**options))
     if not isinstance(job, Job):
-        raise JobError(f"the task {name} must return an oddlot.Job, not {type(job).__name__}")
+        raise UsageError(f"the task {name} must return an oddlot.Job, not {type(job).__name__}")
     return job
 
 

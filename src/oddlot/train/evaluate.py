@@ -9,7 +9,7 @@ import torch
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.train.data import Batches, move
-from oddlot.train.job import Job
+from oddlot.train.job import Job, scalar
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
 
@@ -57,7 +57,7 @@ def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
         return (loss, *job.outputs(learner.model, batch)) if job.metrics else (loss, None, None)
     outputs, targets = job.outputs(learner.model, batch)
     assert job.loss is not None
-    return job.loss(outputs, targets).item(), outputs, targets
+    return scalar(job.loss(outputs, targets)).item(), outputs, targets
 
 
 def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:

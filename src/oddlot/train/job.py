@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import JobError, UsageError
+from oddlot.core.kinds import check_kinds
 from oddlot.core.rules import SGD, Rule
 
 Metric = Callable[..., Any]
@@ -53,8 +54,18 @@ class Job:
             )
         if self.loss is None and self.training_step is None:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
+        check_kinds(self)
+        for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
+            if (function := getattr(self, name)) is not None and not callable(function):
+                raise UsageError(f"{name} = {function!r} must be a function")
+        if not isinstance(self.metrics, Mapping):
+            raise UsageError('metrics must be a dict such as {"accuracy": oddlot.accuracy}')
+        if not isinstance(self.optimizer, Rule):
+            raise UsageError(
+                f"optimizer = {self.optimizer!r} must be oddlot.SGD(...), oddlot.Adam(...) or oddlot.AdamW(...)"
+            )
         if self.batch < 1:
-            raise UsageError(f"Job(batch={self.batch}): a batch has at least one sample")
+            raise UsageError(f"batch = {self.batch} must be at least 1")
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, as a scalar tensor with its graph."""
@@ -63,10 +74,7 @@ class Job:
         else:
             assert self.loss is not None
             loss = self.loss(*self.outputs(model, batch))
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise JobError(f"the loss of a batch must be a scalar tensor, not {shape}: take its mean")
-        return loss
+        return scalar(loss)
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """What the model says about a batch, and what it should have said."""
@@ -78,6 +86,18 @@ class Job:
                 "predict(model, batch) -> (outputs, targets) for metrics"
             )
         return model(batch[0]), batch[1]
+
+
+def scalar(loss: Any) -> Tensor:
+    """The loss of a batch. JobError: it is no scalar tensor."""
+    if not isinstance(loss, Tensor):
+        raise JobError(
+            f"the loss of a batch must be a scalar tensor, not {loss!r}: return what PyTorch computed, without "
+            ".item(), .numpy() or float()"
+        )
+    if loss.numel() != 1:
+        raise JobError(f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean")
+    return loss
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:

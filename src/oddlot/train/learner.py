@@ -183,6 +183,11 @@ class Learner:
 
 
 def _backward(loss: Tensor) -> None:
+    if not loss.requires_grad:
+        raise JobError(
+            "the loss depends on no parameter that is trained: compute it from the model's outputs, without "
+            ".detach() or torch.no_grad(), and leave requires_grad of a parameter at True"
+        )
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
