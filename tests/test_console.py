@@ -117,7 +117,12 @@ def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
 
 
 def test_the_summary_leaves_out_what_does_not_apply() -> None:
-    figures = Tally().summary() | {"ended": "epochs>=3", "run_dir": "runs/[red]digits-1"}
+    figures = Tally().summary() | {
+        "ended": "epochs>=3",
+        "ended_version": 0,
+        "samples_skipped": 0,
+        "run_dir": "runs/[red]digits-1",
+    }
     figures |= {
         "metrics": {"accuracy": 0.5, "loss": 1.5},
         "loss": 1.5,
@@ -134,6 +139,10 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     assert "0.0 s on the fleet's clock" in simulated
     assert "cost     $0" in simulated
     assert "2 lost" in simulated
+    met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "samples_skipped": 12}
+    told = text(summary("digits", figures | met, virtual=True))
+    assert "accuracy>=0.9 at version 7, after 0.0 epochs, 9 versions" in " ".join(told.split())
+    assert "(25.0 %), 12 skipped" in told
 
 
 @pytest.mark.parametrize(
@@ -143,6 +152,7 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
         (duration(59.99), "60.0 s"),
         (duration(200), "3 min 20 s"),
         (duration(3 * 3600 + 300), "3 h 05 min"),
+        (duration(3.6e300), "1e+297 h"),
         (money(0.0), "$0"),
         (money(0.00412), "$0.0041"),
         (money(1234.5), "$1,234.50"),

@@ -217,6 +217,18 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
     assert state() == before
 
 
+@BOTH
+def test_the_version_that_met_the_goal_is_named(on: Place) -> None:
+    """The final one may be a little further, and worse."""
+    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    run = oddlot.fit(job, Asynchronous(), on, until="accuracy>=0.8", evaluate_every="1 versions")
+    at = run.summary["ended_version"]
+    assert at <= run.summary["versions"]
+    met = [row["versions"] for row in run.history if row["accuracy"] >= 0.8]
+    assert met[0] == at
+    assert oddlot.fit(job, Asynchronous(), on, until="versions>=4").summary["ended_version"] == 4
+
+
 # --- what cannot be ------------------------------------------------------------------------------
 
 

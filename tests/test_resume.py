@@ -261,6 +261,17 @@ def test_a_log_with_an_unfinished_last_line_is_read_up_to_it(tmp_path: Path) -> 
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
+def test_a_log_that_is_damaged_behind_the_newest_checkpoint_is_cut_there(tmp_path: Path) -> None:
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole + b"\x00\xff nonsense\r\n" + whole.splitlines(keepends=True)[-1])
+    with pytest.warns(UserWarning, match=r"records.jsonl:\d+ is damaged; going on from 000000"):
+        goes_on(tmp_path)
+    assert log.read_bytes().startswith(whole + b'{"is":"Record"')
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
 def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_passed_over(tmp_path: Path) -> None:
     begun(tmp_path)
     log = tmp_path / "records.jsonl"
@@ -279,9 +290,13 @@ def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_passed_ov
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("run.json", "{", "run.json is damaged"),
-        ("records.jsonl", "{}\n", "records.jsonl:1 is damaged"),
-        ("records.jsonl", None, "cannot read the log"),
+        ("run.json", "{", "run.json is damaged: restore it from a copy, or begin anew"),
+        ("records.jsonl", "{}\n", "records.jsonl:1 is damaged: restore"),
+        (
+            "records.jsonl",
+            None,
+            r"cannot read the log .*No such file.* restore it from a copy, or begin anew",
+        ),
     ],
 )
 def test_a_damaged_run_is_told(tmp_path: Path, name: str, text: str | None, told: str) -> None:

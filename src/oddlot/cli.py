@@ -55,6 +55,9 @@ Sets = Annotated[
 Until = Annotated[str | None, typer.Option(metavar="GOAL", help='Such as "accuracy>=0.98 or epochs>=30".')]
 Seed = Annotated[int | None, typer.Option(help="Of every source of chance.", show_default="0")]
 Out = Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-N")]
+SimulatedOut = Annotated[
+    str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-simulated-N")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the task's newest.")]
 Force = Annotated[bool, typer.Option("--force", help="Throw away the run in --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
@@ -91,7 +94,7 @@ def simulate(
     until: Until = None,
     sets: Sets = None,
     seed: Seed = None,
-    out: Out = None,
+    out: SimulatedOut = None,
     resume: Resume = False,
     force: Force = False,
     as_json: Json = False,

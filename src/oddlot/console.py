@@ -159,11 +159,14 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Renderable
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     used, wasted = figures["samples_merged"], figures["samples_wasted"]
+    skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
+    early = figures["ended_version"] < figures["versions"]
+    met = f" at version {figures['ended_version']:,}" if early else ""
     rows = {
-        "ended": f"{figures['ended']}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
+        "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else ""),
         "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
-        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %)",
+        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){skipped}",
         "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
         "workers": f"{figures['workers_lost']} lost" if figures["workers_lost"] else "",
         "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",
@@ -187,6 +190,8 @@ def duration(seconds: float) -> str:
     """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
+    if seconds >= 3.6e9:
+        return f"{seconds / 3600:.3g} h"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
 

@@ -54,6 +54,10 @@ class Goal:
         ]
         return min(limits, default=None)
 
+    def is_measured(self, term: str) -> bool:
+        """Whether an alternative, as `reached` tells it, is about the loss or a metric."""
+        return any(term.startswith(name) for name, _, _ in self.terms if name not in GOAL_FIGURES)
+
     def reached(self, tally: Tally) -> str:
         """The first alternative that holds, as text; empty while none does.
 

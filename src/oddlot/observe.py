@@ -233,17 +233,18 @@ GOAL_FIGURES = {
 class Log:
     """Writes records as JSON lines, the first line telling how to rebuild the conductor.
 
-    Opened on an existing file it goes on behind the last whole line. Lines reach the file at least once a second of
-    the run's time.
+    Opened on an existing file it goes on behind the last whole line, or behind so many records as are `sound`. Lines
+    reach the file at least once a second of the run's time.
     """
 
-    def __init__(self, path: Path, conductor: Conductor) -> None:
+    def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
         self.path = path
         self.records = 0
         self._flushed = 0.0
         with self._disk():
             if path.exists():
-                whole = _whole_lines(path)
+                lines = _whole_lines(path).splitlines(keepends=True)
+                whole = b"".join(lines if sound is None else lines[: 1 + sound])
                 self.records = max(0, whole.count(b"\n") - 1)
                 os.truncate(path, len(whole))
             self._file = path.open("a", encoding="utf-8")
@@ -287,17 +288,28 @@ class Log:
 def read_log(path: Path) -> Iterator[w.Record]:
     """The records of a log, in order; an unfinished last line is left out.
 
-    Raises CheckpointError naming the line that is damaged.
+    Raises CheckpointError naming the line that is damaged, before which all is sound.
     """
     for number, line in enumerate(_whole_lines(path).splitlines(), 1):
         try:
             plain = json.loads(line)
             if plain["is"] == "Record":
                 yield from_plain(w.Record, plain)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path}:{number} is damaged ({error}): restore the file from a copy"
-            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
+
+
+def read_sound(path: Path) -> tuple[list[w.Record], str]:
+    """The records before the first damaged line, and what is told about that line; empty where there is none."""
+    records = []
+    try:
+        for record in read_log(path):
+            records.append(record)  # noqa: PERF402 - what came before the damage is kept
+    except CheckpointError as damage:
+        if not records:
+            raise
+        return records, str(damage)
+    return records, ""
 
 
 def surviving(records: Iterable[w.Record], until: int | None = None) -> list[w.Record]:
@@ -347,5 +359,8 @@ def _whole_lines(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"cannot read the log {path}: {error.strerror}") from None
+        raise CheckpointError(
+            f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew with force=True "
+            "(--force)"
+        ) from None
     return data[: data.rfind(b"\n") + 1]

@@ -74,8 +74,10 @@ class RunFolder:
     def _settings(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.path / SETTINGS).read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{self.path / SETTINGS} is damaged: {error}") from None
+        except (OSError, ValueError, TypeError):
+            raise CheckpointError(
+                f"{self.path / SETTINGS} is damaged: restore it from a copy, or begin anew with force=True (--force)"
+            ) from None
 
     def _claim(self, resume: bool, force: bool) -> None:
         if resume and force:

@@ -17,7 +17,7 @@ from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
 from oddlot.goal import Reminder
-from oddlot.observe import Log, Tally, given_out, read_log, surviving
+from oddlot.observe import Log, Tally, given_out, read_sound, surviving
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder
@@ -87,13 +87,14 @@ class Training:
         with self._interruptible(), self._rows_named():
             ended = drive(self.host, self.opened.engine, self._ended)
             self._check_learned(ended)
+            met_by = self._version_that_met(ended)
             self._measure_final()
         self.tally.finish()
         self.store.weights.scatter(self.model)
         self.model.eval()
         path = self.folder.path if self.folder else None
         summary = self.tally.summary() | {"samples_skipped": self.host.conductor.ledger.skipped}
-        summary |= {"ended": ended, "run_dir": str(path) if path else None}
+        summary |= {"ended": ended, "ended_version": met_by, "run_dir": str(path) if path else None}
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 
@@ -113,9 +114,9 @@ class Training:
     def _past(self, folder: RunFolder) -> Past:
         """Read a run that is to go on. Its end and its engine may be others than before."""
         folder.check_settings(self.identity)
-        log = list(read_log(folder.log))
+        log, damage = read_sound(folder.log)
         checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
-        for warning in checkpoint.warnings:
+        for warning in (*filter(None, [damage.partition(": restore")[0]]), *checkpoint.warnings):
             warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(dict(snapshot.conductor), self.recipe.strategy)
@@ -159,7 +160,7 @@ class Training:
             lost = given_out(surviving(past.log)[len(self.earlier) :])
             for record in self.earlier:
                 self.tally(record)
-        self.log = Log(self.folder.log, self.host.conductor)
+        self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
@@ -200,6 +201,11 @@ class Training:
                 f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
                 f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples"
             )
+
+    def _version_that_met(self, ended: str) -> int:
+        """The version whose figures met the goal: a metric is known only when a few more have been made."""
+        measured = self.recipe.goal.is_measured(ended) and self.tally.evaluated_version >= 0
+        return self.tally.evaluated_version if measured else self.tally.versions
 
     def _measure_final(self) -> None:
         """Wait for the final version's metrics; whatever else comes in is too late to count."""

@@ -1,6 +1,7 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
 import os
+import signal
 import socket
 import sys
 import threading

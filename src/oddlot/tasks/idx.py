@@ -52,7 +52,7 @@ def find_idx(
     UsageError says what is missing, where it was looked for and how to get it (from `source`).
     """
     roots = [Path(root) for root in (data_dir, os.environ.get("ODDLOT_DATA")) if root]
-    folders = [folder for root in roots for folder in (root / dataset, root)]
+    folders = list(dict.fromkeys(folder for root in roots for folder in (root / dataset, root)))
     best: list[Path] = []
     for folder in folders:
         here = [folder / (name + end) for name in names for end in ("", ".gz")]
