@@ -98,7 +98,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
         "[red]digits",
-        "going on from version 0, epoch 0.0, after 0.0 s; 1,000 samples that had been given out are computed again",
+        "going on from version 0, epoch 0.0, after 0.0 s; 1,000 samples merged or under way since are computed again",
         "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
         "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
         f"     3.5 s   {NOBODY}",

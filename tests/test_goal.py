@@ -72,6 +72,7 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
         ("acuracy>=0.9", "no figure 'acuracy': did you mean `accuracy`?"),
         ("epoch>=3", "did you mean `epochs`?"),
         ("qqqqqq>=3", "no figure 'qqqqqq': there are: accuracy, dollars, epochs"),
+        ("top-1>=0.9", "no figure 'top-1'"),
         ("accuracy", "'accuracy' is not of the form NAME>=NUMBER"),
         ("accuracy>=high", "not of the form"),
         ("accuracy>=0.9 or", "'' is not of the form"),

@@ -178,7 +178,7 @@ def test_a_fault_in_a_file_is_told_with_its_line(
         ("job.optimizer.kind=[]", "unknown optimizer `[]`: there are: adam, adamw, sgd"),
         ("task_options.hidden=-1", "hidden = -1: the network needs at least 1"),
         ("workrs=3", "unknown key `workrs`: did you mean `workers`?"),
-        ("until=", "`until` is '': String should have at least 1 character"),
+        ("until=", "`until` is empty"),
         ("checkpoint_every=often", "checkpoint_every = 'often' is not a rhythm such as"),
         ("until=3", "`until` is 3: it must be a valid string"),
         ("task=mist", "unknown task `mist`: did you mean `mnist`?"),

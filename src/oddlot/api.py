@@ -1,9 +1,10 @@
 """`fit`: one verb for every engine."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
+from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Observer
 from oddlot.engines.on_local import Local
@@ -36,7 +37,7 @@ def fit(
     *,
     until: str = "",
     seed: int = 0,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
     evaluate_every: str = "1 epochs",
@@ -58,6 +59,10 @@ def fit(
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
+    if (resume or force) and out is None:
+        raise UsageError("resume and force are about a run's folder: name it with out=...")
+    if not isinstance(out, str | PathLike | None):
+        raise UsageError(f"out = {out!r} must be a folder's path")
     settings = Settings(
         until=until or getattr(job, "until", ""),
         seed=seed,
@@ -69,6 +74,7 @@ def fit(
         checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
         about=about or {},
     )
+    _check_observers(observers)
     recipe = Recipe(job, strategy, Local() if on is None else on, settings)
     folder = RunFolder(out) if out is not None else None
     if folder is not None:
@@ -79,3 +85,8 @@ def fit(
     if run.ended == INTERRUPTED:
         raise Interrupted(run, training.stopped_by)
     return run
+
+
+def _check_observers(observers: object) -> None:
+    if not isinstance(observers, Sequence) or not all(callable(observer) for observer in observers):
+        raise UsageError(f"observers = {observers!r} must be a list of functions of a record")

@@ -50,7 +50,12 @@ Strategy = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="A setting as a job file has it. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="A setting as a job file has it, such as codec=bf16, in_flight=2, evaluate_every='100 versions', "
+        "job.batch=64, job.optimizer.lr=0.1. Repeatable.",
+    ),
 ]
 Until = Annotated[str | None, typer.Option(metavar="GOAL", help='Such as "accuracy>=0.98 or epochs>=30".')]
 Seed = Annotated[int | None, typer.Option(help="Of every source of chance.", show_default="0")]
@@ -176,7 +181,7 @@ def _run_app() -> int:
     try:
         app()
     except SystemExit as end:
-        return int(end.code or 0)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (UsageError, JobError, CheckpointError) as error:
         print(f"oddlot: {error}", file=sys.stderr)
         return error.exit_code

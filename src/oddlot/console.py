@@ -51,7 +51,7 @@ class Opening:
             again = self.tally.samples_wasted - wasted
             self.going_on = (
                 f"going on from version {self.tally.versions:,}, epoch {self.tally.epochs:.1f}, after "
-                f"{duration(record.now)}; {again:,} samples that had been given out are computed again"
+                f"{duration(record.now)}; {again:,} samples merged or under way since are computed again"
             )
 
     def __call__(self, record: Record) -> None:

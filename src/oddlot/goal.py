@@ -17,7 +17,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 BUDGETS = {"<=": ">=", "<": ">="}
-_TERM = re.compile(r"^\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
+_TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
 

@@ -1,5 +1,6 @@
 """What is to be trained, how and where, checked before anything starts."""
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -13,6 +14,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
+from oddlot.observe import GOAL_FIGURES
 from oddlot.train.data import Batches
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import Layout
@@ -51,6 +53,8 @@ class Recipe:
         _check_strategy(self.strategy)
         _check_place(self.on)
         check_kinds(self.settings)
+        _check_codec(self.settings.codec)
+        _check_about(self.settings.about)
         workers, job = self.on.workers, self.job
         if not 0 <= self.settings.seed <= MOST_SEED:
             raise UsageError(f"seed = {self.settings.seed} must be a whole number from 0 to {MOST_SEED}")
@@ -62,6 +66,11 @@ class Recipe:
         getattr(self.strategy, "check_workers", lambda _: None)(workers)
         if job.evaluation is not None:
             Batches(job.evaluation, job.collate, "the evaluation set")
+            taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
+            if taken:
+                raise UsageError(
+                    f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name"
+                )
         elif job.metrics:
             raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
         if not 1 <= self.settings.shards <= self.samples:
@@ -135,6 +144,18 @@ def _check_strategy(strategy: object) -> None:
             f"strategy = {strategy!r} is no dataclass: put @dataclass before its class, so that it can be copied, "
             "compared and saved"
         )
+
+
+def _check_codec(codec: object) -> None:
+    if isinstance(codec, type) or not hasattr(codec, "encode") or not hasattr(codec, "decode"):
+        raise UsageError(f'codec = {codec!r} is no codec: pass oddlot.Plain() or oddlot.Half("bf16")')
+
+
+def _check_about(about: object) -> None:
+    try:
+        json.dumps(about)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"about = {about!r} must be plain data that JSON has: {error}") from None
 
 
 def _check_place(on: object) -> None:

@@ -25,7 +25,7 @@ CHECKPOINTS = "checkpoints"
 class RunFolder:
     """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors` and `checkpoints/` of one run."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.log = self.path / LOG
         self.model = self.path / MODEL

@@ -99,6 +99,9 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
     for name, one in settings_of(kind).items():
         default = _default(one) if made is None else getattr(made, name)
         if is_dataclass(default) and not isinstance(default, type):
+            if isinstance(default, Rule):
+                kind_now = next(word for word, rule in OPTIMIZERS.items() if isinstance(default, rule))
+                yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(OPTIMIZERS)}'
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
             yield f"{prefix}{name} = {default}" + (f"   # {meanings[name]}" if name in meanings else "")

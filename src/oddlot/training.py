@@ -24,6 +24,7 @@ from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
 from oddlot.train.data import order
+from oddlot.train.job import made
 from oddlot.train.layout import Layout
 from oddlot.train.store import Store
 
@@ -66,18 +67,21 @@ class Training:
         self.evaluation = Reminder(recipe.settings.evaluate_every)
         self.checkpoint = Reminder(recipe.settings.checkpoint_every)
         self.evaluation_due = False
+        self.expected = {"loss", *recipe.job.metrics}
+        """figures of an evaluation that have always been numbers"""
         self.stopped_by = 0
         """the signal that asked the run to stop"""
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
-            self.model = recipe.job.model()
+            self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model)
         self.identity = recipe.identity(self.layout)
         past = self._past(folder) if folder is not None and resume else None
         conductor = past.conductor if past else recipe.conductor()
         self.opened = open_engine(self._numbers(), conductor.now, past.nodes if past else frozenset())
         self.store = self._store(past)
-        self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, [self.tally])
+        observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
+        self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, observers)
         self.saver = BackgroundSaver(folder.checkpoints, folder.log) if folder is not None else None
         closing.callback(self._close_saver)
         self._open_log(past, closing)
@@ -193,6 +197,16 @@ class Training:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
 
+    def _warn_of_figures_without_a_number(self, record: w.Record) -> None:
+        """Infinity or NaN on the evaluation set is no end of the run, but it is told once."""
+        if isinstance(record.event, w.Evaluated) and (lost := self.expected - record.event.metrics.keys()):
+            self.expected -= lost
+            warnings.warn(
+                f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
+                "so not shown",
+                stacklevel=2,
+            )
+
     def _check_learned(self, ended: str) -> None:
         """A run whose every sample was skipped has not done what was asked for."""
         skipped = self.host.conductor.ledger.skipped
@@ -238,8 +252,9 @@ class Training:
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
         """The first Ctrl-C asks the run to stop, and so does SIGTERM, as clouds and job queues send it before they take
-        a machine back; the second one does what it always does. Where Ctrl-C is ignored, as in a shell's background
-        job, and where the program has its own answer to SIGTERM, it stays so.
+        a machine back; a second Ctrl-C does what it always does. A second SIGTERM does nothing: `timeout` and others
+        send two at once, to the process and to its group. Where Ctrl-C is ignored, as in a shell's background job, and
+        where the program has its own answer to SIGTERM, it stays so.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         if before[signal.SIGINT] == signal.SIG_IGN:
@@ -252,8 +267,9 @@ class Training:
                 signal.signal(number, handler)
 
         def ask(number: int, _: object) -> None:
-            self.stopped_by = number
-            restore()
+            self.stopped_by = self.stopped_by or number
+            if signal.SIGINT in before:
+                signal.signal(signal.SIGINT, before[signal.SIGINT])
 
         try:
             for number in before:

@@ -217,6 +217,10 @@ def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
 def test_an_evaluation_whose_loss_overflows_is_not_in_the_way(on: Place, tmp_path: Path) -> None:
     huge = (torch.full((4, 2), 1e38), torch.zeros(4).long())
     job = a_job(lambda: nn.Linear(2, 2), evaluation=huge, loss=lambda y, t: (y**2).mean())
-    run = oddlot.fit(job, Asynchronous(), on, until="epochs>=1", out=tmp_path)
+    with pytest.warns(
+        UserWarning, match=r"^loss of version \d+ on the evaluation set: NaN or infinity"
+    ) as told:
+        run = oddlot.fit(job, Asynchronous(), on, until="epochs>=3", out=tmp_path)
+    assert len(told) == 1
     assert run.loss is None
     assert json.loads((tmp_path / "summary.json").read_text())["loss"] is None

@@ -34,6 +34,8 @@ def test_lifetimes_are_the_mean_times_the_model() -> None:
         (lambda: Machine("w1.2"), r"name = 'w1.2' must be of letters"),
         (lambda: Machine(3), "name = 3 must be a text"),  # type: ignore[arg-type]
         (lambda: Machine("a", seconds_to_return="5"), "'5' must be a number or None"),  # type: ignore[arg-type]
+        (lambda: Machine("a", delay=3), "delay = 3 must be Deterministic"),  # type: ignore[arg-type]
+        (lambda: Machine("a", link=100), r"link = 100 must be Link\(...\)"),  # type: ignore[arg-type]
         (lambda: Machine(""), r"name = '' must be of letters"),
         (lambda: Machine("a", seconds_per_sample=0), r"seconds_per_sample = 0 must be finite and above 0"),
         (lambda: Machine("a", seconds_per_sample=nan), r"seconds_per_sample = nan"),

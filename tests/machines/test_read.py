@@ -110,6 +110,7 @@ def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Delay) -
             'cv = "0.3"',
             "fleet.toml:7: `machines[0].delay.cv` is '0.3': it must be a valid number",
         ),
+        ('{ kind = "lognormal", cv = 0.3 }', '"lognormal"', "fleet.toml:7: the kind lognormal needs `cv`"),
         ("cv = 0.3", "cv = -1", "fleet.toml:7: cv = -1.0 must be finite and not negative"),
         ("count = 3", "counts = 3", "fleet.toml:5: unknown key `counts`: did you mean `count`?"),
         ("count = 3", "count = 0", "fleet.toml:5: count = 0 must be at least 1"),

@@ -275,7 +275,11 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told
         ({"batch": "32"}, "batch = '32' must be a whole number"),
         ({"loss": 0.5}, "loss = 0.5 must be a function"),
         ({"metrics": [nn.functional.mse_loss]}, "metrics must be a dict such as"),
-        ({"optimizer": torch.optim.SGD}, r"optimizer = .* must be oddlot.SGD\(...\), "),
+        ({"optimizer": torch.optim.SGD}, r"optimizer = .* must be SGD\(...\) or Adam"),
+        ({"batch": True}, "batch = True must be a whole number"),
+        ({"loss": nn.MSELoss}, r"loss = MSELoss is a class: pass one of it, MSELoss\(\)"),
+        ({"metrics": {"a": 3}}, "metrics: a = 3 must be a function, or have update"),
+        ({"metrics": {"a b": len}}, "metrics: 'a b' must be a word"),
         ({"until": 3}, "until = 3 must be a text"),
     ],
 )

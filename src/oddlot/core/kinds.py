@@ -7,26 +7,33 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import UsageError
 
+MOST_CHARACTERS = 60
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
 
 
 def check_kinds(settings: Any) -> None:
     """UsageError, beginning with the field's name, unless the fields of a dataclass hold what their hints say.
 
-    Only fields that are hinted as whole numbers, numbers, texts and truths are looked at.
+    Only fields whose hints are classes, or a choice of some, are looked at.
     """
-    for name, kinds in _plain_fields(settings.__class__):
+    for name, kinds in _fields_of_classes(settings.__class__):
         value = getattr(settings, name)
-        if not isinstance(value, (*kinds, int) if float in kinds else kinds):
-            words = " or ".join(_WORDS[kind] for kind in kinds)
-            raise UsageError(f"{name} = {value!r} must be {words}")
+        fits = isinstance(value, (*kinds, int) if float in kinds else kinds)
+        if not fits or (isinstance(value, bool) and bool not in kinds):
+            words = " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
+            raise UsageError(f"{name} = {_short(value)} must be {words}")
 
 
 @cache
-def _plain_fields(kind: type) -> list[tuple[str, tuple[type, ...]]]:
+def _fields_of_classes(kind: type) -> list[tuple[str, tuple[type, ...]]]:
     hints = get_type_hints(kind)
     choices = {
         f.name: get_args(hints[f.name]) if get_origin(hints[f.name]) is UnionType else (hints[f.name],)
         for f in fields(kind)
     }
-    return [(name, kinds) for name, kinds in choices.items() if _WORDS.keys() >= set(kinds)]
+    return [(name, kinds) for name, kinds in choices.items() if all(type(kind) is type for kind in kinds)]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."

@@ -67,5 +67,6 @@ def _check_adam(rule: Adam | AdamW) -> None:
     _check(lr=rule.lr, eps=rule.eps, weight_decay=rule.weight_decay)
     if not rule.eps:
         raise UsageError("eps = 0 divides by zero where a gradient is zero: take a small number")
-    if not all(0 <= beta < 1 for beta in rule.betas):
-        raise UsageError(f"betas = {rule.betas} must be at least 0 and below 1")
+    betas: tuple[float, ...] = rule.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise UsageError(f"betas = {rule.betas} must be two numbers, each at least 0 and below 1")

@@ -47,6 +47,11 @@ class DelayTable(Table):
     multipliers: list[float] | None = None
     file: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_its_kind_alone(cls, table: Any) -> Any:
+        return {"kind": table} if isinstance(table, str) else table
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         if self.kind not in KINDS:

@@ -126,6 +126,8 @@ def _sentence(detail: ErrorDetails) -> str:
         case "literal_error":
             word, choices = str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"])
             return f"unknown {key} `{word}`: {or_nearest(word, choices)}"
+        case "string_too_short":
+            return f"`{_dotted(detail['loc'])}` is empty"
     remedy = detail["msg"].replace("Input should", "it must")
     return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: {remedy}"
 

@@ -1,5 +1,6 @@
 """What is to be trained: a model, data, a loss, and how to take a step."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,14 +57,14 @@ class Job:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
         check_kinds(self)
         for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
-            if (function := getattr(self, name)) is not None and not callable(function):
+            function = getattr(self, name)
+            if isinstance(function, type) and issubclass(function, nn.Module):
+                raise UsageError(
+                    f"{name} = {function.__name__} is a class: pass one of it, {function.__name__}()"
+                )
+            if function is not None and not callable(function):
                 raise UsageError(f"{name} = {function!r} must be a function")
-        if not isinstance(self.metrics, Mapping):
-            raise UsageError('metrics must be a dict such as {"accuracy": oddlot.accuracy}')
-        if not isinstance(self.optimizer, Rule):
-            raise UsageError(
-                f"optimizer = {self.optimizer!r} must be oddlot.SGD(...), oddlot.Adam(...) or oddlot.AdamW(...)"
-            )
+        _check_metrics(self.metrics)
         if self.batch < 1:
             raise UsageError(f"batch = {self.batch} must be at least 1")
 
@@ -88,6 +89,14 @@ class Job:
         return model(batch[0]), batch[1]
 
 
+def made(job: Job) -> nn.Module:
+    """The job's model, new. JobError: it is none."""
+    model: object = job.model()
+    if not isinstance(model, nn.Module):
+        raise JobError(f"Job(model=...) must return a torch.nn.Module, not {type(model).__name__}")
+    return model
+
+
 def scalar(loss: Any) -> Tensor:
     """The loss of a batch. JobError: it is no scalar tensor."""
     if not isinstance(loss, Tensor):
@@ -98,6 +107,18 @@ def scalar(loss: Any) -> Tensor:
     if loss.numel() != 1:
         raise JobError(f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean")
     return loss
+
+
+def _check_metrics(metrics: object) -> None:
+    if not isinstance(metrics, Mapping):
+        raise UsageError('metrics must be a dict such as {"accuracy": oddlot.accuracy}')
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
+            raise UsageError(f"metrics: {name!r} must be a word, so that a goal can name it")
+        if not callable(metric) and not hasattr(metric, "update"):
+            raise UsageError(
+                f"metrics: {name} = {metric!r} must be a function, or have update() and compute()"
+            )
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
