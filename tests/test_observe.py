@@ -137,6 +137,14 @@ def test_a_log_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         Log(tmp_path / "nowhere" / "log", conductor())
 
 
+def test_a_metric_is_about_the_version_that_was_evaluated() -> None:
+    tally = Tally(16)
+    for record in [*story(), w.Record(9.0, w.Evaluated(3, {"epoch": 0.5}))]:
+        tally(record)
+    tally.versions = 5
+    assert [tally.version_of(name) for name in ("epoch", "loss", "epochs", "hours")] == [3, 3, 5, 5]
+
+
 def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:
     old = story()
     resumed = w.Record(3.5, w.Resumed(3))

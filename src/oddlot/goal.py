@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, nan
+from typing import NamedTuple
 
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
@@ -21,6 +22,17 @@ _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
 
+class Term(NamedTuple):
+    """One alternative."""
+
+    figure: str
+    compare: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.figure}{self.compare}{self.value:g}"
+
+
 @dataclass(frozen=True)
 class Goal:
     """Alternatives, each a figure compared with a number.
@@ -28,7 +40,7 @@ class Goal:
     `evaluated`: the loss is that of the evaluation set, and not known before it was measured.
     """
 
-    terms: tuple[tuple[str, str, float], ...]
+    terms: tuple[Term, ...]
     evaluated: bool = False
 
     @classmethod
@@ -45,7 +57,7 @@ class Goal:
 
     @property
     def epochs(self) -> int | None:
-        """The passes over the data after which the run ends exactly, if the goal names them."""
+        """The whole passes over the data after which the run ends at the latest, if the goal names them."""
         counts = {">=": ceil, ">": lambda value: floor(value) + 1}
         limits = [
             counts[compare](value)
@@ -54,26 +66,23 @@ class Goal:
         ]
         return min(limits, default=None)
 
-    def is_measured(self, term: str) -> bool:
-        """Whether an alternative, as `reached` tells it, is about the loss or a metric."""
-        return any(term.startswith(name) for name, _, _ in self.terms if name not in GOAL_FIGURES)
-
-    def reached(self, tally: Tally) -> str:
-        """The first alternative that holds, as text; empty while none does.
+    def reached(self, tally: Tally) -> Term | None:
+        """The first alternative that holds; None while none does.
 
         Whole epochs are not decided here but by the ledger: they overlap, so that a count of samples does not tell.
         """
-        for name, compare, value in self.terms:
+        for term in self.terms:
+            name, compare, value = term
             if (name, compare) == ("epochs", ">=") and value.is_integer():
                 continue
             known = name != "loss" or not self.evaluated or tally.evaluated_version >= 0
             figure = tally.value(name) if known else None
             if figure is not None and _COMPARE[compare](figure, value):
-                return f"{name}{compare}{value:g}"
-        return ""
+                return term
+        return None
 
 
-def _term(part: str, known: Sequence[str]) -> tuple[str, str, float]:
+def _term(part: str, known: Sequence[str]) -> Term:
     """One alternative."""
     if re.search(r"\band\b|&", part):
         raise UsageError(
@@ -90,10 +99,10 @@ def _term(part: str, known: Sequence[str]) -> tuple[str, str, float]:
     if name not in known:
         raise UsageError(f"there is no figure {name!r}: {or_nearest(name, known)}")
     if name not in GOAL_FIGURES:
-        return name, compare, value
+        return Term(name, compare, value)
     if value <= 0:
         raise UsageError(f"{name} begin at 0, so that is reached before anything is done")
-    return name, BUDGETS.get(compare, compare), value
+    return Term(name, BUDGETS.get(compare, compare), value)
 
 
 @dataclass(frozen=True)

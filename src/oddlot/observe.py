@@ -118,6 +118,11 @@ class Tally:
             return float(getattr(self, GOAL_FIGURES[name]))
         return self.metrics.get(name)
 
+    def version_of(self, name: str) -> int:
+        """The version that a figure is about: a metric is known only when a few more have been made."""
+        measured = name not in GOAL_FIGURES and self.evaluated_version >= 0
+        return self.evaluated_version if measured else self.versions
+
     def _event(self, record: w.Record) -> None:
         match record.event:
             case w.Joined(node, price):
@@ -234,7 +239,7 @@ class Log:
     """Writes records as JSON lines, the first line telling how to rebuild the conductor.
 
     Opened on an existing file it goes on behind the last whole line, or behind so many records as are `sound`. Lines
-    reach the file at least once a second of the run's time.
+    reach the file at least once a second of the run's time, as long as `keep_up` is called.
     """
 
     def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
@@ -256,8 +261,12 @@ class Log:
         """Append one record."""
         self._write(to_plain(record))
         self.records += 1
-        if record.now - self._flushed >= 1.0:
-            self._flushed = record.now
+        self.keep_up(record.now)
+
+    def keep_up(self, now: float) -> None:
+        """Flush if that was a second ago."""
+        if now - self._flushed >= 1.0:
+            self._flushed = now
             self.flush()
 
     def flush(self) -> None:
@@ -300,15 +309,15 @@ def read_log(path: Path) -> Iterator[w.Record]:
 
 
 def read_sound(path: Path) -> tuple[list[w.Record], str]:
-    """The records before the first damaged line, and what is told about that line; empty where there is none."""
+    """The records before the first damaged line, and a sentence about that line; empty where there is none."""
     records = []
     try:
         for record in read_log(path):
             records.append(record)  # noqa: PERF402 - what came before the damage is kept
-    except CheckpointError as damage:
+    except CheckpointError:
         if not records:
             raise
-        return records, str(damage)
+        return records, f"{path}:{len(records) + 2} is damaged and left out, with all that follows"
     return records, ""
 
 

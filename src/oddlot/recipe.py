@@ -9,7 +9,7 @@ from typing import Any
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
@@ -52,7 +52,7 @@ class Recipe:
         _check_job(self.job)
         _check_strategy(self.strategy)
         _check_place(self.on)
-        check_kinds(self.settings)
+        check_hints(self.settings)
         _check_codec(self.settings.codec)
         _check_about(self.settings.about)
         workers, job = self.on.workers, self.job

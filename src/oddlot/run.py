@@ -36,7 +36,7 @@ class Run:
 
     @property
     def records(self) -> Sequence[Record]:
-        """The log: everything that happened and was decided."""
+        """The log: everything that happened and was decided, without what a resumed run had to do again."""
         return surviving(read_log(RunFolder(self.folder).log)) if self.folder else self._records
 
     @property

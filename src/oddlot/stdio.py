@@ -3,17 +3,23 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import TextIOWrapper, UnsupportedOperation
 from typing import Any, TextIO
 
 
 class Lasting:
-    """A text stream that nothing raises; what could not be written is lost, and `problem` says why."""
+    """A text stream that does not raise; what could not be written is lost, and `problem` says why.
+
+    A reader that has gone (a pipe to `head`) is no problem.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self.problem = ""
         # Where a stream was closed from the start, its descriptor must not become that of another file.
         self._stream = stream or open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lasts as long as the program
+        if isinstance(self._stream, TextIOWrapper):
+            self._stream.reconfigure(errors="backslashreplace")  # what its encoding has not
 
     def write(self, text: str) -> int:
         """Write, or lose, the text."""
@@ -42,7 +48,8 @@ class Lasting:
     def _give_up(self) -> None:
         """Let the rest go nowhere, what Python writes at its end among it."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
+        with suppress(UnsupportedOperation):  # it has no descriptor
+            os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
 
@@ -55,4 +62,3 @@ def lasting_output() -> Iterator[Lasting]:
             yield out
         finally:
             out.flush()
-            err.flush()

@@ -69,6 +69,8 @@ class Training:
         self.evaluation_due = False
         self.expected = {"loss", *recipe.job.metrics}
         """figures of an evaluation that have always been numbers"""
+        self.met_at: int | None = None
+        """the version whose figures met the goal"""
         self.stopped_by = 0
         """the signal that asked the run to stop"""
         seed_all(recipe.settings.seed)
@@ -91,14 +93,14 @@ class Training:
         with self._interruptible(), self._rows_named():
             ended = drive(self.host, self.opened.engine, self._ended)
             self._check_learned(ended)
-            met_by = self._version_that_met(ended)
             self._measure_final()
+        met_at = self.tally.versions if self.met_at is None else self.met_at
         self.tally.finish()
         self.store.weights.scatter(self.model)
         self.model.eval()
         path = self.folder.path if self.folder else None
         summary = self.tally.summary() | {"samples_skipped": self.host.conductor.ledger.skipped}
-        summary |= {"ended": ended, "ended_version": met_by, "run_dir": str(path) if path else None}
+        summary |= {"ended": ended, "ended_version": met_at, "run_dir": str(path) if path else None}
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 
@@ -120,7 +122,7 @@ class Training:
         folder.check_settings(self.identity)
         log, damage = read_sound(folder.log)
         checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
-        for warning in (*filter(None, [damage.partition(": restore")[0]]), *checkpoint.warnings):
+        for warning in filter(None, (damage, *checkpoint.warnings)):
             warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(dict(snapshot.conductor), self.recipe.strategy)
@@ -179,8 +181,11 @@ class Training:
         self.tally.advance(self.opened.engine.now)
         if self.stopped_by:
             return INTERRUPTED
-        if reason := self.recipe.goal.reached(self.tally):
-            return reason
+        if self.log is not None:
+            self.log.keep_up(self.tally.seconds)
+        if met := self.recipe.goal.reached(self.tally):
+            self.met_at = self.tally.version_of(met.figure)
+            return str(met)
         if self.host.conductor.done:
             return f"epochs>={self.host.conductor.ledger.epochs}"
         self._evaluate_when_due()
@@ -215,11 +220,6 @@ class Training:
                 f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
                 f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples"
             )
-
-    def _version_that_met(self, ended: str) -> int:
-        """The version whose figures met the goal: a metric is known only when a few more have been made."""
-        measured = self.recipe.goal.is_measured(ended) and self.tally.evaluated_version >= 0
-        return self.tally.evaluated_version if measured else self.tally.versions
 
     def _measure_final(self) -> None:
         """Wait for the final version's metrics; whatever else comes in is too late to count."""

@@ -7,6 +7,7 @@ that was written, and a union of dataclasses is told apart by "is".
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -29,8 +30,8 @@ def to_plain(value: Any) -> Any:
             part = getattr(value, name)
             plain[name] = part if type(part) in _SCALARS else to_plain(part)
         return plain
-    if isinstance(value, float):  # numpy's
-        return float(value)
+    if isinstance(value, Real):  # numpy's
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Mapping):
         return {key: to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

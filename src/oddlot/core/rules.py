@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _check(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:
             raise UsageError(
@@ -63,7 +63,7 @@ def _check(**settings: float) -> None:
 
 
 def _check_adam(rule: Adam | AdamW) -> None:
-    check_kinds(rule)
+    check_hints(rule)
     _check(lr=rule.lr, eps=rule.eps, weight_decay=rule.weight_decay)
     if not rule.eps:
         raise UsageError("eps = 0 divides by zero where a gradient is zero: take a small number")

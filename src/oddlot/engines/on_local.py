@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
@@ -46,7 +46,7 @@ class Local:
     dollars_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         for name in ("workers", "in_flight", "threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} = {value} must be at least 1")

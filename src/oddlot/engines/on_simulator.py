@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
@@ -28,7 +28,7 @@ class Simulated:
     maths: bool = True
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _check_machines(self.machines)
         if self.in_flight < 1:
             raise UsageError(f"in_flight = {self.in_flight} must be at least 1")

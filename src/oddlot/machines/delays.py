@@ -11,7 +11,7 @@ from math import inf, isfinite, log, sqrt
 from random import Random
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 
 Times = Callable[[], float]
 
@@ -39,7 +39,7 @@ class Lognormal:
     cv: float
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _demand(0 <= self.cv < inf, f"cv = {self.cv} must be finite and not negative")
 
     def start(self, rng: Random) -> Times:
@@ -54,7 +54,7 @@ class Erlang:
     shape: int
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _demand(self.shape >= 1, f"shape = {self.shape} must be a whole number of at least 1")
 
     def start(self, rng: Random) -> Times:
@@ -71,7 +71,7 @@ class ShiftedExponential:
     shift: float
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _demand(0 <= self.shift < 1, f"shift = {self.shift} must be at least 0 and below 1")
 
     def start(self, rng: Random) -> Times:
@@ -85,7 +85,7 @@ class Trace:
     multipliers: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _demand(len(self.multipliers) > 0, "a trace needs at least one multiplier")
         for number, multiplier in enumerate(self.multipliers, 1):
             sound = isfinite(multiplier) and multiplier > 0

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.machines.delays import Delay, Deterministic, Exponential
 
 
@@ -24,7 +24,7 @@ class Link:
     latency_milliseconds: float = 0.0
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         if not self.megabits_per_second > 0:
             raise UsageError(f"megabits_per_second = {self.megabits_per_second} must be above 0")
         _demand_finite("latency_milliseconds", self.latency_milliseconds)
@@ -42,7 +42,7 @@ class Lifetime:
     delay: Delay = Exponential()  # noqa: RUF009 - frozen, and without state
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         _demand_finite("mean_seconds", self.mean_seconds, zero=False)
 
     def start(self, rng: Random) -> Callable[[], float]:
@@ -67,7 +67,7 @@ class Machine:
     joins_at_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
             raise UsageError(f"name = {self.name!r} must be of letters, digits, - and _")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least
 from oddlot.core.words import Arrived, Command, Drop, Event, Step
 
@@ -30,7 +30,7 @@ class Asynchronous:
     """in versions; None: nothing is too late"""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         at_least(1, samples=self.samples)
         at_least(0, max_staleness=self.max_staleness)
         if not 0 <= self.damping < inf:

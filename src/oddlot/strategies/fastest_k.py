@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oddlot.core.errors import UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
 
@@ -28,7 +28,7 @@ class FastestK:
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         at_least(1, k=self.k, samples=self.samples)
 
     def check_workers(self, workers: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.rules import SGD, Rule
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
@@ -30,7 +30,7 @@ class LocalSGD:
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         at_least(1, steps=self.steps)
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
 
@@ -24,7 +24,7 @@ class Synchronous:
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_hints(self)
         at_least(1, samples=self.samples)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import JobError, UsageError
-from oddlot.core.kinds import check_kinds
+from oddlot.core.hints import check_hints
 from oddlot.core.rules import SGD, Rule
 
 Metric = Callable[..., Any]
@@ -55,7 +55,7 @@ class Job:
             )
         if self.loss is None and self.training_step is None:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
-        check_kinds(self)
+        check_hints(self)
         for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
             function = getattr(self, name)
             if isinstance(function, type) and issubclass(function, nn.Module):

@@ -210,6 +210,6 @@ def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Opt
 
 
 def seed_of(seed: int, task: Task) -> int:
-    """One number for (seed, epoch, span), so that any node computes the same dropout and augmentation."""
+    """One number for (seed, epoch, first position), so that any node computes the same dropout and augmentation."""
     text = f"{seed}:{task.spans[0].epoch}:{task.spans[0].start}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

@@ -2,23 +2,26 @@
 
 from dataclasses import fields
 from functools import cache
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import UsageError
 
 MOST_CHARACTERS = 60
+_NUMBERS: dict[type, type] = {int: Integral, float: Real}
+"""numpy's numbers among them"""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
 
 
-def check_kinds(settings: Any) -> None:
+def check_hints(settings: Any) -> None:
     """UsageError, beginning with the field's name, unless the fields of a dataclass hold what their hints say.
 
     Only fields whose hints are classes, or a choice of some, are looked at.
     """
     for name, kinds in _fields_of_classes(settings.__class__):
         value = getattr(settings, name)
-        fits = isinstance(value, (*kinds, int) if float in kinds else kinds)
+        fits = any(isinstance(value, _NUMBERS.get(kind, kind)) for kind in kinds)
         if not fits or (isinstance(value, bool) and bool not in kinds):
             words = " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
             raise UsageError(f"{name} = {_short(value)} must be {words}")
