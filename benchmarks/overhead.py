@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="shorter blocks, within 150 s")
     quick = parser.parse_args().quick
-    block, count = (0.5, 15) if quick else (1.0, 21)
+    block, count = (0.4, 15) if quick else (1.0, 21)
     ddp_block, ddp_count = (0.5, 9) if quick else (1.5, 15)
     found: dict[str, Alternation] = {
         "single_worker_20ms": single(575, 0.020, 1, block, count),

@@ -34,7 +34,7 @@ FLEETS = (100, 1_000, 10_000)
 
 
 def updates_per_second(machines: int, strategy: Any, updates: int) -> float:
-    """A run of so many merged or echoed updates after everybody has joined, its log in a file."""
+    """A run of so many answers after everybody has joined, its log in a file. Asynchronous merges each of them."""
     shadow = Shadow(bytes_down=4_000_000, bytes_up=4_000_000)
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
     fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]

@@ -230,25 +230,6 @@ def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.Mo
     assert (answer.code, answer.err) == (130, "stopped; nothing was saved\n")
 
 
-# --- what is said ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-@pytest.mark.parametrize(
-    ("where", "code"), [("> /dev/full", 2), ("| true", 0), (">&-", 0), ("2> /dev/full", 0), ("2>&-", 0)]
-)
-def test_a_run_outlives_its_output(oddlot: Oddlot, where: str, code: int, flags: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "oddlot", "simulate", "job.toml", "--machines", "fleet.toml", *flags]
-    script = f'set -o pipefail; "$@" {where}'
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", *command], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    assert ("stdout cannot be written: No space left" in done.stderr) == (where == "> /dev/full")
-    assert "Traceback" not in done.stderr
-    assert Path("runs/job-simulated-1/summary.json").exists()
-
-
 # --- simulating --------------------------------------------------------------------------------
 
 

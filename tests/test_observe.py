@@ -121,6 +121,16 @@ class FullDisk(io.TextIOWrapper):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_a_log_that_nothing_is_written_to_keeps_up(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", conductor())
+    log(w.Record(0.5, w.Ticked()))
+    log.keep_up(0.9)
+    assert list(read_log(tmp_path / "log")) == []
+    log.keep_up(1.1)
+    assert list(read_log(tmp_path / "log")) == [w.Record(0.5, w.Ticked())]
+    log.close()
+
+
 def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", conductor())
     log.close()

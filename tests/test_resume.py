@@ -1,6 +1,5 @@
-"""Runs that end in the middle and go on; folders and disks that are not as they should be."""
+"""Runs that end in the middle and go on."""
 
-import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -8,22 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 import oddlot
 from oddlot import (
     Asynchronous,
-    CheckpointError,
-    JobError,
     LocalSGD,
     Machine,
     Simulated,
     Strategy,
     Synchronous,
-    UsageError,
 )
 from oddlot.core import words as w
-from oddlot.observe import Log, read_log, surviving, tally_of
+from oddlot.observe import read_log, surviving, tally_of
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
@@ -172,239 +167,6 @@ def test_a_round_that_was_under_way_is_closed(tmp_path: Path, strategy: Strategy
     oddlot.fit(a_job(), strategy, fleet(3), until="loss<=1000", out=tmp_path)
     goes_on(tmp_path, "epochs>=2", strategy=strategy)
     assert merged(tmp_path) == everything(SAMPLES, 2)
-
-
-# --- damage --------------------------------------------------------------------------------------
-
-
-def flip(folder: Path) -> None:
-    path = folder / "tensors.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
-def truncate(folder: Path) -> None:
-    os.truncate(folder / "conductor.json", 100)
-
-
-def lose(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-
-
-@pytest.mark.parametrize("damage", [flip, truncate, lose])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: Any) -> None:
-    begun(tmp_path)
-    *_, before, newest = sorted((tmp_path / "checkpoints").iterdir())
-    damage(newest)
-    with pytest.warns(UserWarning, match=f"{newest} is damaged"):
-        run = goes_on(tmp_path)
-    resumed = next(
-        record for record in read_log(tmp_path / "records.jsonl") if isinstance(record.event, w.Resumed)
-    )
-    assert isinstance(resumed.event, w.Resumed)
-    versions = sum(
-        1 for _ in merges(list(read_log(tmp_path / "records.jsonl"))[: resumed.event.after_record])
-    )
-    assert versions == int(before.name)
-    assert merged(tmp_path) == everything(SAMPLES, 4)
-    assert run.summary["samples_wasted"] > 0
-
-
-def test_without_a_whole_checkpoint_every_damage_is_told(tmp_path: Path) -> None:
-    begun(tmp_path)
-    saved = sorted((tmp_path / "checkpoints").iterdir())
-    for folder in saved:
-        lose(folder)
-    with pytest.raises(CheckpointError, match="no whole checkpoint") as error:
-        goes_on(tmp_path)
-    assert all(str(folder) in str(error.value) for folder in saved)
-
-
-def wide() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 7), nn.Tanh(), nn.Linear(7, 2))
-
-
-@pytest.mark.parametrize(
-    ("changes", "strategy", "told"),
-    [
-        ({"batch": 4}, Asynchronous(), ["batch: 8 in the run, 4 now"]),
-        ({"model": wide}, Asynchronous(), ["'0.weight': [5, 2]", "'0.weight': [7, 2]"]),
-        (
-            {},
-            Synchronous(),
-            ["strategy: Asynchronous(samples=None, ", "in the run, Synchronous(samples=None) now"],
-        ),
-        (
-            {"optimizer": oddlot.Adam()},
-            Asynchronous(),
-            ["optimizer: SGD(lr=0.1, ", "in the run, Adam(lr=0.001, "],
-        ),
-    ],
-)
-def test_the_run_of_another_job_is_told_with_the_difference(
-    tmp_path: Path, changes: dict[str, Any], strategy: Strategy, told: list[str]
-) -> None:
-    begun(tmp_path)
-    before = content(tmp_path)
-    with pytest.raises(CheckpointError, match="is the run of another job") as error:
-        oddlot.fit(a_job(**changes), strategy, fleet(), until="epochs>=4", out=tmp_path, resume=True)
-    assert all(part in str(error.value) for part in told), error.value
-    assert content(tmp_path) == before
-
-
-def test_a_log_with_an_unfinished_last_line_is_read_up_to_it(tmp_path: Path) -> None:
-    begun(tmp_path)
-    log = tmp_path / "records.jsonl"
-    log.write_bytes(log.read_bytes() + b'{"is":"Record","now":')
-    goes_on(tmp_path)
-    assert merged(tmp_path) == everything(SAMPLES, 4)
-
-
-def test_a_log_that_is_damaged_behind_the_newest_checkpoint_is_cut_there(tmp_path: Path) -> None:
-    begun(tmp_path)
-    log = tmp_path / "records.jsonl"
-    whole = log.read_bytes()
-    log.write_bytes(whole + b"\x00\xff nonsense\r\n" + whole.splitlines(keepends=True)[-1])
-    with pytest.warns(UserWarning, match=r"records.jsonl:\d+ is damaged; going on from 000000"):
-        goes_on(tmp_path)
-    assert log.read_bytes().startswith(whole + b'{"is":"Record"')
-    assert merged(tmp_path) == everything(SAMPLES, 4)
-
-
-def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_passed_over(tmp_path: Path) -> None:
-    begun(tmp_path)
-    log = tmp_path / "records.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:-2]))
-    with pytest.warns(
-        UserWarning, match=r"was made after \d+ records, the log has \d+; going on from 000000"
-    ):
-        goes_on(tmp_path)
-    assert merged(tmp_path) == everything(SAMPLES, 4)
-    log.write_text("".join(lines[:1]))
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint in .*\n.*the log has 0"):
-        goes_on(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("run.json", "{", "run.json is damaged: restore it from a copy, or begin anew"),
-        ("records.jsonl", "{}\n", "records.jsonl:1 is damaged: restore"),
-        (
-            "records.jsonl",
-            None,
-            r"cannot read the log .*No such file.* restore it from a copy, or begin anew",
-        ),
-    ],
-)
-def test_a_damaged_run_is_told(tmp_path: Path, name: str, text: str | None, told: str) -> None:
-    begun(tmp_path)
-    (tmp_path / name).unlink()
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(CheckpointError, match=told):
-        goes_on(tmp_path)
-
-
-# --- folders -------------------------------------------------------------------------------------
-
-
-def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
-    begun(tmp_path)
-    before = content(tmp_path)
-    with pytest.raises(UsageError, match=r"is not empty: resume=True .*force=True"):
-        begun(tmp_path)
-    with pytest.raises(UsageError, match="no figure"):
-        begun(tmp_path, "acuracy>=1", force=True)  # a mistake that has nothing to do with the folder
-    assert content(tmp_path) == before
-
-
-def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
-    begun(tmp_path, "epochs>=4")
-    (tmp_path / "notes.txt").write_text("mine")
-    begun(tmp_path, "epochs>=1", force=True)
-    assert merged(tmp_path) == everything(SAMPLES, 1)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert checkpoint.newest(tmp_path / "checkpoints").version == 6, "an older run's are gone"
-
-
-def test_force_touches_no_folder_that_holds_no_run(tmp_path: Path) -> None:
-    (tmp_path / "records.jsonl").write_text("mine")
-    with pytest.raises(UsageError, match="holds no run, so it is not thrown away"):
-        begun(tmp_path, force=True)
-    assert content(tmp_path) == {str(tmp_path / "records.jsonl"): b"mine"}
-
-
-def test_a_run_that_could_not_begin_leaves_the_folder_free(tmp_path: Path) -> None:
-    def broken() -> nn.Module:
-        raise RuntimeError("no model today")
-
-    with pytest.raises(JobError, match="no model today"):
-        oddlot.fit(a_job(broken), Asynchronous(), fleet(), until="epochs>=1", out=tmp_path / "run")
-    begun(tmp_path / "run")
-
-
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(
-            UsageError, match=r"cannot use .*file.* as the run's folder: (File exists|Not a directory)"
-        ):
-            begun(place)
-    with pytest.raises(CheckpointError, match="there is no run to resume"):
-        begun(tmp_path / "nowhere", resume=True)
-    assert not (tmp_path / "nowhere").exists()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(UsageError, match="cannot write into"):
-        begun(tmp_path / "new")
-
-
-# --- a full disk ---------------------------------------------------------------------------------
-
-
-def full(*_: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-class ShortLog(Log):
-    """Of a run whose disk is full after a while."""
-
-    def flush(self) -> None:
-        if self.records > 10:
-            with self._disk():
-                full()
-        super().flush()
-
-
-def test_a_disk_that_fills_up_under_the_log_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oddlot.training.Log", ShortLog)
-    with pytest.raises(JobError, match=r"cannot write the log .*No space left on device.*resume"):
-        begun(tmp_path)
-    monkeypatch.undo()
-    goes_on(tmp_path)
-    assert merged(tmp_path) == everything(SAMPLES, 4)
-
-
-def test_a_checkpoint_that_finds_no_room_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "_sync", full)
-    with pytest.warns(UserWarning, match=r"checkpoint could not be written .*No space left.*the run goes on"):
-        run = begun(tmp_path)
-    assert run.ended == "epochs>=2"
-    assert (tmp_path / "model.safetensors").exists()
-
-
-def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oddlot.run_folder.save_model", full)
-    with pytest.raises(JobError, match=r"cannot write .*model.safetensors .*No space left.*resume"):
-        begun(tmp_path)
-    monkeypatch.undo()
-    assert goes_on(tmp_path, "epochs>=2").summary["epochs"] == 2
 
 
 # --- what a continuation takes over, and what not ------------------------------------------------

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oddlot import strategies
+from oddlot import FastestK, strategies
 from oddlot.core import rules, words
 from oddlot.core.plain import from_plain, to_plain
 
@@ -27,6 +28,13 @@ PARTS = [words.Task, words.Facts, words.Record, *get_args(rules.Rule)]
 
 def through_json(kind: Any, value: Any) -> Any:
     return from_plain(kind, json.loads(json.dumps(to_plain(value))))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    plain = to_plain([np.int64(3), np.float32(0.5), np.float64(0.25)])
+    assert plain == [3, 0.5, 0.25]
+    assert [type(number) for number in plain] == [int, float, float]
+    assert FastestK(k=np.int64(2)).k == 2  # type: ignore[arg-type]  # it counts as one
 
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys([*WORDS, *PARTS])], ids=lambda kind: kind.__name__)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from math import inf, nan
@@ -199,6 +200,19 @@ def test_a_run_whose_every_sample_is_skipped_has_failed(on: Place) -> None:
     job = a_job(loss=lambda y, t: (y * nan).sum())
     with pytest.raises(JobError, match=r"learned nothing: all 48 samples .* since .*not finite in 0.weight"):
         oddlot.fit(job, Asynchronous(), on, until="epochs>=1", skip_bad=True)
+
+
+def test_one_that_was_stopped_has_not() -> None:
+    def stop(record: w.Record) -> None:
+        if len(refused) == 6:  # three times a sample: some have been skipped by then
+            signal.raise_signal(signal.SIGINT)
+        refused.extend([record] if isinstance(record.event, w.Refused) else [])
+
+    refused: list[w.Record] = []
+    job = a_job(loss=lambda y, t: (y * nan).sum())
+    with pytest.raises(oddlot.Interrupted) as stopped:
+        oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=9", skip_bad=True, observers=[stop])
+    assert stopped.value.run.summary["samples_skipped"] > 0
 
 
 def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -100,6 +101,41 @@ def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPat
         assert descriptors == before, "the fork server keeps nothing of the dead"
         engine._began -= 60  # a minute passes
         hears(engine, w.Joined("w1.5"))
+
+
+def test_deaths_with_work_between_them_are_bad_luck() -> None:
+    """They are no reason to give up, unlike lives that bring nothing."""
+    with trial(local(1), epochs=50) as run:
+        for life in ("w1", "w1.2", "w1.3"):
+            run.until(lambda life=life: any(sent(record.event, life) for record in run.records))  # type: ignore[misc]
+            run.engine.kill(life)
+            run.until(lambda life=life: run.has(w.Lost, life))  # type: ignore[misc]
+        assert isinstance(run.engine, LocalEngine)
+        run.engine._began -= 60  # a minute passes
+        run.until(lambda: run.has(w.Joined, "w1.4"))
+
+
+def sent(event: w.Stimulus, node: w.NodeId) -> bool:
+    return isinstance(event, w.Arrived) and event.update.sender == node
+
+
+def test_what_a_worker_said_before_it_died_counts() -> None:
+    """Although the fork server's word of its end is read first."""
+    with trial(local(1)) as run:
+        run.deliver(w.Joined(run.joined()))
+        engine = run.engine
+        assert isinstance(engine, LocalEngine)
+        life = engine.lives["w1"]
+        readable(life.socket)
+        engine.kill("w1")
+        while "w1" in engine.lives and readable(engine.nursery.socket):
+            engine._hear_nursery()
+        assert [type(message) for message in engine.ready] == [Arrival, w.Lost]
+
+
+def readable(it: socket.socket) -> bool:
+    """Wait until there is something to read."""
+    return bool(select.select([it], [], [])[0])
 
 
 def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> None:
