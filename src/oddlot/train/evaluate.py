@@ -34,21 +34,29 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     }
     for metric in streaming.values():
         metric.reset()
-    loss_sum, seen = 0.0, []
     with torch.no_grad():
-        for at in range(0, len(data), ROWS):
-            indices = np.arange(at, min(at + ROWS, len(data)))
-            loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
-            loss_sum += loss * len(indices)
-            outputs, targets = move((outputs, targets), torch.device("cpu"))
-            for metric in streaming.values():
-                metric.update(outputs, targets)
-            if len(streaming) < len(job.metrics):
-                seen.append((outputs, targets))
+        loss, seen = _look_at_all(job, learner, data, streaming)
     for module, training in modes:
         module.training = training
-    values = {"loss": loss_sum / len(data)} | _compute(job.metrics, streaming, seen)
+    values = {"loss": loss} | _compute(job.metrics, streaming, seen)
     return {name: value for name, value in values.items() if isfinite(value)}
+
+
+def _look_at_all(
+    job: Job, learner: Learner, data: Batches, streaming: Mapping[str, Any]
+) -> tuple[float, list[Any]]:
+    """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
+    loss_sum, seen = 0.0, []
+    for at in range(0, len(data), ROWS):
+        indices = np.arange(at, min(at + ROWS, len(data)))
+        loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
+        loss_sum += loss * len(indices)
+        outputs, targets = move((outputs, targets), torch.device("cpu"))
+        for metric in streaming.values():
+            metric.update(outputs, targets)
+        if len(streaming) < len(job.metrics):
+            seen.append((outputs, targets))
+    return loss_sum / len(data), seen
 
 
 def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
