@@ -16,7 +16,7 @@ from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.observe import GOAL_FIGURES
 from oddlot.train.data import Batches
-from oddlot.train.job import Job, choose_device
+from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.wire.codec import Codec, Plain
 
@@ -91,7 +91,12 @@ class Recipe:
             raise UsageError(
                 'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             )
-        return Goal.parse(self.settings.until, self.job.metrics, self.job.evaluation is not None)
+        until, metrics = self.settings.until, self.job.metrics
+        goal = Goal.parse(until, metrics, self.job.evaluation is not None)
+        for figure, compare, value in goal.terms:
+            if metrics.get(figure) is accuracy and compare in {">", ">="} and value > 1:
+                raise UsageError(f"until = {until!r}: {figure} is a share, from 0 to 1")
+        return goal
 
     @property
     def rule(self) -> Any:
