@@ -217,7 +217,7 @@ def test_what_is_found_out_later_is_told_with_its_place(tmp_path: Path) -> None:
         "shards = 0 is bad": "",
         "name": f"{path}:4: ",
     }.items():
-        with pytest.raises(UsageError) as error, source.placed_by_key():
+        with pytest.raises(UsageError) as error, source.placed((), ("job",), ("strategy",)):
             raise UsageError(sentence)
         assert str(error.value).startswith(place or sentence)
 

@@ -64,7 +64,7 @@ def fit(
     if not isinstance(out, str | PathLike | None):
         raise UsageError(f"out = {out!r} must be a folder's path")
     settings = Settings(
-        until=until or getattr(job, "until", ""),
+        until=until,
         seed=seed,
         codec=codec or Plain(),
         shards=shards,

@@ -299,7 +299,7 @@ class Asked:
         job = settings.job()
         tally.size = len(Batches(job.data, job.collate))
         try:
-            with settings.source.placed_by_key():
+            with settings.source.placed((), ("job",), ("strategy",)):
                 run = fit(
                     job,
                     settings.strategy(),

@@ -72,7 +72,7 @@ class Tally:
 
     @property
     def hours(self) -> float:
-        """The seconds."""
+        """On the run's clock."""
         return self.seconds / 3600
 
     def __call__(self, record: w.Record) -> None:
@@ -302,7 +302,9 @@ def read_log(path: Path) -> Iterator[w.Record]:
     for number, line in enumerate(_whole_lines(path).splitlines(), 1):
         try:
             plain = json.loads(line)
-            if plain["is"] == "Record":
+            if plain["is"] != ("Record" if number > 1 else "Header"):
+                raise ValueError
+            if number > 1:
                 yield from_plain(w.Record, plain)
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None

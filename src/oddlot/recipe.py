@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
+from oddlot.core.checks import check_hints
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
@@ -28,7 +28,8 @@ MOST_SEED = 2**32 - 1
 class Settings:
     """How a run goes, apart from job, strategy and engine; see `oddlot.fit`."""
 
-    until: str
+    until: str = ""
+    """empty: the job's own"""
     seed: int = 0
     codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
     shards: int = 1
@@ -87,11 +88,11 @@ class Recipe:
     @cached_property
     def goal(self) -> Goal:
         """When the run ends."""
-        if not self.settings.until:
+        until, metrics = self.settings.until or self.job.until, self.job.metrics
+        if not until:
             raise UsageError(
                 'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             )
-        until, metrics = self.settings.until, self.job.metrics
         goal = Goal.parse(until, metrics, self.job.evaluation is not None)
         for figure, compare, value in goal.terms:
             if metrics.get(figure) is accuracy and compare in {">", ">="} and value > 1:

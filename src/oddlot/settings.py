@@ -138,6 +138,15 @@ def _choose(
     return tables[name].model_validate(value)
 
 
+@contextmanager
+def _as_fault() -> Iterator[None]:
+    """A UsageError becomes a fault of the table that is read, which is told with its place."""
+    try:
+        yield
+    except UsageError as error:
+        raise about("", str(error)) from None
+
+
 def _choose_rule(value: Any, info: ValidationInfo) -> Any:
     return _choose(info.field_name or "", value, "kind", OPTIMIZER_TABLES, ANY_OPTIMIZER)
 
@@ -189,19 +198,15 @@ class RunTable(Table):
     @field_validator("evaluate_every", "checkpoint_every")
     @classmethod
     def _rhythm(cls, value: str, info: ValidationInfo) -> str:
-        try:
+        with _as_fault():
             Every.parse(value, info.field_name or "")
-        except UsageError as error:
-            raise about("", str(error)) from None
         return value
 
     @field_validator("task")
     @classmethod
     def _known(cls, value: str) -> str:
-        try:
+        with _as_fault():
             check_task(value)
-        except UsageError as error:
-            raise about("", str(error)) from None
         return value
 
 
@@ -261,25 +266,15 @@ class Source:
         return f"{self.path}:{locate(self.text, keys)}: " if self.path else ""
 
     @contextmanager
-    def placed(self, *table: str) -> Iterator[None]:
-        """Puts the place before a UsageError about that table, or about the key in it that is its first word."""
+    def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
+        """Puts the place before a UsageError: that of the key in one of these tables that is its first word, or else
+        that of the first table. The whole file, `()`, is no place."""
         try:
             yield
         except UsageError as error:
             word = str(error).partition(" ")[0]
-            raise UsageError(f"{self.place((*table, word))}{error}") from None
-
-    @contextmanager
-    def placed_by_key(self) -> Iterator[None]:
-        """Puts the place before a UsageError whose first word is a key of the run, the job or the strategy."""
-        try:
-            yield
-        except UsageError as error:
-            word = str(error).partition(" ")[0]
-            for keys in ((word,), ("job", word), ("strategy", word)):
-                if said(self.plain, keys) == [*keys]:
-                    raise UsageError(f"{self.place(keys)}{error}") from None
-            raise
+            keys = next((k for t in tables if said(self.plain, k := (*t, word)) == [*k]), tables[0])
+            raise UsageError(f"{self.place(keys) if keys else ''}{error}") from None
 
 
 @dataclass(frozen=True)
@@ -317,21 +312,21 @@ class JobFile:
     def strategy(self) -> Strategy:
         """The strategy, new."""
         kind: type[Strategy] = BY_NAME[self.table.strategy.name]  # type: ignore[attr-defined]  # made by table_of
-        with self.source.placed("strategy"):
+        with self.source.placed(("strategy",)):
             return kind(**given(self.table.strategy, kind))
 
     def job(self) -> "Job":
         """The task's job with its changes. UsageError, or JobError when the task's own code fails."""
-        with self.source.placed("task_options"):
+        with self.source.placed(("task_options",)):
             job = load_task(self.table.task, self.table.task_options)
         table = self.table.job
         changes: dict[str, Any] = {
             name: value for name in ("batch", "device") if (value := getattr(table, name)) is not None
         }
         if table.optimizer is not None:
-            with self.source.placed("job", "optimizer"):
+            with self.source.placed(("job", "optimizer")):
                 changes["optimizer"] = _rule(table.optimizer, job.optimizer)
-        with self.source.placed("job"):
+        with self.source.placed(("job",)):
             return replace(job, **changes)
 
     def fit_options(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """How a direction becomes a step, as plain data. The numerics live with the tensors (`train`)."""
 
 from dataclasses import dataclass
-from math import inf
 
+from oddlot.core.checks import check_hints, not_negative
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         check_hints(self)
-        _check(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        not_negative(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:
             raise UsageError(
                 f"momentum = {self.momentum} must be below 1: nothing it gathers would ever fade"
@@ -56,15 +55,9 @@ class AdamW:
 Rule = SGD | Adam | AdamW
 
 
-def _check(**settings: float) -> None:
-    for name, value in settings.items():
-        if not 0 <= value < inf:
-            raise UsageError(f"{name} = {value} must be finite and not negative")
-
-
 def _check_adam(rule: Adam | AdamW) -> None:
     check_hints(rule)
-    _check(lr=rule.lr, eps=rule.eps, weight_decay=rule.weight_decay)
+    not_negative(lr=rule.lr, eps=rule.eps, weight_decay=rule.weight_decay)
     if not rule.eps:
         raise UsageError("eps = 0 divides by zero where a gradient is zero: take a small number")
     betas: tuple[float, ...] = rule.betas

@@ -6,7 +6,6 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from oddlot.core.errors import UsageError
 from oddlot.core.words import Assign, Command, Event, Facts, Kind, NodeId, Task, TaskId, UpdateId
 
 if TYPE_CHECKING:
@@ -91,13 +90,6 @@ class View:
     def staleness(self, update: Facts) -> int:
         """How many versions were made since the update's task started."""
         return self._conductor.version - update.based_on
-
-
-def at_least(least: int, **settings: int | None) -> None:
-    """UsageError for a setting below `least`; None is a setting that was left open."""
-    for name, value in settings.items():
-        if value is not None and value < least:
-            raise UsageError(f"{name} = {value} must be at least {least}")
 
 
 def assign(view: View, node: NodeId, samples: int, kind: Kind = "gradient") -> Iterator[Command]:

@@ -1,7 +1,6 @@
 """Workers as processes of this machine: one hub thread, sockets for words, shared memory for tensors."""
 
 import os
-import select
 import selectors
 import signal
 import socket
@@ -50,6 +49,15 @@ class _Life:
     """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
     """the update block of every task it holds"""
+
+    def is_told(self, kind: Say, body: dict[str, Any]) -> bool:
+        """Note what the fork server says, if it is about this life; true once it has ended."""
+        if kind is Say.FORKED and self.number == body["number"]:
+            self.pid = body["pid"]
+        elif kind is Say.EXITED and self.pid == body["pid"]:
+            self.exit_code = body["code"]
+            return True
+        return False
 
 
 class LocalEngine:
@@ -180,10 +188,7 @@ class LocalEngine:
             return
         kind, body = message
         for life in list(self.lives.values()):
-            if kind is Say.FORKED and life.number == body["number"]:
-                life.pid = body["pid"]
-            elif kind is Say.EXITED and life.pid == body["pid"]:
-                life.exit_code = body["code"]
+            if life.is_told(kind, body):
                 self._hear(life)  # what it had said before it ended
                 self._died(life)
 
@@ -305,19 +310,16 @@ class LocalEngine:
     def _how(self, life: _Life) -> str:
         """How a process ended, as the fork server tells soon after the process's own socket is closed."""
         until = self.now + PATIENCE_SECONDS
-        while (
-            life.exit_code is None
-            and select.select([self.nursery.socket], [], [], max(0.0, until - self.now))[0]
-        ):
-            kind, body = self.nursery.receive() or (None, {})
-            if kind is Say.FORKED and body["number"] == life.number:
-                life.pid = body["pid"]
-            elif kind is Say.EXITED and body["pid"] == life.pid:
-                life.exit_code = body["code"]
+        with selectors.DefaultSelector() as server:
+            server.register(self.nursery.socket, selectors.EVENT_READ)
+            while life.exit_code is None and server.select(max(0.0, until - self.now)):
+                if message := self.nursery.receive():
+                    life.is_told(*message)
         if life.exit_code is None:
             return "closed its socket"
-        ended_by = f"was ended by {signal.Signals(-life.exit_code).name}" if life.exit_code < 0 else ""
-        return ended_by or f"exited with code {life.exit_code}"
+        if life.exit_code < 0:
+            return f"was ended by {signal.Signals(-life.exit_code).name}"
+        return f"exited with code {life.exit_code}"
 
     def _ask_evaluator(self, version: int) -> None:
         life = self.lives[EVALUATOR]

@@ -4,15 +4,14 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from oddlot.core.checks import at_least, check_hints, not_negative
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
@@ -47,16 +46,13 @@ class Local:
 
     def __post_init__(self) -> None:
         check_hints(self)
-        for name in ("workers", "in_flight", "threads"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UsageError(f"{name} = {value} must be at least 1")
+        at_least(1, workers=self.workers, in_flight=self.in_flight, threads=self.threads)
+        not_negative(dollars_per_hour=self.dollars_per_hour)
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
                 f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most"
             )
-        if not 0 <= self.dollars_per_hour < inf:
-            raise UsageError(f"dollars_per_hour = {self.dollars_per_hour} must be finite and not negative")
 
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from oddlot.core.checks import at_least, check_hints
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
@@ -30,8 +30,7 @@ class Simulated:
     def __post_init__(self) -> None:
         check_hints(self)
         _check_machines(self.machines)
-        if self.in_flight < 1:
-            raise UsageError(f"in_flight = {self.in_flight} must be at least 1")
+        at_least(1, in_flight=self.in_flight)
         names = [machine.name for machine in self.machines]
         if not names:
             raise UsageError("Simulated(machines=[]): a fleet has at least one machine")

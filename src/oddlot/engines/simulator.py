@@ -19,6 +19,7 @@ from oddlot.engines.mailbox import life_name
 from oddlot.machines.machine import Machine
 
 FRUITLESS_LIVES = 1_000
+"""in a row, and ten more for each machine: then the run is given up"""
 
 
 class Maths(Protocol):
@@ -91,7 +92,7 @@ class Simulator:
         taken: Collection[str] = (),
     ) -> None:
         self.maths, self.batch, self.now, self.taken = maths, batch, now, taken
-        self.machines, self.fruitless = len(machines), 0
+        self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(machines)
         self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
         self.entries = 0
         self.nodes: dict[w.NodeId, _Node] = {}
@@ -207,7 +208,7 @@ class Simulator:
     def _count_fruitless(self, name: w.NodeId, node: _Node) -> None:
         """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
         self.fruitless += 1
-        if self.fruitless > FRUITLESS_LIVES + 10 * self.machines:
+        if self.fruitless > self.most_fruitless:
             needs = f", a task there computes for {node.queue[0].compute:.3g} s" if node.queue else ""
             raise JobError(
                 f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {name}, "

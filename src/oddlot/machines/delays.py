@@ -7,11 +7,11 @@ the mean of 1 (a `Trace` is taken as it is). Streams draw from their own `rng` a
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from math import inf, isfinite, log, sqrt
+from math import isfinite, log, sqrt
 from random import Random
 
+from oddlot.core.checks import at_least, check_hints, not_negative
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 
 Times = Callable[[], float]
 
@@ -40,7 +40,7 @@ class Lognormal:
 
     def __post_init__(self) -> None:
         check_hints(self)
-        _demand(0 <= self.cv < inf, f"cv = {self.cv} must be finite and not negative")
+        not_negative(cv=self.cv)
 
     def start(self, rng: Random) -> Times:
         variance = log(1 + self.cv**2)  # of the logarithm
@@ -55,7 +55,7 @@ class Erlang:
 
     def __post_init__(self) -> None:
         check_hints(self)
-        _demand(self.shape >= 1, f"shape = {self.shape} must be a whole number of at least 1")
+        at_least(1, shape=self.shape)
 
     def start(self, rng: Random) -> Times:
         return lambda: rng.gammavariate(self.shape, 1 / self.shape)

@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from oddlot.core.checks import above_zero, check_hints, not_negative
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
 from oddlot.machines.delays import Delay, Deterministic, Exponential
-
-
-def _demand_finite(name: str, value: float, *, zero: bool = True) -> None:
-    if not (0 <= value < inf and (zero or value > 0)):
-        raise UsageError(f"{name} = {value} must be finite and {'not negative' if zero else 'above 0'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class Link:
         check_hints(self)
         if not self.megabits_per_second > 0:
             raise UsageError(f"megabits_per_second = {self.megabits_per_second} must be above 0")
-        _demand_finite("latency_milliseconds", self.latency_milliseconds)
+        not_negative(latency_milliseconds=self.latency_milliseconds)
 
     def seconds(self, size: int) -> float:
         """How long `size` bytes take, one way."""
@@ -43,7 +38,7 @@ class Lifetime:
 
     def __post_init__(self) -> None:
         check_hints(self)
-        _demand_finite("mean_seconds", self.mean_seconds, zero=False)
+        above_zero(mean_seconds=self.mean_seconds)
 
     def start(self, rng: Random) -> Callable[[], float]:
         """A stream of lifetimes in seconds."""
@@ -71,11 +66,11 @@ class Machine:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
             raise UsageError(f"name = {self.name!r} must be of letters, digits, - and _")
-        _demand_finite("seconds_per_sample", self.seconds_per_sample, zero=False)
-        _demand_finite("dollars_per_hour", self.dollars_per_hour)
-        _demand_finite("joins_at_seconds", self.joins_at_seconds)
+        above_zero(seconds_per_sample=self.seconds_per_sample)
+        not_negative(dollars_per_hour=self.dollars_per_hour)
+        not_negative(joins_at_seconds=self.joins_at_seconds)
         if self.seconds_to_return is not None:
-            _demand_finite("seconds_to_return", self.seconds_to_return)
+            not_negative(seconds_to_return=self.seconds_to_return)
             if self.lifetime is None:
                 raise UsageError(
                     f"{self.name} has seconds_to_return, but no lifetime after which to return: add one"

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 
-from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
-from oddlot.core.strategy import View, assign_all, assign_idle, at_least
+from oddlot.core.checks import at_least, check_hints, not_negative
+from oddlot.core.strategy import View, assign_all, assign_idle
 from oddlot.core.words import Arrived, Command, Drop, Event, Step
 
 
@@ -33,8 +31,7 @@ class Asynchronous:
         check_hints(self)
         at_least(1, samples=self.samples)
         at_least(0, max_staleness=self.max_staleness)
-        if not 0 <= self.damping < inf:
-            raise UsageError(f"damping = {self.damping} must be finite and not negative")
+        not_negative(damping=self.damping)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Merge what arrives and keep everybody busy."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from oddlot.core.checks import at_least, check_hints
 from oddlot.core.errors import UsageError
-from oddlot.core.hints import check_hints
-from oddlot.core.strategy import View, assign, assign_all, assign_idle, at_least, shares_by_samples
+from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.hints import check_hints
+from oddlot.core.checks import at_least, check_hints
 from oddlot.core.rules import SGD, Rule
-from oddlot.core.strategy import View, assign_all, assign_idle, at_least, shares_by_samples
+from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
 
 

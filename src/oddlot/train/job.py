@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oddlot.core.checks import at_least, check_hints
 from oddlot.core.errors import JobError, UsageError
-from oddlot.core.hints import check_hints
 from oddlot.core.rules import SGD, Rule
 
 Metric = Callable[..., Any]
@@ -57,16 +57,9 @@ class Job:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
         check_hints(self)
         for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
-            function = getattr(self, name)
-            if isinstance(function, type) and issubclass(function, nn.Module):
-                raise UsageError(
-                    f"{name} = {function.__name__} is a class: pass one of it, {function.__name__}()"
-                )
-            if function is not None and not callable(function):
-                raise UsageError(f"{name} = {function!r} must be a function")
+            _check_function(name, getattr(self, name))
         _check_metrics(self.metrics)
-        if self.batch < 1:
-            raise UsageError(f"batch = {self.batch} must be at least 1")
+        at_least(1, batch=self.batch)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, as a scalar tensor with its graph."""
@@ -107,6 +100,13 @@ def scalar(loss: Any) -> Tensor:
     if loss.numel() != 1:
         raise JobError(f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean")
     return loss
+
+
+def _check_function(name: str, function: Any) -> None:
+    if isinstance(function, type) and issubclass(function, nn.Module):
+        raise UsageError(f"{name} = {function.__name__} is a class: pass one of it, {function.__name__}()")
+    if function is not None and not callable(function):
+        raise UsageError(f"{name} = {function!r} must be a function")
 
 
 def _check_metrics(metrics: object) -> None:

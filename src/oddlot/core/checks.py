@@ -1,7 +1,8 @@
-"""Settings of a wrong kind, such as a number in quotes, told where they are given."""
+"""What settings may be. Each check raises a UsageError that begins with the setting's name."""
 
 from dataclasses import fields
 from functools import cache
+from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,7 +16,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True o
 
 
 def check_hints(settings: Any) -> None:
-    """UsageError, beginning with the field's name, unless the fields of a dataclass hold what their hints say.
+    """The fields of a dataclass hold what their hints say: no number in quotes.
 
     Only fields whose hints are classes, or a choice of some, are looked at.
     """
@@ -25,6 +26,27 @@ def check_hints(settings: Any) -> None:
         if not fits or (isinstance(value, bool) and bool not in kinds):
             words = " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
             raise UsageError(f"{name} = {_short(value)} must be {words}")
+
+
+def at_least(least: int, **settings: int | None) -> None:
+    """Nothing is below `least`; None is a setting that was left open."""
+    for name, value in settings.items():
+        if value is not None and value < least:
+            raise UsageError(f"{name} = {value} must be at least {least}")
+
+
+def not_negative(**settings: float) -> None:
+    """All are finite, and 0 or more."""
+    for name, value in settings.items():
+        if not 0 <= value < inf:
+            raise UsageError(f"{name} = {value} must be finite and not negative")
+
+
+def above_zero(**settings: float) -> None:
+    """All are finite and more than 0."""
+    for name, value in settings.items():
+        if not 0 < value < inf:
+            raise UsageError(f"{name} = {value} must be finite and above 0")
 
 
 @cache
