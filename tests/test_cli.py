@@ -15,7 +15,8 @@ import pytest
 
 from oddlot import __version__
 from oddlot.cli import main
-from oddlot.settings import JobFile, settings_of
+from oddlot.machines.tables import settings_of
+from oddlot.settings import JobFile
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import TASKS
 from tests.processes import ROOT
@@ -304,7 +305,7 @@ def test_help_needs_nothing_heavy() -> None:
             "train digits --set strategy.sample=3",
             "--set strategy.sample=3: unknown key `sample` of Synchronous: did you mean `samples`",
         ),
-        ("train digits --workers 0", "--workers 0: `workers` is 0: it must be greater than or equal to 1"),
+        ("train digits --workers 0", "--workers 0: `workers` is 0: it must be at least 1"),
         ("train digits --workers two", "Invalid value for '--workers'"),
         ("train digits --workers 9999", "--workers 9999: workers = 9999 for 1437 samples: use fewer"),
         ("train digits --until accurcy>=1", "--until accurcy>=1: until = 'accurcy>=1': there is no figure"),
@@ -318,7 +319,7 @@ def test_help_needs_nothing_heavy() -> None:
             "train digits --set evaluate_every=often",
             "--set evaluate_every=often: evaluate_every = 'often' is",
         ),
-        ("train digits --seed -1", "--seed -1: seed = -1 must be a whole number from 0 to"),
+        ("train digits --seed -1", "--seed -1: `seed` is -1: it must be a whole number from 0 to"),
         ("train digits --set threads=9999", "--set threads=9999: threads = 9999 for each worker"),
         ("train os:getcwd", "the task os:getcwd must return an oddlot.Job, not str"),
         ("train digits --resume", "there is no run runs/digits-N to resume: name its folder with --out"),

@@ -53,7 +53,7 @@ class Goal:
         try:
             return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
-            raise UsageError(f"until = {text!r}: {error}") from None
+            raise UsageError(f"until = {text!r}: {error}", "until") from None
 
     @property
     def epochs(self) -> int | None:
@@ -118,7 +118,8 @@ class Every:
         match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
             raise UsageError(
-                f"{name} = {text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'"
+                f"{name} = {text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'",
+                name,
             )
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
-from oddlot.core.checks import check_hints
+from oddlot.core.checks import Seed, check_settings
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
@@ -20,9 +20,6 @@ from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.wire.codec import Codec, Plain
 
-MOST_SEED = 2**32 - 1
-"""what numpy's shared state can be seeded with"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -30,7 +27,7 @@ class Settings:
 
     until: str = ""
     """empty: the job's own"""
-    seed: int = 0
+    seed: Seed = 0
     codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
     shards: int = 1
     epoch_barrier: bool = False
@@ -53,17 +50,17 @@ class Recipe:
         _check_job(self.job)
         _check_strategy(self.strategy)
         _check_place(self.on)
-        check_hints(self.settings)
+        check_settings(self.settings)
         _check_codec(self.settings.codec)
         _check_about(self.settings.about)
         workers, job = self.on.workers, self.job
-        if not 0 <= self.settings.seed <= MOST_SEED:
-            raise UsageError(f"seed = {self.settings.seed} must be a whole number from 0 to {MOST_SEED}")
         choose_device(job.device)  # raises UsageError now, not later
         if job.batch > self.samples:
-            raise UsageError(f"batch = {job.batch} is larger than the data: there are {self.samples} samples")
+            raise UsageError(
+                f"batch = {job.batch} is larger than the data: there are {self.samples} samples", "batch"
+            )
         if workers > self.samples:
-            raise UsageError(f"workers = {workers} for {self.samples} samples: use fewer")
+            raise UsageError(f"workers = {workers} for {self.samples} samples: use fewer", "workers")
         getattr(self.strategy, "check_workers", lambda _: None)(workers)
         if job.evaluation is not None:
             Batches(job.evaluation, job.collate, "the evaluation set")
@@ -76,7 +73,8 @@ class Recipe:
             raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
         if not 1 <= self.settings.shards <= self.samples:
             raise UsageError(
-                f"shards = {self.settings.shards} of {self.samples} samples: take at least 1, with a sample in each"
+                f"shards = {self.settings.shards} of {self.samples} samples: take at least 1, with a sample in each",
+                "shards",
             )
         _ = self.goal  # raises UsageError now, not later
 
@@ -96,7 +94,7 @@ class Recipe:
         goal = Goal.parse(until, metrics, self.job.evaluation is not None)
         for figure, compare, value in goal.terms:
             if metrics.get(figure) is accuracy and compare in {">", ">="} and value > 1:
-                raise UsageError(f"until = {until!r}: {figure} is a share, from 0 to 1")
+                raise UsageError(f"until = {until!r}: {figure} is a share, from 0 to 1", "until")
         return goal
 
     @property

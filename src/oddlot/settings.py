@@ -22,21 +22,32 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
+from oddlot.core.checks import at_least, seed
 from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
 from oddlot.goal import Every
-from oddlot.machines.toml_file import KeyPath, Table, about, faults, locate, read_table, said
+from oddlot.machines.tables import (
+    Change,
+    Choice,
+    Maker,
+    as_fault,
+    change_of,
+    default_of,
+    settings_of,
+    table_of,
+    validator,
+)
+from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import check_task, load_task
 
@@ -44,7 +55,8 @@ if TYPE_CHECKING:
     from oddlot.engines.on_local import Local
     from oddlot.train.job import Job
 
-Count = Annotated[int, pydantic.Field(ge=1)]
+Count = Annotated[int, AfterValidator(validator(at_least(1)))]
+Seed = Annotated[int, AfterValidator(validator(seed))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 NAMED = {("strategy",): "name", ("strategy", "server"): "kind", ("job", "optimizer"): "kind"}
@@ -53,51 +65,11 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 """Another word for one of these throws the table's other keys away."""
 
 
-def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts and lists are its state."""
-    hints = get_type_hints(kind)
-    return {f.name: f for f in fields(kind) if get_origin(hints[f.name]) not in {dict, list}}
-
-
-def table_of(*kinds: type, **choosers: str) -> type[Table]:
-    """A table with the settings of a dataclass (or of several), optional where they have a default."""
-    columns: dict[str, Any] = {name: (str, default) for name, default in choosers.items()}
-    for kind in kinds:
-        hints = get_type_hints(kind)
-        for name, one in settings_of(kind).items():
-            needed = one.default is MISSING and one.default_factory is MISSING
-            columns.setdefault(name, (_column(hints[name]), ... if needed else None))
-    table = create_model(f"{kinds[0].__name__}Table", __base__=Table, **columns)
-    table.whose = f" of {kinds[0].__name__}" if len(kinds) == 1 else ""
-    return table
-
-
-def _column(hint: Any) -> Any:
-    if hint == Rule:
-        return Annotated[Table, BeforeValidator(_choose_rule)]
-    if is_dataclass(hint):
-        return table_of(hint)  # type: ignore[arg-type]  # a dataclass is a type
-    # TOML has lists where Python has tuples.
-    return Annotated[hint, pydantic.Field(strict=False)] if get_origin(hint) is tuple else hint
-
-
-def given(table: Table, kind: type) -> dict[str, Any]:
-    """What a table says about the dataclass `kind`, ready to make one; inner ones begin from their defaults."""
-    known = settings_of(kind)
-    values = {name: getattr(table, name) for name in table.model_fields_set if name in known}
-    for name, value in values.items():
-        if isinstance(value, Table):
-            begin = _default(known[name])
-            is_rule = isinstance(begin, Rule)
-            values[name] = _rule(value, begin) if is_rule else replace(begin, **given(value, type(begin)))
-    return values
-
-
 def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[str]:
     """A line for each setting of a dataclass: name, default (as `made` has it), and what stands beneath it."""
     meanings = _meanings(kind)
     for name, one in settings_of(kind).items():
-        default = _default(one) if made is None else getattr(made, name)
+        default = default_of(one) if made is None else getattr(made, name)
         if is_dataclass(default) and not isinstance(default, type):
             if isinstance(default, Rule):
                 kind_now = next(word for word, rule in OPTIMIZERS.items() if isinstance(default, rule))
@@ -105,10 +77,6 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
             yield f"{prefix}{name} = {default}" + (f"   # {meanings[name]}" if name in meanings else "")
-
-
-def _default(one: "Field[Any]") -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -122,39 +90,13 @@ def _meanings(kind: type) -> dict[str, str]:
     return meanings
 
 
-def _choose(
-    what: str, value: Any, chooser: str, tables: Mapping[str, type[Table]], otherwise: type[Table]
-) -> Any:
-    """The table of the kind that `value[chooser]` names; `otherwise` when it names none."""
-    if isinstance(value, str):
-        value = {chooser: value}
-    if not isinstance(value, dict):
-        raise about("", f"{what} = {value!r} is neither a table nor a name")
-    if chooser not in value:
-        return otherwise.model_validate(value)
-    name = str(value[chooser])
-    if name not in tables:
-        raise about(chooser, f"unknown {what} `{name}`: {or_nearest(name, tables)}")
-    return tables[name].model_validate(value)
-
-
-@contextmanager
-def _as_fault() -> Iterator[None]:
-    """A UsageError becomes a fault of the table that is read, which is told with its place."""
-    try:
-        yield
-    except UsageError as error:
-        raise about("", str(error)) from None
-
-
-def _choose_rule(value: Any, info: ValidationInfo) -> Any:
-    return _choose(info.field_name or "", value, "kind", OPTIMIZER_TABLES, ANY_OPTIMIZER)
-
-
 OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
-ANY_OPTIMIZER = table_of(*OPTIMIZERS.values(), kind="")
-"""No kind is named: some numbers of the optimizer that is there change."""
-STRATEGY_TABLES = {name: table_of(kind, name=name) for name, kind in BY_NAME.items()}
+OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
+"""Without a kind, some numbers of the optimizer that is there change."""
+STRATEGY_TABLES = {
+    name: table_of(kind, choices={Rule: OPTIMIZER}, name=name) for name, kind in BY_NAME.items()
+}
+STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 
 
 class JobTable(Table):
@@ -162,12 +104,7 @@ class JobTable(Table):
 
     batch: Count | None = None
     device: str | None = None
-    optimizer: Table | None = None
-
-    @field_validator("optimizer", mode="before")
-    @classmethod
-    def _choose_optimizer(cls, value: Any, info: ValidationInfo) -> Any:
-        return _choose_rule(value, info)
+    optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
 
 
 class RunTable(Table):
@@ -175,13 +112,13 @@ class RunTable(Table):
 
     task: str
     task_options: dict[str, Any] = pydantic.Field({})
-    strategy: Table = STRATEGY_TABLES["synchronous"]()
+    strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()
     workers: Count | None = None
     threads: Count | None = None
     in_flight: Count | None = None
     until: Text | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     codec: Literal["plain", "bf16", "fp16"] = "plain"
     evaluate_every: str | None = None
     checkpoint_every: str | None = None
@@ -190,22 +127,17 @@ class RunTable(Table):
     skip_bad: bool | None = None
     out: Text | None = None
 
-    @field_validator("strategy", mode="before")
-    @classmethod
-    def _choose_strategy(cls, value: Any) -> Any:
-        return _choose("strategy", value, "name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
-
     @field_validator("evaluate_every", "checkpoint_every")
     @classmethod
     def _rhythm(cls, value: str, info: ValidationInfo) -> str:
-        with _as_fault():
+        with as_fault():
             Every.parse(value, info.field_name or "")
         return value
 
     @field_validator("task")
     @classmethod
     def _known(cls, value: str) -> str:
-        with _as_fault():
+        with as_fault():
             check_task(value)
         return value
 
@@ -267,13 +199,14 @@ class Source:
 
     @contextmanager
     def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
-        """Puts the place before a UsageError: that of the key in one of these tables that is its first word, or else
-        that of the first table. The whole file, `()`, is no place."""
+        """Puts the place before a UsageError: that of its key in one of these tables, or else that of the first table.
+
+        The whole file, `()`, is no place.
+        """
         try:
             yield
         except UsageError as error:
-            word = str(error).partition(" ")[0]
-            keys = next((k for t in tables if said(self.plain, k := (*t, word)) == [*k]), tables[0])
+            keys = next((k for t in tables if said(self.plain, k := (*t, error.key)) == [*k]), tables[0])
             raise UsageError(f"{self.place(keys) if keys else ''}{error}") from None
 
 
@@ -311,9 +244,8 @@ class JobFile:
 
     def strategy(self) -> Strategy:
         """The strategy, new."""
-        kind: type[Strategy] = BY_NAME[self.table.strategy.name]  # type: ignore[attr-defined]  # made by table_of
-        with self.source.placed(("strategy",)):
-            return kind(**given(self.table.strategy, kind))
+        strategy: Strategy = self.table.strategy.make()
+        return strategy
 
     def job(self) -> "Job":
         """The task's job with its changes. UsageError, or JobError when the task's own code fails."""
@@ -325,7 +257,8 @@ class JobFile:
         }
         if table.optimizer is not None:
             with self.source.placed(("job", "optimizer")):
-                changes["optimizer"] = _rule(table.optimizer, job.optimizer)
+                rule = table.optimizer
+                changes["optimizer"] = rule.make() if isinstance(rule, Maker) else rule.make(job.optimizer)
         with self.source.placed(("job",)):
             return replace(job, **changes)
 
@@ -347,13 +280,3 @@ class JobFile:
 
 
 FIT_OPTIONS = ("until", "seed", "evaluate_every", "checkpoint_every", "shards", "epoch_barrier", "skip_bad")
-
-
-def _rule(table: Table, otherwise: Rule) -> Rule:
-    """Another rule where a kind is named; else the one that is there with other numbers."""
-    kind = OPTIMIZERS.get(table.kind)  # type: ignore[attr-defined]  # made by table_of
-    if kind is not None:
-        return kind(**given(table, kind))
-    for key in table.model_fields_set - settings_of(type(otherwise)).keys() - {"kind"}:
-        raise UsageError(f"{key} is no setting of {otherwise}: name another kind of optimizer")
-    return replace(otherwise, **given(table, type(otherwise)))

@@ -99,8 +99,8 @@ def test_streams_repeat_with_their_seed_and_share_nothing(model: Delay) -> None:
         (lambda: ShiftedExponential(shift=1.0), "1.0"),
         (lambda: ShiftedExponential(shift=-0.5), "-0.5"),
         (lambda: Trace(()), "at least one"),
-        (lambda: Trace((1.0, 0.0)), "multiplier 2 of the trace is 0.0"),
-        (lambda: Trace((float("inf"),)), "multiplier 1 of the trace is inf"),
+        (lambda: Trace((1.0, 0.0)), "each: number 2 is 0.0"),
+        (lambda: Trace((float("inf"),)), "each: number 1 is inf"),
     ],
 )
 def test_an_impossible_model_is_refused_with_its_value(make: Callable[[], Delay], value: str) -> None:

@@ -1,62 +1,87 @@
-"""What settings may be. Each check raises a UsageError that begins with the setting's name."""
+"""What settings may be, said beside their hints: `lr: NotNegative = 0.1`, `steps: AtLeastOne = 8`."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from oddlot.core.errors import UsageError
 
+Check = Callable[[Any], str]
+"""What a value must be, such as `at least 1`; empty where it is that."""
 MOST_CHARACTERS = 60
+UNIONS = {Union, UnionType}
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
 """numpy's numbers among them"""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
 
 
-def check_hints(settings: Any) -> None:
-    """The fields of a dataclass hold what their hints say: no number in quotes.
+def at_least(least: int) -> Check:
+    """A check: not below `least`."""
+    return lambda value: "" if value >= least else f"at least {least}"
 
-    Only fields whose hints are classes, or a choice of some, are looked at.
+
+def _not_negative(value: float) -> str:
+    return "" if 0 <= value < inf else "finite and not negative"
+
+
+def _above_zero(value: float) -> str:
+    return "" if 0 < value < inf else "finite and above 0"
+
+
+def _below_one(value: float) -> str:
+    return "" if 0 <= value < 1 else "at least 0 and below 1"
+
+
+def seed(value: int) -> str:
+    """A check: what a run may be seeded with."""
+    # numpy's shared state can be seeded with no other.
+    return "" if 0 <= value < 2**32 else f"a whole number from 0 to {2**32 - 1}"
+
+
+AtLeastOne = Annotated[int, at_least(1)]
+NotNegative = Annotated[float, _not_negative]
+AboveZero = Annotated[float, _above_zero]
+FromZeroBelowOne = Annotated[float, _below_one]
+Seed = Annotated[int, seed]
+
+
+def check_settings(settings: Any) -> None:
+    """The fields of a dataclass hold what their hints say: no number in quotes, none out of its range.
+
+    Only classes, choices of some, and the checks of `Annotated` are looked at. UsageError names the field.
     """
-    for name, kinds in _fields_of_classes(settings.__class__):
+    for name, hint in hints_of(settings.__class__).items():
         value = getattr(settings, name)
-        fits = any(isinstance(value, _NUMBERS.get(kind, kind)) for kind in kinds)
-        if not fits or (isinstance(value, bool) and bool not in kinds):
-            words = " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
-            raise UsageError(f"{name} = {_short(value)} must be {words}")
-
-
-def at_least(least: int, **settings: int | None) -> None:
-    """Nothing is below `least`; None is a setting that was left open."""
-    for name, value in settings.items():
-        if value is not None and value < least:
-            raise UsageError(f"{name} = {value} must be at least {least}")
-
-
-def not_negative(**settings: float) -> None:
-    """All are finite, and 0 or more."""
-    for name, value in settings.items():
-        if not 0 <= value < inf:
-            raise UsageError(f"{name} = {value} must be finite and not negative")
-
-
-def above_zero(**settings: float) -> None:
-    """All are finite and more than 0."""
-    for name, value in settings.items():
-        if not 0 < value < inf:
-            raise UsageError(f"{name} = {value} must be finite and above 0")
+        must = next(_faults(hint, value), None)
+        if must:
+            raise UsageError(f"{name} = {_short(value)} must be {must}", name)
 
 
 @cache
-def _fields_of_classes(kind: type) -> list[tuple[str, tuple[type, ...]]]:
-    hints = get_type_hints(kind)
-    choices = {
-        f.name: get_args(hints[f.name]) if get_origin(hints[f.name]) is UnionType else (hints[f.name],)
-        for f in fields(kind)
-    }
-    return [(name, kinds) for name, kinds in choices.items() if all(type(kind) is type for kind in kinds)]
+def hints_of(kind: type) -> dict[str, Any]:
+    """The hints of a dataclass's fields, with their checks."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {one.name: hints[one.name] for one in fields(kind)}
+
+
+def _faults(hint: Any, value: Any) -> Iterator[str]:
+    """What the value should be and is not."""
+    parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
+    are_classes = all(type(kind) is type for kind in kinds)
+    if are_classes and not any(_is(value, kind) for kind in kinds):
+        yield " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
+    for part, kind in zip(parts, kinds, strict=True):
+        if part is not kind and (not are_classes or _is(value, kind)):
+            yield from (must for check in part.__metadata__ if (must := check(value)))
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))
 
 
 def _short(value: object) -> str:

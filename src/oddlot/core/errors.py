@@ -21,9 +21,16 @@ class OddlotError(Exception):
 
 
 class UsageError(OddlotError):
-    """Something was asked for that cannot be done; the message says what would help."""
+    """Something was asked for that cannot be done; the message says what would help.
+
+    `key` is the setting that it is about, by which its line in a file is found.
+    """
 
     exit_code = 2
+
+    def __init__(self, sentence: str, key: str = "") -> None:
+        super().__init__(sentence)
+        self.key = key
 
 
 class JobError(OddlotError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.checks import at_least, check_hints, not_negative
+from oddlot.core.checks import AtLeastOne, NotNegative, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
@@ -38,20 +38,19 @@ class Local:
     at a staleness of 1), replaced when they die if `respawn`. `dollars_per_hour` is the price of one.
     """
 
-    workers: int = 2
-    threads: int | None = None
-    in_flight: int = 1
+    workers: AtLeastOne = 2
+    threads: AtLeastOne | None = None
+    in_flight: AtLeastOne = 1
     respawn: bool = True
-    dollars_per_hour: float = 0.0
+    dollars_per_hour: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, workers=self.workers, in_flight=self.in_flight, threads=self.threads)
-        not_negative(dollars_per_hour=self.dollars_per_hour)
+        check_settings(self)
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
-                f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most"
+                f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most",
+                "threads",
             )
 
     def begin(self, closing: ExitStack) -> Open:

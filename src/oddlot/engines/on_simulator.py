@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from oddlot.core.checks import at_least, check_hints
+from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
@@ -24,13 +24,12 @@ class Simulated:
 
     machines: Sequence[Machine]
     seed: int = 0
-    in_flight: int = 1
+    in_flight: AtLeastOne = 1
     maths: bool = True
 
     def __post_init__(self) -> None:
-        check_hints(self)
+        check_settings(self)
         _check_machines(self.machines)
-        at_least(1, in_flight=self.in_flight)
         names = [machine.name for machine in self.machines]
         if not names:
             raise UsageError("Simulated(machines=[]): a fleet has at least one machine")

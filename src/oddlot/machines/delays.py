@@ -7,11 +7,11 @@ the mean of 1 (a `Trace` is taken as it is). Streams draw from their own `rng` a
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from math import isfinite, log, sqrt
+from math import inf, log, sqrt
 from random import Random
+from typing import Annotated
 
-from oddlot.core.checks import at_least, check_hints, not_negative
-from oddlot.core.errors import UsageError
+from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, NotNegative, check_settings
 
 Times = Callable[[], float]
 
@@ -36,11 +36,10 @@ class Exponential:
 class Lognormal:
     """Now and then much slower; `cv` is the standard deviation over the mean."""
 
-    cv: float
+    cv: NotNegative
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        not_negative(cv=self.cv)
+        check_settings(self)
 
     def start(self, rng: Random) -> Times:
         variance = log(1 + self.cv**2)  # of the logarithm
@@ -51,11 +50,10 @@ class Lognormal:
 class Erlang:
     """The sum of `shape` exponential stages: standard deviation 1/sqrt(shape)."""
 
-    shape: int
+    shape: AtLeastOne
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, shape=self.shape)
+        check_settings(self)
 
     def start(self, rng: Random) -> Times:
         return lambda: rng.gammavariate(self.shape, 1 / self.shape)
@@ -68,30 +66,32 @@ class ShiftedExponential:
     The worker of Lee et al., Speeding Up Distributed Machine Learning Using Codes (2018).
     """
 
-    shift: float
+    shift: FromZeroBelowOne
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        _demand(0 <= self.shift < 1, f"shift = {self.shift} must be at least 0 and below 1")
+        check_settings(self)
 
     def start(self, rng: Random) -> Times:
         return lambda: self.shift + (1 - self.shift) * rng.expovariate(1.0)
+
+
+def _multipliers(values: tuple[float, ...]) -> str:
+    if not values:
+        return "at least one number"
+    for number, value in enumerate(values, 1):
+        if not 0 < value < inf:
+            return f"finite and above 0, each: number {number} is {value}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Measured multipliers in their order, over and over, each stream from its own random place in them."""
 
-    multipliers: tuple[float, ...]
+    multipliers: Annotated[tuple[float, ...], _multipliers]
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        _demand(len(self.multipliers) > 0, "a trace needs at least one multiplier")
-        for number, multiplier in enumerate(self.multipliers, 1):
-            sound = isfinite(multiplier) and multiplier > 0
-            _demand(
-                sound, f"multiplier {number} of the trace is {multiplier}: each must be finite and above 0"
-            )
+        check_settings(self)
 
     def start(self, rng: Random) -> Times:
         places = count(rng.randrange(len(self.multipliers)))
@@ -99,8 +99,3 @@ class Trace:
 
 
 Delay = Deterministic | Exponential | Lognormal | Erlang | ShiftedExponential | Trace
-
-
-def _demand(sound: bool, sentence: str) -> None:
-    if not sound:
-        raise UsageError(sentence)

@@ -5,24 +5,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
+from typing import Annotated
 
-from oddlot.core.checks import above_zero, check_hints, not_negative
+from oddlot.core.checks import AboveZero, NotNegative, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.machines.delays import Delay, Deterministic, Exponential
+
+
+def _above_zero_or_inf(value: float) -> str:
+    return "" if value > 0 else "above 0"
+
+
+def _node_name(name: str) -> str:
+    # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
+    return "" if re.fullmatch(r"[A-Za-z0-9_-]+", name) else "of letters, digits, - and _"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """The way between a machine and the hub, the same in both directions."""
 
-    megabits_per_second: float = inf
-    latency_milliseconds: float = 0.0
+    megabits_per_second: Annotated[float, _above_zero_or_inf] = inf
+    latency_milliseconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        if not self.megabits_per_second > 0:
-            raise UsageError(f"megabits_per_second = {self.megabits_per_second} must be above 0")
-        not_negative(latency_milliseconds=self.latency_milliseconds)
+        check_settings(self)
 
     def seconds(self, size: int) -> float:
         """How long `size` bytes take, one way."""
@@ -33,12 +40,11 @@ class Link:
 class Lifetime:
     """How long a machine stays, each time that it comes."""
 
-    mean_seconds: float
+    mean_seconds: AboveZero
     delay: Delay = Exponential()  # noqa: RUF009 - frozen, and without state
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        above_zero(mean_seconds=self.mean_seconds)
+        check_settings(self)
 
     def start(self, rng: Random) -> Callable[[], float]:
         """A stream of lifetimes in seconds."""
@@ -50,28 +56,21 @@ class Lifetime:
 class Machine:
     """One worker's machine: a task of n samples computes for n x seconds_per_sample x a time from `delay`."""
 
-    name: str
-    seconds_per_sample: float = 0.001
+    name: Annotated[str, _node_name]
+    seconds_per_sample: AboveZero = 0.001
     delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
     link: Link = Link()
-    dollars_per_hour: float = 0.0
+    dollars_per_hour: NotNegative = 0.0
     lifetime: Lifetime | None = None
     """None: it stays"""
-    seconds_to_return: float | None = None
+    seconds_to_return: NotNegative | None = None
     """from the end of a lifetime to the next; None: it never returns"""
-    joins_at_seconds: float = 0.0
+    joins_at_seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
-            # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
-            raise UsageError(f"name = {self.name!r} must be of letters, digits, - and _")
-        above_zero(seconds_per_sample=self.seconds_per_sample)
-        not_negative(dollars_per_hour=self.dollars_per_hour)
-        not_negative(joins_at_seconds=self.joins_at_seconds)
-        if self.seconds_to_return is not None:
-            not_negative(seconds_to_return=self.seconds_to_return)
-            if self.lifetime is None:
-                raise UsageError(
-                    f"{self.name} has seconds_to_return, but no lifetime after which to return: add one"
-                )
+        check_settings(self)
+        if self.seconds_to_return is not None and self.lifetime is None:
+            raise UsageError(
+                f"{self.name} has seconds_to_return, but no lifetime after which to return: add one",
+                "seconds_to_return",
+            )

@@ -11,21 +11,19 @@ lifetime = { kind = "exponential", mean_seconds = 3600 }
 seconds_to_return = 120
 """
 
-import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import fields
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, PlainValidator, ValidationInfo, create_model
 
+from oddlot.core.checks import AboveZero, AtLeastOne
 from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
 from oddlot.machines import delays
-from oddlot.machines.machine import Lifetime, Link, Machine
-from oddlot.machines.toml_file import Table, about, placed, read_table
+from oddlot.machines.machine import Lifetime, Machine
+from oddlot.machines.tables import Choice, Maker, as_fault, column, table_of
+from oddlot.machines.toml_file import Table, locate, read_table
 
 KINDS: dict[str, type[delays.Delay]] = {
     "deterministic": delays.Deterministic,
@@ -33,81 +31,74 @@ KINDS: dict[str, type[delays.Delay]] = {
     "lognormal": delays.Lognormal,
     "erlang": delays.Erlang,
     "shifted_exponential": delays.ShiftedExponential,
-    "trace": delays.Trace,
 }
 
 
-class DelayTable(Table):
-    """A delay model by its `kind`, with that model's own parameters; a trace may lie in a `file`."""
+def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
+    """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
+    with as_fault():
+        folder: Path = (info.context or {}).get("folder", Path())
+        path = folder / str(file)
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"file = {str(path)!r} cannot be read as a trace: {error}") from None
+        try:
+            return delays.Trace(tuple(_numbers(lines)))
+        except UsageError as error:
+            raise UsageError(f"file = {str(path)!r}: {error}") from None
 
+
+def _numbers(lines: list[str]) -> Iterator[float]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield from [float(line)] if line.strip() else []
+        except ValueError:
+            raise UsageError(f"line {number}: {line!r} is not a number") from None
+
+
+class TraceTable(Maker):
+    """A trace of its own, or in a file."""
+
+    makes = delays.Trace
     kind: str
-    cv: float | None = None
-    shape: int | None = None
-    shift: float | None = None
-    multipliers: list[float] | None = None
-    file: str | None = None
+    multipliers: Annotated[tuple[float, ...], Field(strict=False)] | None = None
+    file: Annotated[delays.Trace, PlainValidator(_read_trace)] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_its_kind_alone(cls, table: Any) -> Any:
-        return {"kind": table} if isinstance(table, str) else table
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        if self.kind not in KINDS:
-            raise about("kind", f"unknown kind `{self.kind}`: {or_nearest(self.kind, KINDS)}")
-        wanted = {field.name for field in fields(KINDS[self.kind])}
-        given = self.model_fields_set & set(DelayTable.model_fields) - {"kind"}
-        if self.file is not None and "multipliers" in wanted:
-            wanted = {"file"}
-        for key in sorted(given - wanted):
-            takes = f"takes {', '.join(sorted(wanted))}" if wanted else "takes no parameters"
-            raise about(key, f"unknown key `{key}`: the kind {self.kind} {takes}")
-        for key in sorted(wanted - given):
-            raise about("kind", f"the kind {self.kind} needs `{key}`")
-        return self
-
-    def model(self, folder: Path) -> delays.Delay:
-        """The delay model; a trace's file is looked for in `folder`."""
-        if self.file is not None:
-            return delays.Trace(_read_trace(folder / self.file))
-        parameters: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(KINDS[self.kind])}
-        if self.multipliers is not None:
-            parameters["multipliers"] = tuple(self.multipliers)
-        return KINDS[self.kind](**parameters)
+    def make(self) -> delays.Trace:
+        """The trace."""
+        if (self.multipliers is None) == (self.file is None):
+            raise UsageError("a trace has either `multipliers` or a `file` with them", "kind")
+        return self.file or delays.Trace(self.multipliers or ())
 
 
-class LifetimeTable(DelayTable):
-    """How long a machine stays: a delay model and its mean."""
+class LifetimeTable(Maker):
+    """A delay model and its mean."""
 
     mean_seconds: float
 
-
-class LinkTable(Table):
-    """A link's fields."""
-
-    megabits_per_second: float = math.inf
-    latency_milliseconds: float = 0.0
+    def make(self) -> Lifetime:
+        """The lifetime."""
+        return Lifetime(self.mean_seconds, super().make())
 
 
-class MachineTable(Table):
-    """A machine, or `count` machines numbered from 1."""
-
-    name: str
-    count: int | None = None
-    seconds_per_sample: float
-    delay: DelayTable = DelayTable(kind="deterministic")
-    link: LinkTable = LinkTable()
-    dollars_per_hour: float = 0.0
-    lifetime: LifetimeTable | None = None
-    seconds_to_return: float | None = None
-    joins_at_seconds: float = 0.0
-
-
-class MachinesFile(Table):
-    """The whole file."""
-
-    machines: list[MachineTable]
+DELAY_TABLES = {name: table_of(kind, kind=name) for name, kind in KINDS.items()} | {"trace": TraceTable}
+LIFETIME_TABLES = {
+    name: create_model(
+        "LifetimeTable", __base__=(LifetimeTable, table), mean_seconds=(column(AboveZero), ...)
+    )
+    for name, table in DELAY_TABLES.items()
+}
+CHOICES = {delays.Delay: Choice("kind", DELAY_TABLES), Lifetime: Choice("kind", LIFETIME_TABLES)}
+MachineTable = create_model(
+    "MachineTable",
+    __base__=table_of(Machine, choices=CHOICES),
+    count=(column(AtLeastOne | None), None),
+    seconds_per_sample=(column(AboveZero), ...),
+)
+"""A machine, or `count` machines numbered from 1."""
+Machines: Any = list[MachineTable]  # type: ignore[valid-type]  # made above
+MachinesFile: Any = create_model("MachinesFile", __base__=Table, machines=(Machines, ...))
 
 
 def read_machines(path: str | Path) -> list[Machine]:
@@ -116,44 +107,12 @@ def read_machines(path: str | Path) -> list[Machine]:
     text, file = read_table(path, MachinesFile)
     machines: dict[str, Machine] = {}
     for index, table in enumerate(file.machines):
-        for machine in _expand(table, path.parent, partial(placed, path, text, ("machines", index))):
-            if machine.name in machines:
-                with placed(path, text, ("machines", index, "name")):
-                    raise UsageError(f"a second machine is called {machine.name}: give each its own name")
-            machines[machine.name] = machine
+        one, count = table.make(), table.count
+        for name in [f"{one.name}{i + 1}" for i in range(count)] if count else [one.name]:
+            if name in machines:
+                line = locate(text, ("machines", index, "name"))
+                raise UsageError(f"{path}:{line}: a second machine is called {name}: give each its own name")
+            machines[name] = replace(one, name=name)
     if not machines:
         raise UsageError(f"{path} names no machine: add a table [[machines]] with a name")
     return list(machines.values())
-
-
-def _expand(
-    table: MachineTable, folder: Path, here: Callable[..., AbstractContextManager[None]]
-) -> list[Machine]:
-    with here("delay"):
-        delay = table.delay.model(folder)
-    with here("link"):
-        link = Link(**table.link.model_dump())
-    with here("lifetime"):
-        life = table.lifetime
-        lifetime = Lifetime(life.mean_seconds, life.model(folder)) if life else None
-    with here():
-        if table.count is not None and table.count < 1:
-            raise UsageError(f"count = {table.count} must be at least 1")
-        names = [f"{table.name}{i + 1}" for i in range(table.count)] if table.count else [table.name]
-        plain = table.model_dump(exclude={"name", "count", "delay", "link", "lifetime"})
-        return [Machine(name, delay=delay, link=link, lifetime=lifetime, **plain) for name in names]
-
-
-def _read_trace(path: Path) -> tuple[float, ...]:
-    """The numbers of a text file, one a line; blank lines are passed over."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"file = {str(path)!r} cannot be read as a trace: {error}") from None
-    multipliers = []
-    for number, line in enumerate(lines, 1):
-        try:
-            multipliers += [float(line)] if line.strip() else []
-        except ValueError:
-            raise UsageError(f"file = {str(path)!r}, line {number}: {line!r} is not a number") from None
-    return tuple(multipliers)

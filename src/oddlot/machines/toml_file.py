@@ -6,13 +6,13 @@ A file's tables are pydantic models derived from `Table`. The parser forgets the
 import re
 import tomllib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
@@ -28,25 +28,35 @@ class Table(BaseModel):
     whose: ClassVar[str] = ""
     """whose settings these are, for sentences about them: ` of FastestK`"""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _refuse_unknown_keys(cls, table: Any) -> Any:
-        for key in table if isinstance(table, dict) else ():
-            if key not in cls.model_fields:
-                raise about(key, f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}")
-        return table
+    def _name_the_nearest(cls, table: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """An unknown key's remedy is known only here, in its own table."""
+        try:
+            return handler(table)
+        except ValidationError as error:
+            faults = [cls._with_remedy(fault) for fault in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data(cls.__name__, faults) from None
+
+    @classmethod
+    def _with_remedy(cls, fault: ErrorDetails) -> InitErrorDetails:
+        told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
+        if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+            key = str(fault["loc"][0])
+            told = about("", f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}")
+        return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
 
 
 def about(key: str, sentence: str) -> PydanticCustomError:
-    """What a validator of a `Table` raises about one of its keys."""
-    return PydanticCustomError("about_key", "{sentence}", {"sentence": sentence, "key": key})
+    """What a validator of a `Table` raises about one of its keys (`server.lr`: of a table in it), or about itself."""
+    return PydanticCustomError("about", "{sentence}", {"sentence": sentence, "key": key})
 
 
 def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
     try:
         text = path.read_text(encoding="utf-8")
-        return text, kind.model_validate(tomllib.loads(text))
+        return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -68,19 +78,6 @@ def explain(path: Path, text: str, error: ValidationError) -> UsageError:
 def faults(error: ValidationError) -> list[tuple[KeyPath, str]]:
     """All that `error` found: the keys that lead there, and a sentence."""
     return [(_keys(detail), _sentence(detail)) for detail in error.errors(include_url=False)]
-
-
-@contextmanager
-def placed(path: Path, text: str, table: KeyPath, *keys: str) -> Iterator[None]:
-    """Puts file and line before the sentence of a UsageError about that table, or about a key in it.
-
-    The key is the last of `keys`, or the first word of the sentence (`cv = -1 must be ...`).
-    """
-    try:
-        yield
-    except UsageError as error:
-        word = str(error).partition(" ")[0]
-        raise UsageError(f"{path}:{locate(text, (*table, *keys, word))}: {error}") from None
 
 
 def locate(text: str, keys: KeyPath) -> int:
@@ -112,14 +109,14 @@ def said(value: Any, keys: KeyPath) -> list[str | int]:
 
 
 def _keys(detail: ErrorDetails) -> KeyPath:
-    unknown = (detail["ctx"]["key"],) if detail["type"] == "about_key" else ()
-    return (*detail["loc"], *unknown)
+    keys = detail["ctx"]["key"].split(".") if detail["type"] == "about" else ()
+    return (*detail["loc"], *keys)
 
 
 def _sentence(detail: ErrorDetails) -> str:
     *parents, key = detail["loc"] or ("the file",)
     match detail["type"]:
-        case "about_key":
+        case "about":
             return detail["msg"]
         case "missing":
             return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "")
@@ -128,6 +125,8 @@ def _sentence(detail: ErrorDetails) -> str:
             return f"unknown {key} `{word}`: {or_nearest(word, choices)}"
         case "string_too_short":
             return f"`{_dotted(detail['loc'])}` is empty"
+        case "model_type":
+            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a table"
     remedy = detail["msg"].replace("Input should", "it must")
     return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: {remedy}"
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
-from oddlot.core.checks import at_least, check_hints, not_negative
+from oddlot.core.checks import AtLeastOne, NotNegative, at_least, check_settings
 from oddlot.core.strategy import View, assign_all, assign_idle
 from oddlot.core.words import Arrived, Command, Drop, Event, Step
 
@@ -20,18 +21,15 @@ class Asynchronous:
     Paper: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equations 4 and 6.
     """
 
-    samples: int | None = None
+    samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
-    damping: float = 1.0
+    damping: NotNegative = 1.0
     """the power with which an update's share falls with its staleness"""
-    max_staleness: int | None = None
+    max_staleness: Annotated[int, at_least(0)] | None = None
     """in versions; None: nothing is too late"""
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, samples=self.samples)
-        at_least(0, max_staleness=self.max_staleness)
-        not_negative(damping=self.damping)
+        check_settings(self)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Merge what arrives and keep everybody busy."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import at_least, check_hints
+from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
@@ -20,21 +20,20 @@ class FastestK:
     (ICASSP 2020), section 2, with k fixed.
     """
 
-    k: int = 2
+    k: AtLeastOne = 2
     """how many results a round waits for"""
-    samples: int | None = None
+    samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, k=self.k, samples=self.samples)
+        check_settings(self)
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
         if workers < self.k:
-            raise UsageError(f"k = {self.k} results of {workers} workers: lower k or add workers")
+            raise UsageError(f"k = {self.k} results of {workers} workers: lower k or add workers", "k")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import at_least, check_hints
+from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.rules import SGD, Rule
 from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
@@ -22,7 +22,7 @@ class LocalSGD:
     "Adaptive Federated Optimization" (ICLR 2021), algorithm 1, for the server rule.
     """
 
-    steps: int = 8
+    steps: AtLeastOne = 8
     """local steps of one job's batch each"""
     server: Rule = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
@@ -30,8 +30,7 @@ class LocalSGD:
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, steps=self.steps)
+        check_settings(self)
 
     @property
     def rule(self) -> Rule:

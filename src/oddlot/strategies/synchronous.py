@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import at_least, check_hints
+from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
 
@@ -18,14 +18,13 @@ class Synchronous:
     Paper: Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3 without backup workers.
     """
 
-    samples: int | None = None
+    samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
-        check_hints(self)
-        at_least(1, samples=self.samples)
+        check_settings(self)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody works any more."""

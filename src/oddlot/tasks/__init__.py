@@ -107,19 +107,19 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
 
 
 def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
-    """UsageError, beginning with the option's name, unless the task's function takes these options."""
+    """UsageError about the option, unless the task's function takes these options."""
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for key, value in options.items():
         if key not in known:
-            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}")
+            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}", key)
         kind = known[key].annotation
         if (
             kind in {int, float, str, bool}
             and type(value) is not kind
             and (kind, type(value)) != (float, int)
         ):
-            raise UsageError(f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}")
+            raise UsageError(f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}", key)
     for key, parameter in known.items():
         if parameter.default is Parameter.empty and key not in options:
-            raise UsageError(f"{key} is missing: the task {name} needs this option")
+            raise UsageError(f"{key} is missing: the task {name} needs this option", key)

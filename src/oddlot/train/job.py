@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.checks import at_least, check_hints
+from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD, Rule
 
@@ -39,7 +39,7 @@ class Job:
     """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
     optimizer: Rule = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
-    batch: int = 32
+    batch: AtLeastOne = 32
     """samples per minibatch"""
     collate: Callable[[list[Any]], Any] | None = None
     device: str = "auto"
@@ -55,11 +55,10 @@ class Job:
             )
         if self.loss is None and self.training_step is None:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
-        check_hints(self)
+        check_settings(self)
         for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
             _check_function(name, getattr(self, name))
         _check_metrics(self.metrics)
-        at_least(1, batch=self.batch)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, as a scalar tensor with its graph."""
@@ -139,8 +138,12 @@ def _named_device(wish: str) -> torch.device:
     try:
         device = torch.device(wish)
     except RuntimeError:
-        raise UsageError(f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps") from None
+        raise UsageError(
+            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps", "device"
+        ) from None
     backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type in backends and not backends[device.type].is_available():
-        raise UsageError(f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine")
+        raise UsageError(
+            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine", "device"
+        )
     return device

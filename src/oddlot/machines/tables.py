@@ -1,0 +1,160 @@
+"""TOML tables made of dataclasses: a column for each setting, with the checks that stand beside its hint."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from oddlot.core.checks import UNIONS, Check, hints_of
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+from oddlot.machines.toml_file import Table, about
+
+
+class Maker(Table):
+    """A table with all settings of a dataclass, refused where the dataclass refuses them."""
+
+    makes: ClassVar[type]
+
+    def make(self) -> Any:
+        """The dataclass. What is not said is as its class has it."""
+        return self.makes(**given(self, self.makes))
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Self:
+        with as_fault():
+            self.make()
+        return self
+
+
+class Change(Table):
+    """Some settings of one of several dataclasses."""
+
+    def make(self, begin: Any) -> Any:
+        """`begin` with them. UsageError: it has no such setting."""
+        for key in sorted(self.model_fields_set - settings_of(type(begin)).keys()):
+            raise UsageError(f"{key} is no setting of {begin}: name another kind of it", key)
+        return replace(begin, **given(self, type(begin)))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A table whose key `chooser` names its kind; it may be that name alone."""
+
+    chooser: str
+    tables: Mapping[str, type[Maker]]
+    otherwise: type[Table] | None = None
+    """when no kind is named; None: one has to be"""
+
+    def read(self, value: Any, info: ValidationInfo) -> Table:
+        """The table of the kind that is named."""
+        what, chooser = info.field_name or "", self.chooser
+        if isinstance(value, str):
+            value = {chooser: value}
+        if not isinstance(value, dict):
+            raise about(
+                "", f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
+            )
+        if chooser not in value and self.otherwise:
+            return self.otherwise.model_validate(value, context=info.context)
+        name = str(value.get(chooser, ""))
+        if name not in self.tables:
+            lacks = f"unknown {what} `{name}`" if name else f"{what} needs `{chooser}`"
+            raise about(chooser, f"{lacks}: {or_nearest(name, self.tables)}")
+        return self.tables[name].model_validate(value, context=info.context)
+
+    @property
+    def hint(self) -> Any:
+        """The hint of a column for it."""
+        return Annotated[Table, BeforeValidator(self.read)]
+
+
+def table_of(
+    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), **choosers: str
+) -> type[Maker]:
+    """A table with the settings of a dataclass, optional where they have a default.
+
+    `choices` say which hints stand for a choice of tables; `choosers` are the keys that named this table.
+    """
+    hints, columns = hints_of(kind), dict[str, Any]()
+    for name, one in settings_of(kind).items():
+        needed = one.default is MISSING and one.default_factory is MISSING
+        columns[name] = (column(hints[name], choices), ... if needed else None)
+    columns |= {name: (str, default) for name, default in choosers.items()}
+    table = create_model(f"{kind.__name__}Table", __base__=Maker, **columns)
+    table.makes, table.whose = kind, f" of {kind.__name__}"
+    return table
+
+
+def change_of(*kinds: type) -> type[Change]:
+    """A table with some of the settings of any of these dataclasses."""
+    hints = {name: hint for kind in kinds for name, hint in hints_of(kind).items()}
+    columns: dict[str, Any] = {name: (column(hint), None) for name, hint in hints.items()}
+    return create_model("Change", __base__=Change, **columns)
+
+
+def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
+    """What a hint is in a table: its checks give faults, and dataclasses are tables themselves."""
+    if hint in choices:
+        return choices[hint].hint
+    if get_origin(hint) in UNIONS:
+        return Union[tuple(column(part, choices) for part in get_args(hint))]  # noqa: UP007 - parts are computed
+    if get_origin(hint) is Annotated:
+        base, *checks = get_args(hint)
+        return Annotated[(column(base, choices), *(AfterValidator(validator(check)) for check in checks))]
+    if is_dataclass(hint):
+        return table_of(hint, choices=choices)  # type: ignore[arg-type]  # a dataclass is a type
+    # TOML has lists where Python has tuples.
+    return Annotated[hint, pydantic.Field(strict=False)] if get_origin(hint) is tuple else hint
+
+
+def settings_of(kind: type) -> dict[str, "Field[Any]"]:
+    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts and lists are its state."""
+    hints = get_type_hints(kind)
+    return {f.name: f for f in fields(kind) if get_origin(hints[f.name]) not in {dict, list}}
+
+
+def given(table: Table, kind: type) -> dict[str, Any]:
+    """What a table says about the dataclass `kind`, ready to make one."""
+    known = settings_of(kind)
+    values = {name: getattr(table, name) for name in table.model_fields_set if name in known}
+    for name, value in values.items():
+        if isinstance(value, Maker):
+            values[name] = value.make()
+        elif isinstance(value, Change):
+            try:
+                values[name] = value.make(default_of(known[name]))
+            except UsageError as error:
+                raise UsageError(str(error), f"{name}.{error.key}") from None
+    return values
+
+
+def default_of(one: "Field[Any]") -> Any:
+    """The default of a setting that has one."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+@contextmanager
+def as_fault() -> Iterator[None]:
+    """A UsageError becomes a fault of the table that is read, which is told with its place."""
+    try:
+        yield
+    except UsageError as error:
+        raise about(error.key, str(error)) from None
+
+
+def validator(check: Check) -> Callable[[Any], Any]:
+    """The check as pydantic wants it."""
+
+    def validate(value: Any) -> Any:
+        must = check(value)
+        if must:
+            raise PydanticCustomError("refused", "Input should be {must}", {"must": must})
+        return value
+
+    return validate
