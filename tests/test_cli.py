@@ -260,6 +260,10 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
     assert not answer.err
     for words in ("accuracy 0.", "on the fleet's clock", "cost     $0.0", " used, 0 wasted (0.0 %)"):
         assert words in answer.out
+    written = next(line for line in answer.out.splitlines() if line.startswith("  written"))
+    assert written.endswith(": model.safetensors, summary.json, records.jsonl, checkpoints"), (
+        "whole, to be copied"
+    )
 
 
 # --- what there is -----------------------------------------------------------------------------
@@ -307,14 +311,20 @@ def test_help_needs_nothing_heavy() -> None:
         ),
         ("train digits --workers 0", "--workers 0: `workers` is 0: it must be at least 1"),
         ("train digits --workers two", "Invalid value for '--workers'"),
-        ("train digits --workers 9999", "--workers 9999: workers = 9999 for 1437 samples: use fewer"),
+        (
+            "train digits --workers 9999",
+            "--workers 9999: workers = 9999 is more than the samples: there are 1437",
+        ),
         ("train digits --until accurcy>=1", "--until accurcy>=1: until = 'accurcy>=1': there is no figure"),
         ("train digits --until never", "'never' is not of the form NAME>=NUMBER"),
         (
             "train digits --strategy fastest_k --set strategy.k=3",
             "--set strategy.k=3: k = 3 results of 2 workers: lower k or add workers",
         ),
-        ("train digits --set job.batch=2000", "--set job.batch=2000: batch = 2000 is larger than the data: "),
+        (
+            "train digits --set job.batch=2000",
+            "--set job.batch=2000: batch = 2000 is more than the samples: ",
+        ),
         (
             "train digits --set evaluate_every=often",
             "--set evaluate_every=often: evaluate_every = 'often' is",

@@ -98,3 +98,25 @@ def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals, tmp_path: P
         for _ in range(3):
             says(process, "saved")
         assert process.poll() is None
+
+
+EARLY = """
+import os, runpy, signal, sys
+
+
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.meta_path.insert(0, Impatient())
+runpy.run_module("oddlot", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_python_still_imports_is_no_traceback() -> None:
+    with program("-c", EARLY) as process:
+        assert process.wait() == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == ""

@@ -241,8 +241,8 @@ class NoDataclass:
     [
         ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
-        ({"batch": 64}, Synchronous(), {}, "batch = 64 is larger than the data: there are 48 samples"),
-        ({}, Synchronous(), {"on": local(49)}, "workers = 49 for 48 samples: use fewer"),
+        ({"batch": 64}, Synchronous(), {}, "batch = 64 is more than the samples: there are 48"),
+        ({}, Synchronous(), {"on": local(49)}, "workers = 49 is more than the samples: there are 48"),
         ({}, FastestK(k=3), {}, "k = 3 results of 2 workers: lower k or add workers"),
         ({}, Synchronous(), {"until": ""}, "until says when the run ends"),
         ({}, Synchronous(), {"until": "lss<=1"}, "did you mean `loss`?"),
@@ -258,7 +258,7 @@ class NoDataclass:
         ({}, Synchronous(), {"seed": -1}, "seed = -1 must be a whole number from 0"),
         ({}, Synchronous(), {"seed": 2**32}, "seed = 4294967296 must be"),
         ({}, Synchronous(), {"resume": True, "force": True}, "say one of them"),
-        ({}, Synchronous(), {"shards": 0}, "shards = 0 of 48 samples"),
+        ({}, Synchronous(), {"shards": 0}, "shards = 0 must be at least 1"),
         ({}, Synchronous, {}, "strategy = Synchronous is a class: pass one of it, Synchronous(...)"),
         ({}, "synchronous", {}, "'synchronous' is no strategy: pass one, such as oddlot.Synchronous()"),
         ({}, NoDataclass(), {}, "is no dataclass: put @dataclass before its class"),
@@ -286,7 +286,7 @@ class NoDataclass:
             "metrics: epochs is a figure of every run: take another name",
         ),
         ({}, Synchronous(), {"checkpoint_every": 3}, "checkpoint_every = 3 is not a rhythm"),
-        ({}, Synchronous(), {"shards": 49}, "shards = 49 of 48 samples"),
+        ({}, Synchronous(), {"shards": 49}, "shards = 49 is more than the samples: there are 48"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(

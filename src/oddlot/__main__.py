@@ -1,5 +1,16 @@
-"""`python -m oddlot` is the same as `oddlot`."""
+"""`oddlot`, or `python -m oddlot`."""
 
-from oddlot.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        from oddlot.cli import main as command_line  # a tenth of a second, in which one may press Ctrl-C
+    except KeyboardInterrupt:
+        sys.exit(130)
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

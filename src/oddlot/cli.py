@@ -277,7 +277,8 @@ class Asked:
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, place, folder, observer, tally)
-        console.print(summary(title, run.summary, self.command.startswith("simulate")))
+        closing = summary(title, run.summary, self.command.startswith("simulate"))
+        console.print(closing, soft_wrap=True)
         if self.as_json:
             print(json.dumps(_without_nan(run.summary), allow_nan=False))
         if stopped_by:

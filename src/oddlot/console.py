@@ -154,7 +154,7 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
     return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
 
 
-def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> RenderableType:
+def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
     """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
@@ -171,14 +171,9 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Renderable
         "workers": f"{figures['workers_lost']} lost" if figures["workers_lost"] else "",
         "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",
     }
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, row in rows.items():
-        if row:
-            table.add_row(f"  {name}", Text(row))
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-    return Group(Text(f"{title}: {head}", "bold"), table)
+    lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
+    return Text("\n").join([Text(f"{title}: {head}", "bold"), *lines])
 
 
 def money(dollars: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
-from oddlot.core.checks import Seed, check_settings
+from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
@@ -29,7 +29,7 @@ class Settings:
     """empty: the job's own"""
     seed: Seed = 0
     codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
-    shards: int = 1
+    shards: AtLeastOne = 1
     epoch_barrier: bool = False
     skip_bad: bool = False
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
@@ -53,30 +53,18 @@ class Recipe:
         check_settings(self.settings)
         _check_codec(self.settings.codec)
         _check_about(self.settings.about)
-        workers, job = self.on.workers, self.job
-        choose_device(job.device)  # raises UsageError now, not later
-        if job.batch > self.samples:
-            raise UsageError(
-                f"batch = {job.batch} is larger than the data: there are {self.samples} samples", "batch"
-            )
-        if workers > self.samples:
-            raise UsageError(f"workers = {workers} for {self.samples} samples: use fewer", "workers")
-        getattr(self.strategy, "check_workers", lambda _: None)(workers)
-        if job.evaluation is not None:
-            Batches(job.evaluation, job.collate, "the evaluation set")
-            taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
-            if taken:
-                raise UsageError(
-                    f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name"
-                )
-        elif job.metrics:
-            raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
-        if not 1 <= self.settings.shards <= self.samples:
-            raise UsageError(
-                f"shards = {self.settings.shards} of {self.samples} samples: take at least 1, with a sample in each",
-                "shards",
-            )
+        choose_device(self.job.device)  # raises UsageError now, not later
+        self._check_sizes()
+        getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
+        _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
+
+    def _check_sizes(self) -> None:
+        """An epoch has a sample for everybody and everything."""
+        sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
+        for name, size in sizes.items():
+            if size > self.samples:
+                raise UsageError(f"{name} = {size} is more than the samples: there are {self.samples}", name)
 
     @cached_property
     def samples(self) -> int:
@@ -133,7 +121,7 @@ def _settings(strategy: Any) -> str:
 
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
-        raise UsageError(f"job = {job!r} is no oddlot.Job: make one of a model, data and a loss")
+        raise UsageError(f"job = {short(job)} is no oddlot.Job: make one of a model, data and a loss")
 
 
 def _check_strategy(strategy: object) -> None:
@@ -142,28 +130,40 @@ def _check_strategy(strategy: object) -> None:
             f"strategy = {strategy.__name__} is a class: pass one of it, {strategy.__name__}(...)"
         )
     if not hasattr(strategy, "on"):
-        raise UsageError(f"strategy = {strategy!r} is no strategy: pass one, such as oddlot.Synchronous()")
+        raise UsageError(
+            f"strategy = {short(strategy)} is no strategy: pass one, such as oddlot.Synchronous()"
+        )
     if not is_dataclass(strategy):
         raise UsageError(
-            f"strategy = {strategy!r} is no dataclass: put @dataclass before its class, so that it can be copied, "
+            f"strategy = {short(strategy)} is no dataclass: put @dataclass before its class, so that it can be copied, "
             "compared and saved"
         )
 
 
+def _check_evaluation(job: Job) -> None:
+    if job.evaluation is None and job.metrics:
+        raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
+    if job.evaluation is not None:
+        Batches(job.evaluation, job.collate, "the evaluation set")
+    taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
+    if taken:
+        raise UsageError(f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name")
+
+
 def _check_codec(codec: object) -> None:
     if isinstance(codec, type) or not hasattr(codec, "encode") or not hasattr(codec, "decode"):
-        raise UsageError(f'codec = {codec!r} is no codec: pass oddlot.Plain() or oddlot.Half("bf16")')
+        raise UsageError(f'codec = {short(codec)} is no codec: pass oddlot.Plain() or oddlot.Half("bf16")')
 
 
 def _check_about(about: object) -> None:
     try:
         json.dumps(about)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"about = {about!r} must be plain data that JSON has: {error}") from None
+        raise UsageError(f"about = {short(about)} must be plain data that JSON has: {error}") from None
 
 
 def _check_place(on: object) -> None:
     if isinstance(on, type) or not hasattr(on, "begin"):
         raise UsageError(
-            f"on = {on!r} is no place: pass oddlot.Local(workers=2) or oddlot.Simulated(machines)"
+            f"on = {short(on)} is no place: pass oddlot.Local(workers=2) or oddlot.Simulated(machines)"
         )

@@ -58,7 +58,7 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, name)
         must = next(_faults(hint, value), None)
         if must:
-            raise UsageError(f"{name} = {_short(value)} must be {must}", name)
+            raise UsageError(f"{name} = {short(value)} must be {must}", name)
 
 
 @cache
@@ -84,6 +84,7 @@ def _is(value: Any, kind: type) -> bool:
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """The value as Python writes it, or the beginning of that."""
     text = repr(value)
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
