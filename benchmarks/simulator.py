@@ -25,9 +25,10 @@ from oddlot.engines.host import Host
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import Shadow
 from oddlot.engines.simulator import Simulator
+from oddlot.log import Log
 from oddlot.machines.delays import Lognormal
 from oddlot.machines.machine import Link, Machine
-from oddlot.observe import Log, Tally
+from oddlot.observe import Tally
 from oddlot.strategies import Asynchronous, FastestK
 
 FLEETS = (100, 1_000, 10_000)

@@ -11,7 +11,7 @@ from torch import nn
 import oddlot
 from oddlot import Asynchronous, CheckpointError, JobError, Strategy, Synchronous, UsageError
 from oddlot.core import words as w
-from oddlot.observe import Log, read_log
+from oddlot.log import Log, read_log
 from oddlot.train import checkpoint
 from tests.fits import SAMPLES, a_job, everything, fleet, merges
 from tests.test_resume import begun, content, goes_on, merged

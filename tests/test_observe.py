@@ -12,7 +12,8 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
-from oddlot.observe import Log, Tally, given_out, read_log, surviving, tally_of
+from oddlot.log import Log, given_out, read_log, surviving
+from oddlot.observe import Tally, tally_of
 from oddlot.strategies import Synchronous
 
 
@@ -49,6 +50,7 @@ def test_the_figures_add_up() -> None:
         tally(record)
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
     assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
+    assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
     assert (tally.bytes_up, tally.bytes_down, tally.workers_lost) == (10, 7, 1)
     assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
     assert tally.training_loss == pytest.approx(2.0 - 0.05)
@@ -65,7 +67,7 @@ def test_what_was_under_way_at_the_end_is_wasted() -> None:
     tally(w.Record(0.0, w.Joined("w1"), (start("w1:1", 0, 8),)))
     assert tally.samples_wasted == 0
     tally.finish()
-    assert tally.samples_wasted == 8
+    assert tally.summary()["wasted"] == {"unfinished": 8}
 
 
 def conductor() -> Conductor:

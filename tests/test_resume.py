@@ -18,7 +18,8 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
-from oddlot.observe import read_log, surviving, tally_of
+from oddlot.log import read_log, surviving
+from oddlot.observe import tally_of
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint

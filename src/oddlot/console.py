@@ -159,6 +159,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     used, wasted = figures["samples_merged"], figures["samples_wasted"]
+    why = "".join(f", {count:,} {reason}" for reason, count in figures["wasted"].items()).replace(",", ":", 1)
     skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
     early = figures["ended_version"] < figures["versions"]
     met = f" at version {figures['ended_version']:,}" if early else ""
@@ -166,7 +167,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
         "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else ""),
         "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
-        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){skipped}",
+        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
         "workers": f"{figures['workers_lost']} lost" if figures["workers_lost"] else "",
         "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",

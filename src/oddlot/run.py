@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from oddlot.core.words import Record
-from oddlot.observe import read_log, surviving
+from oddlot.log import read_log, surviving
 from oddlot.run_folder import RunFolder
 
 INTERRUPTED = "interrupted"

@@ -17,7 +17,8 @@ from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
 from oddlot.goal import Reminder
-from oddlot.observe import Log, Tally, given_out, read_sound, surviving
+from oddlot.log import Log, given_out, read_sound, surviving
+from oddlot.observe import Tally
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder

@@ -1,0 +1,136 @@
+"""The log of a run in a file: one line a record, so that every figure can be computed again."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.plain import from_plain, to_plain
+
+FORMAT = 1
+
+
+class Log:
+    """Writes records as JSON lines, the first line telling how to rebuild the conductor.
+
+    Opened on an existing file it goes on behind the last whole line, or behind so many records as are `sound`. Lines
+    reach the file at least once a second of the run's time, as long as `keep_up` is called.
+    """
+
+    def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
+        self.path = path
+        self.records = 0
+        self._flushed = 0.0
+        with self._disk():
+            if path.exists():
+                lines = _whole_lines(path).splitlines(keepends=True)
+                whole = b"".join(lines if sound is None else lines[: 1 + sound])
+                self.records = max(0, whole.count(b"\n") - 1)
+                os.truncate(path, len(whole))
+            self._file = path.open("a", encoding="utf-8")
+        if self._file.tell() == 0:
+            start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
+            self._write({"is": "Header", "format": FORMAT, "conductor": start})
+
+    def __call__(self, record: w.Record) -> None:
+        """Append one record."""
+        self._write(to_plain(record))
+        self.records += 1
+        self.keep_up(record.now)
+
+    def keep_up(self, now: float) -> None:
+        """Flush if that was a second ago."""
+        if now - self._flushed >= 1.0:
+            self._flushed = now
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring every line to the file."""
+        with self._disk():
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; flush it before to hear of what cannot be written."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, plain: dict[str, Any]) -> None:
+        line = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        with self._disk():
+            self._file.write(line + "\n")
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise JobError(
+                f"cannot write the log {self.path} ({error.strerror}): make room, then resume the run"
+            ) from error
+
+
+def read_log(path: Path) -> Iterator[w.Record]:
+    """The records of a log, in order; an unfinished last line is left out.
+
+    Raises CheckpointError naming the line that is damaged, before which all is sound.
+    """
+    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
+        try:
+            plain = json.loads(line)
+            if plain["is"] != ("Record" if number > 1 else "Header"):
+                raise ValueError
+            if number > 1:
+                yield from_plain(w.Record, plain)
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
+
+
+def read_sound(path: Path) -> tuple[list[w.Record], str]:
+    """The records before the first damaged line, and a sentence about that line; empty where there is none."""
+    records = []
+    try:
+        for record in read_log(path):
+            records.append(record)  # noqa: PERF402 - what came before the damage is kept
+    except CheckpointError:
+        if not records:
+            raise
+        return records, f"{path}:{len(records) + 2} is damaged and left out, with all that follows"
+    return records, ""
+
+
+def surviving(records: Iterable[w.Record], until: int | None = None) -> list[w.Record]:
+    """The history that holds: what came after a checkpoint that was resumed from is left out.
+
+    With `until`, the run is about to be resumed from the checkpoint that was made after so many records.
+    """
+    kept: list[tuple[int, w.Record]] = []
+    for number, record in enumerate(records):
+        if isinstance(record.event, w.Resumed):
+            kept = [(index, old) for index, old in kept if index < record.event.after_record]
+        kept.append((number, record))
+    return [record for index, record in kept if until is None or index < until]
+
+
+def given_out(records: Iterable[w.Record]) -> int:
+    """How many samples were given out in these records, and in those that they had made void."""
+    total = 0
+    for record in records:
+        total += sum(w.samples_in(start.task.spans) for start in record.actions if isinstance(start, w.Start))
+        total += record.event.samples_lost if isinstance(record.event, w.Resumed) else 0
+    return total
+
+
+def _whole_lines(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew with force=True "
+            "(--force)"
+        ) from None
+    return data[: data.rfind(b"\n") + 1]
