@@ -23,6 +23,8 @@ from oddlot.engines import on_local
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
+from oddlot.report.proof import prove
+from oddlot.report.replay import compare, replay
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.testing.books import Books
@@ -101,9 +103,10 @@ def trained(
     resume: bool = False,
     **settings: Any,
 ) -> tuple[Run, Books]:
-    """A run, and what has reached the model."""
+    """A run, and what has reached the model. Its log proves the same, and replays."""
     books = Books()
-    with prepared(Recipe(job, strategy, on, Settings(until=until, **settings)), folder, resume) as run:
+    recipe = Recipe(job, strategy, on, Settings(until=until, **settings))
+    with prepared(recipe, folder, resume) as run:
 
         def check(record: w.Record) -> None:
             books.note(record, run.host.conductor)
@@ -118,7 +121,15 @@ def trained(
         for record in run.earlier:
             books.note(record, run.host.conductor)
         run.host.observers.append(check)
-        return run.run(), books
+        result = run.run()
+    records = result.records
+    proof = prove(records, recipe.samples)
+    assert not proof.faults
+    assert proof.merged + proof.skipped == len(books.merged)
+    assert proof.skipped == result.summary["samples_skipped"]
+    again = replay(folder.path, type(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
+    assert not again.difference, str(again.difference)
+    return result, books
 
 
 def everything(size: int, epochs: int) -> list[tuple[int, int]]:

@@ -266,6 +266,50 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
     )
 
 
+# --- what a run's folder tells -----------------------------------------------------------------
+
+
+def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
+    ended = oddlot.json(
+        "simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"
+    )
+    told = oddlot("report", "run")
+    assert told.code == 0
+    assert told.out.startswith("digits with Synchronous: accuracy 0.")
+    assert "on the fleet's clock" in told.out
+    proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
+    assert told.out.endswith(f"  proof    {proof}\n")
+    figures = json.loads(oddlot("report", "run", "--json").out)
+    assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
+    assert (figures["exactly_once"], figures["epochs_whole"]) == (True, 1)
+    again = oddlot("replay", "run")
+    assert (again.code, again.out) == (0, f"run: all {_records(Path('run'))} records are decided the same\n")
+
+
+def _records(run: Path) -> int:
+    return (run / "records.jsonl").read_bytes().count(b"\n") - 1
+
+
+def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    log = Path("run/records.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
+    log.write_text("".join([*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]))
+    answer = oddlot("replay", "run")
+    assert answer.code == 1
+    assert f"then line {steps[0] + 2} of the log differs. It came about like this:" in answer.err
+    answer = oddlot("report", "run")
+    assert answer.code == 1
+    assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_what_is_no_run_is_told(oddlot: Oddlot, command: str) -> None:
+    answer = oddlot(command, "nothing")
+    assert (answer.code, answer.err) == (2, "oddlot: there is no run in nothing\n")
+
+
 # --- what there is -----------------------------------------------------------------------------
 
 

@@ -244,7 +244,7 @@ def test_a_checkpoint_that_finds_no_room_is_a_warning(
 
 
 def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oddlot.run_folder.save_model", full)
+    monkeypatch.setattr("safetensors.torch.save_model", full)
     with pytest.raises(JobError, match=r"cannot write .*model.safetensors .*No space left.*resume"):
         begun(tmp_path)
     monkeypatch.undo()

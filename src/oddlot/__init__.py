@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from oddlot.machines.machine import Lifetime, Link, Machine
     from oddlot.machines.read import read_machines
+    from oddlot.report.replay import replay
     from oddlot.run import Run
     from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
     from oddlot.train.job import Job, accuracy
@@ -72,6 +73,7 @@ __all__ = [
     "accuracy",
     "fit",
     "read_machines",
+    "replay",
 ]
 
 _HOMES = {
@@ -84,6 +86,7 @@ _HOMES = {
     "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
     "machines.machine": "Lifetime Link Machine",
     "machines.read": "read_machines",
+    "report.replay": "replay",
     "run": "Run",
     "strategies": "Asynchronous FastestK LocalSGD Synchronous",
     "train.job": "Job accuracy",

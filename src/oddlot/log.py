@@ -34,8 +34,10 @@ class Log:
                 os.truncate(path, len(whole))
             self._file = path.open("a", encoding="utf-8")
         if self._file.tell() == 0:
+            kind = type(conductor.strategy)
+            strategy = f"{kind.__module__}:{kind.__qualname__}"
             start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
-            self._write({"is": "Header", "format": FORMAT, "conductor": start})
+            self._write({"is": "Header", "format": FORMAT, "strategy": strategy, "conductor": start})
 
     def __call__(self, record: w.Record) -> None:
         """Append one record."""
@@ -74,20 +76,32 @@ class Log:
             ) from error
 
 
+def read_header(path: Path) -> dict[str, Any]:
+    """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
+    header: dict[str, Any] = _read_line(path, 1, _whole_lines(path).partition(b"\n")[0])
+    return header
+
+
 def read_log(path: Path) -> Iterator[w.Record]:
     """The records of a log, in order; an unfinished last line is left out.
 
     Raises CheckpointError naming the line that is damaged, before which all is sound.
     """
     for number, line in enumerate(_whole_lines(path).splitlines(), 1):
-        try:
-            plain = json.loads(line)
-            if plain["is"] != ("Record" if number > 1 else "Header"):
-                raise ValueError
-            if number > 1:
-                yield from_plain(w.Record, plain)
-        except (ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
+        found = _read_line(path, number, line)
+        if number > 1:
+            yield found
+
+
+def _read_line(path: Path, number: int, line: bytes) -> Any:
+    """The header or a record."""
+    try:
+        plain = json.loads(line)
+        if plain["is"] != ("Record" if number > 1 else "Header"):
+            raise ValueError
+        return from_plain(w.Record, plain) if number > 1 else plain
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
 
 
 def read_sound(path: Path) -> tuple[list[w.Record], str]:
@@ -108,12 +122,17 @@ def surviving(records: Iterable[w.Record], until: int | None = None) -> list[w.R
 
     With `until`, the run is about to be resumed from the checkpoint that was made after so many records.
     """
+    return [record for number, record in numbered(records) if until is None or number < until]
+
+
+def numbered(records: Iterable[w.Record]) -> list[tuple[int, w.Record]]:
+    """The history that holds, each record with its number in the log, from 0."""
     kept: list[tuple[int, w.Record]] = []
     for number, record in enumerate(records):
         if isinstance(record.event, w.Resumed):
-            kept = [(index, old) for index, old in kept if index < record.event.after_record]
+            kept = [(old, before) for old, before in kept if old < record.event.after_record]
         kept.append((number, record))
-    return [record for index, record in kept if until is None or index < until]
+    return kept
 
 
 def given_out(records: Iterable[w.Record]) -> int:

@@ -6,17 +6,20 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.torch import save_model
-from torch import nn
 
 from oddlot.core.errors import CheckpointError, JobError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LOG = "records.jsonl"
 SETTINGS = "run.json"
 ABOUT = "about"
+ON = "on"
+"""where the run was begun: not part of what a continuation must have in common"""
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
@@ -46,22 +49,29 @@ class RunFolder:
         with _writing(self.path / name) as path:
             path.write_text(json.dumps(plain, indent=2) + "\n")
 
-    def write_model(self, model: nn.Module) -> None:
+    def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
+        from safetensors.torch import save_model  # PyTorch comes with it
+
         with _writing(self.model) as path:
             save_model(model, str(path))
             path.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
 
+    def reopen(self) -> None:
+        """The run goes on: what was its end is not."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
     @property
     def about(self) -> dict[str, Any]:
         """What the run in the folder was begun with, as its starter noted it; empty where there is none."""
-        saved = self._settings().get(ABOUT) if (self.path / SETTINGS).exists() else {}
+        saved = self.settings().get(ABOUT) if (self.path / SETTINGS).exists() else {}
         return saved if isinstance(saved, dict) else {}
 
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
-        saved = self._settings()
-        saved.pop(ABOUT, None)
+        saved = self.settings()
+        for free in (ABOUT, ON):
+            saved.pop(free, None)
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
             lines = "".join(
@@ -71,7 +81,10 @@ class RunFolder:
                 f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
             )
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
+        if not (self.path / SETTINGS).exists():
+            raise CheckpointError(f"there is no run in {self.path}")
         try:
             return dict(json.loads((self.path / SETTINGS).read_text()))
         except (OSError, ValueError, TypeError):

@@ -21,7 +21,7 @@ from oddlot.log import Log, given_out, read_sound, surviving
 from oddlot.observe import Tally
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
-from oddlot.run_folder import ABOUT, SETTINGS, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, ON, SETTINGS, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
 from oddlot.train.data import order
@@ -126,12 +126,18 @@ class Training:
         for warning in filter(None, (damage, *checkpoint.warnings)):
             warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
         snapshot = checkpoint.load()
-        conductor = Conductor.from_plain(dict(snapshot.conductor), self.recipe.strategy)
-        conductor.in_flight = self.recipe.on.in_flight
-        ledger, how = conductor.ledger, self.recipe.settings
-        ledger.epochs, ledger.epoch_barrier = self.recipe.goal.epochs, how.epoch_barrier
-        ledger.skip_bad = how.skip_bad
+        conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
         return Past(conductor, snapshot.tensors, snapshot.extra["records"], log)
+
+    def _settings_anew(self) -> dict[str, int | None]:
+        """What of the books' settings a resumed run may change."""
+        how = self.recipe.settings
+        return {
+            "in_flight": self.recipe.on.in_flight,
+            "epochs": self.recipe.goal.epochs,
+            "epoch_barrier": how.epoch_barrier,
+            "skip_bad": how.skip_bad,
+        }
 
     def _numbers(self) -> Numbers:
         job, how = self.recipe.job, self.recipe.settings
@@ -161,17 +167,20 @@ class Training:
             self.host.observers.append(self.records.append)
             return
         if past is None:
-            self.folder.write(SETTINGS, self.identity | {ABOUT: dict(self.recipe.settings.about)})
+            about = {ON: type(self.recipe.on).__name__, ABOUT: dict(self.recipe.settings.about)}
+            self.folder.write(SETTINGS, self.identity | about)
         else:
             self.earlier = surviving(past.log, past.after_record)
             lost = given_out(surviving(past.log)[len(self.earlier) :])
             for record in self.earlier:
                 self.tally(record)
+            self.folder.reopen()
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            self.host.handle(w.Resumed(past.after_record, lost), self.host.conductor.now)
+            resumed = w.Resumed(past.after_record, lost, self._settings_anew())
+            self.host.handle(resumed, self.host.conductor.now)
             self.earlier.append(self.host.story[-1])
         self._checkpoint()
 

@@ -5,7 +5,7 @@ I/O, holds no tensor and reads no clock: the same history gives the same actions
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
@@ -20,7 +20,7 @@ from oddlot.core.roster import Roster
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.streams import stream
 
-ECHO = "echo"
+ECHO, SKIPPED = "echo", "skipped"
 MOST_KEPT = 16
 """versions that a strategy may hold at once: each is a whole model"""
 
@@ -74,9 +74,10 @@ class Conductor:
 
     def handle(self, event: w.Stimulus, now: float) -> w.Record:
         """Settle the event in the books, ask the strategy, and make its commands concrete."""
-        self.now = now
+        self.now, skipped = now, self.ledger.skipped
         shown = deque(_SETTLE[type(event)](self, event))
         remark = ECHO if isinstance(event, w.Arrived) and event not in shown else ""
+        remark = SKIPPED if self.ledger.skipped > skipped else remark
         actions: list[w.Action] = []
         view = View(self)
         while shown:
@@ -159,7 +160,9 @@ class Conductor:
         while self.alarms and self.alarms[0] <= self.now:
             yield w.Rang(heappop(self.alarms))
 
-    def _resumed(self, _: w.Resumed) -> Iterator[w.Event]:
+    def _resumed(self, event: w.Resumed) -> Iterator[w.Event]:
+        for name, value in event.settings.items():
+            setattr(self if name == "in_flight" else self.ledger, name, value)
         for node in list(self.busy):
             yield from self._lost(w.Lost(node))
 
@@ -302,12 +305,13 @@ class Conductor:
         return plain | {"rng": to_plain(self.rng.getstate())}
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any], strategy: Strategy) -> "Conductor":
-        """The conductor that was saved; `strategy` gives the type of its strategy."""
+    def from_plain(cls, plain: Mapping[str, Any], strategy: type[Strategy]) -> "Conductor":
+        """The conductor that was saved, whose strategy is of this class; without `rng`, chance begins anew."""
         rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
-        conductor = cls(strategy=from_plain(type(strategy), plain["strategy"]), **_fields_of(rest))
-        version, state, gauss = plain["rng"]
-        conductor.rng.setstate((version, tuple(state), gauss))
+        conductor = cls(strategy=from_plain(strategy, plain["strategy"]), **_fields_of(rest))
+        if "rng" in plain:
+            version, state, gauss = plain["rng"]
+            conductor.rng.setstate((version, tuple(state), gauss))
         return conductor
 
 

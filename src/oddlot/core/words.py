@@ -154,6 +154,8 @@ class Resumed:
     after_record: int
     samples_lost: int = 0
     """that had been given out in those records"""
+    settings: Mapping[str, int | None] = field(default_factory=dict)
+    """that are otherwise from here on: `in_flight`, and the ledger's `epochs`, `epoch_barrier` and `skip_bad`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,4 +277,4 @@ class Record:
     event: Stimulus
     actions: tuple[Action, ...] = ()
     remark: str = ""
-    """`echo` marks an answer that came too late to count"""
+    """`echo` marks an answer that came too late to count, `skipped` a refusal after which the samples were given up"""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor import ECHO, SKIPPED, Conductor
 
 Place = tuple[int, int]
 """epoch and position"""
@@ -25,7 +25,7 @@ class Books:
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
                 del self.given[facts.id][facts.samples :]
-            case w.Refused(task) if conductor.ledger.skipped > self.skipped:
+            case w.Refused(task) if record.remark == SKIPPED:
                 self.merged += self.given[task]
                 self.skipped += len(self.given[task])
         for action in record.actions:

@@ -210,7 +210,7 @@ class Trial:
     def _copy(self) -> None:
         try:
             plain = self.conductor.to_plain()
-            read = Conductor.from_plain(json.loads(json.dumps(plain)), self.make())
+            read = Conductor.from_plain(json.loads(json.dumps(plain)), type(self.make()))
             copied = copy.deepcopy(self.conductor)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             self._break(2, f"it cannot be copied or saved: {error}")

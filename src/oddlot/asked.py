@@ -1,0 +1,178 @@
+"""A run as the command line asks for it."""
+
+import json
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from oddlot.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from oddlot.engines.host import Observer
+    from oddlot.engines.place import Place
+    from oddlot.observe import Tally
+    from oddlot.run import Run
+    from oddlot.settings import JobFile, Override
+
+SIGNALLED = 128
+"""and the signal's number: what a shell makes of a program that a signal has ended"""
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run as the command line asks for it."""
+
+    command: str
+    task: str
+    flags: dict[str, Any]
+    sets: Sequence[str]
+    resume: bool
+    force: bool
+    as_json: bool
+    quiet: bool
+
+    def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
+        """Do it, and say what came of it."""
+        folder = ""
+        try:
+            settings, folder = self._settings(suffix)
+            stopped_by = self._fit(settings, place, Path(folder))
+        except KeyboardInterrupt:  # the second one, or before there was anything to save
+            there = bool(folder) and Path(folder).exists()
+            hint = (
+                f"killed; what was saved before is {self._hint(folder)}"
+                if there
+                else "stopped; nothing was saved"
+            )
+            print(hint, file=sys.stderr)
+            stopped_by = signal.SIGINT
+        if stopped_by:
+            raise typer.Exit(SIGNALLED + stopped_by)
+
+    def _hint(self, folder: str) -> str:
+        return f"in {folder}. To go on:\n  {self.again(folder)}"
+
+    def _settings(self, suffix: str) -> "tuple[JobFile, str]":
+        """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
+        from oddlot.run_folder import RunFolder
+        from oddlot.settings import JobFile
+
+        folder = self.flags["out"]
+        if self.resume and not self.task.endswith(".toml"):
+            folder = folder or str(_newest(self.task.rpartition(":")[2] + suffix))
+            before = RunFolder(folder).about.get("settings")
+            return JobFile.read(self.task, self.overrides(), before), folder
+        settings = JobFile.read(self.task, self.overrides())
+        name = settings.name + suffix
+        newest = _newest if self.resume else _next_free
+        return settings, folder or settings.table.out or str(newest(name))
+
+    def overrides(self) -> "list[Override]":
+        """What the flags set."""
+        from oddlot.settings import Override
+
+        keys = {"strategy": ("strategy", "name")}
+        flags = [
+            Override(f"--{name} {value}", keys.get(name, (name,)), value)
+            for name, value in self.flags.items()
+            if value is not None
+        ]
+        return flags + [Override.parse(text) for text in self.sets]
+
+    def again(self, folder: str) -> str:
+        """The command that goes on with this run."""
+        flags = [
+            f"--{name} {shlex.quote(str(value))}"
+            for name, value in self.flags.items()
+            if value and name != "out"
+        ]
+        sets = [f"--set {shlex.quote(text)}" for text in self.sets]
+        return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
+
+    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
+        """Train and say what came of it. The signal that has stopped it, if one has."""
+        from rich.console import Console
+
+        from oddlot.console import shown, summary
+        from oddlot.observe import Tally
+
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
+        tally = Tally()
+        # What the job's own code prints is not part of the answer.
+        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
+        with aside, shown(console, f"{title} in {folder}", tally) as observer:
+            run, stopped_by = self._trained(settings, place, folder, observer, tally)
+        closing = summary(title, run.summary, self.command.startswith("simulate"))
+        console.print(closing, soft_wrap=True)
+        if self.as_json:
+            print(json.dumps(without_nan(run.summary), allow_nan=False))
+        if stopped_by:
+            hint = f"stopped; saved {self._hint(str(folder))}"
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        return stopped_by
+
+    def _trained(
+        self,
+        settings: "JobFile",
+        place: "Callable[[JobFile], Place]",
+        folder: Path,
+        observer: "Observer",
+        tally: "Tally",
+    ) -> "tuple[Run, int]":
+        from oddlot.api import Interrupted, fit  # PyTorch comes with it
+        from oddlot.train.data import Batches
+
+        job = settings.job()
+        tally.size = len(Batches(job.data, job.collate))
+        try:
+            with settings.source.placed((), ("job",), ("strategy",)):
+                run = fit(
+                    job,
+                    settings.strategy(),
+                    place(settings),
+                    out=folder,
+                    resume=self.resume,
+                    force=self.force,
+                    observers=[observer],
+                    about={"settings": settings.source.plain},
+                    **settings.fit_options(),
+                )
+        except Interrupted as stopped:
+            return stopped.run, stopped.signal
+        return run, 0
+
+
+def _numbers(name: str) -> list[int]:
+    """The numbers N of the runs in runs/NAME-N."""
+    folders = RUNS.iterdir() if RUNS.is_dir() else ()
+    found = (re.fullmatch(re.escape(name) + r"-(\d+)", folder.name) for folder in folders)
+    return [int(match[1]) for match in found if match]
+
+
+def _next_free(name: str) -> Path:
+    return RUNS / f"{name}-{max(_numbers(name), default=0) + 1}"
+
+
+def _newest(name: str) -> Path:
+    numbers = _numbers(name)
+    if not numbers:
+        raise UsageError(f"there is no run {RUNS}/{name}-N to resume: name its folder with --out")
+    return RUNS / f"{name}-{max(numbers)}"
+
+
+def without_nan(value: Any) -> Any:
+    """The same with null for every number that JSON has not."""
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,1 @@
+"""What a run's folder tells afterwards, or while it goes on."""

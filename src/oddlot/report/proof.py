@@ -1,0 +1,98 @@
+"""That every sample of every epoch reached the model exactly once, shown from the log alone.
+
+Nothing of the ledger is believed here: what each task was given, what its update brought and what was merged are read
+from the records, and the positions are laid side by side.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO, SKIPPED
+
+MOST_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the log shows about a data set of `size` samples."""
+
+    size: int
+    whole: int
+    """epochs of which every position was merged or skipped"""
+    merged: int
+    """samples in merged updates, all epochs"""
+    skipped: int
+    """samples that were given up, their numbers being bad again and again"""
+    faults: tuple[str, ...]
+    """positions that count more than once"""
+
+    def __str__(self) -> str:
+        if self.faults:
+            return "NOT exactly once: " + "; ".join(self.faults)
+        beyond = self.merged + self.skipped - self.whole * self.size
+        more = f"; {beyond:,} positions of later epochs are merged, none twice" if beyond else ""
+        skipped = f", or was skipped ({self.skipped:,})" if self.skipped else ""
+        if not self.whole:
+            return f"exactly once: no epoch is whole yet{more}"
+        epochs = "epoch 0" if self.whole == 1 else f"each of the epochs 0 to {self.whole - 1}"
+        where = f"every one of the {self.size:,} positions of {epochs}"
+        return f"exactly once: {where} is in one merged update{skipped}{more}"
+
+
+Piece = tuple[int, int, w.UpdateId]
+"""start, stop (exclusive) and whose they are, of the positions of an epoch that count"""
+
+
+def prove(records: Iterable[w.Record], size: int) -> Proof:
+    """Lay out the records of a history that holds (`log.surviving`) over `size` samples an epoch."""
+    sheets, skipped = _lay_out(records)
+    faults: list[str] = []
+    merged = whole = 0
+    for epoch in sorted(sheets):
+        faults += _overlaps(epoch, sorted(sheets[epoch]), size)
+        here = sum(stop - start for start, stop, _ in sheets[epoch])
+        merged += here
+        whole += epoch == whole and here == size
+    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]))
+
+
+def _lay_out(records: Iterable[w.Record]) -> tuple[dict[int, list[Piece]], int]:
+    """The pieces of every epoch, and how many of their samples were skipped."""
+    sheets: defaultdict[int, list[Piece]] = defaultdict(list)
+    skipped = 0
+    given: dict[w.TaskId, tuple[w.Span, ...]] = {}
+    for record in records:
+        match record.event:
+            case w.Arrived(facts) if record.remark != ECHO:
+                given[facts.id] = tuple(_prefix(given[facts.id], facts.samples))
+            case w.Refused(task) if record.remark == SKIPPED:
+                skipped += w.samples_in(given[task])
+                for epoch, start, stop in given[task]:
+                    sheets[epoch].append((start, stop, f"{task} (skipped)"))
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                given[action.task.id] = action.task.spans
+            elif isinstance(action, w.Step | w.Blend):
+                for update in action.shares:
+                    for epoch, start, stop in given[update]:
+                        sheets[epoch].append((start, stop, update))
+    return sheets, skipped
+
+
+def _prefix(spans: Iterable[w.Span], samples: int) -> Iterator[w.Span]:
+    for epoch, start, stop in spans:
+        cut = min(stop, start + samples)
+        if cut > start:
+            yield w.Span(epoch, start, cut)
+        samples -= cut - start
+
+
+def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:
+    for (_, stop, one), (start, end, other) in pairwise(pieces):
+        if start < stop:
+            yield f"positions {start} to {min(stop, end) - 1} of epoch {epoch} are in {one} and in {other}"
+    if not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
+        yield f"epoch {epoch} has positions beyond its {size} samples"

@@ -1,0 +1,114 @@
+"""A run's log fed to fresh books, which must decide the same: what surprised in production is repeated at a desk."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import BadSamples, CheckpointError, ProtocolError, UsageError
+from oddlot.core.strategy import Strategy
+from oddlot.log import numbered, read_header, read_log
+from oddlot.run_folder import RunFolder
+
+HISTORY = 8
+"""records that are shown before a difference"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first record at which the books decide otherwise now."""
+
+    line: int
+    """of the log"""
+    record: w.Record
+    now: str
+    """what is decided now"""
+    history: tuple[w.Record, ...]
+    """what came before"""
+
+    def __str__(self) -> str:
+        told = "".join(
+            f"  {record.now:.3f} s  {record.event} -> {_told(record)}\n" for record in self.history
+        )
+        return (
+            f"line {self.line} of the log differs. It came about like this:\n{told}"
+            f"  {self.record.now:.3f} s  {self.record.event}\n"
+            f"    the log:  {_told(self.record)}\n"
+            f"    now:      {self.now}"
+        )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a replay."""
+
+    records: int
+    """that were decided alike; of a resumed run, those of the history that holds"""
+    conductor: Conductor
+    """the books after them"""
+    difference: Difference | None = None
+
+
+def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) -> Replay:
+    """Feed the log of the run in `folder` to a fresh conductor, and stop where it decides otherwise.
+
+    The strategy's class is found where the log says, or is given. CheckpointError: the log cannot be read.
+    """
+    run = RunFolder(folder)
+    run.settings()  # CheckpointError: there is no run
+    path = run.log
+    header = read_header(path)
+    kind = strategy or find_strategy(str(header.get("strategy", "")))
+    try:
+        conductor = Conductor.from_plain(header["conductor"], kind)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}:1 holds no books of a {kind.__name__}: {error!r}") from None
+    return compare(conductor, numbered(read_log(path)))
+
+
+def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Replay:
+    """Have the conductor decide about each event again."""
+    history: deque[w.Record] = deque(maxlen=HISTORY)
+    count = 0
+    for number, record in records:
+        again = _decide(conductor, record)
+        if again != record:
+            told = again if isinstance(again, str) else _told(again)
+            return Replay(count, conductor, Difference(number + 2, record, told, tuple(history)))
+        history.append(record)
+        count += 1
+    return Replay(count, conductor)
+
+
+def find_strategy(place: str) -> type[Strategy]:
+    """The class at `package.module:Class`. UsageError: what can be done where it is not there."""
+    module, _, name = place.partition(":")
+    try:
+        if module == "__main__":
+            raise ImportError("it was defined in a script or a notebook")
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
+            "its class is known"
+        ) from None
+    kind: type[Strategy] = found
+    return kind
+
+
+def _decide(conductor: Conductor, record: w.Record) -> w.Record | str:
+    try:
+        return conductor.handle(record.event, record.now)
+    except (ProtocolError, BadSamples) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _told(record: w.Record) -> str:
+    actions = ", ".join(map(str, record.actions)) or "nothing"
+    return f"{actions} ({record.remark})" if record.remark else actions
