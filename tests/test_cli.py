@@ -112,7 +112,7 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     assert [first["run_dir"], second["run_dir"]] == ["runs/digits-1", "runs/digits-2"]
     assert first["samples_merged"] == 1437
     files = sorted(path.name for path in Path("runs/digits-2").iterdir())
-    assert files == ["checkpoints", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
+    assert files == ["checkpoints", "lock", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
     resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
     assert resumed.code == 0
     assert resumed.out.startswith("digits with synchronous in runs/digits-2\n")
@@ -380,7 +380,7 @@ def test_help_needs_nothing_heavy() -> None:
         ("train digits --resume --out here", "there is no run to resume in here"),
         ("train digits --out .", "is not empty: resume=True (--resume) goes on"),
         ("train digits --out . --force", "holds no run, so it is not thrown away"),
-        ("train digits --out fleet.toml", "the run's folder: File exists"),
+        ("train digits --out fleet.toml", "the run's folder: Not a directory"),
         ("train mnist", "No folder was named to look in"),
         ("train absent.toml", "absent.toml cannot be read: No such file"),
         ("train my_task:small", "there is no module my_task"),

@@ -193,16 +193,27 @@ def test_a_run_that_could_not_begin_leaves_the_folder_free(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(
-            UsageError, match=r"cannot use .*file.* as the run's folder: (File exists|Not a directory)"
-        ):
+        with pytest.raises(UsageError, match=r"cannot use .*file.* as the run's folder: Not a directory"):
             begun(place)
     with pytest.raises(CheckpointError, match="there is no run to resume"):
         begun(tmp_path / "nowhere", resume=True)
     assert not (tmp_path / "nowhere").exists()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(UsageError, match="cannot write into"):
-        begun(tmp_path / "new")
+
+
+def read_only(*_: Any) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_folder_that_is_read_only_is_told_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "old")
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    monkeypatch.setattr("oddlot.run_folder.RunFolder._lock", read_only)
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"cannot use .* as the run's folder: Permission denied"):
+            begun(tmp_path / ("old" if resume else "new"), resume=resume)
+    assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "old").rglob("*")) == before[1:]
 
 
 # --- a full disk ---------------------------------------------------------------------------------

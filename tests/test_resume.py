@@ -18,6 +18,7 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
+from oddlot.core.errors import UsageError
 from oddlot.log import read_log, surviving
 from oddlot.observe import tally_of
 from oddlot.run import Run
@@ -103,6 +104,37 @@ try:
 except oddlot.Interrupted as stopped:
     print("stopped", stopped.run.summary["versions"], stopped.run.ended, flush=True)
 """
+
+
+def test_one_process_at_a_time_holds_a_run(tmp_path: Path) -> None:
+    """A second one is told who it is, and changes nothing; `kill -9` frees the run at once."""
+    with program("-c", ENDLESS, tmp_path) as process:
+        says(process, "saved")
+        how: Any
+        for how in ({"resume": True}, {"force": True}):
+            with pytest.raises(
+                UsageError, match=rf"is in use by process {process.pid} on .*: wait for its end"
+            ):
+                begun(tmp_path, **how)
+        held = checkpoint.newest(tmp_path / "checkpoints").version
+        says(process, "saved")
+        process.kill()
+        process.wait()
+        assert checkpoint.newest(tmp_path / "checkpoints").version >= held, "the first one went on"
+    begun(tmp_path, force=True)
+
+
+def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
+    inner: list[str] = []
+
+    def again(_: w.Record) -> None:
+        with pytest.raises(UsageError) as refusal:
+            begun(tmp_path, resume=True)
+        inner.append(str(refusal.value))
+
+    begun(tmp_path, until="versions>=1", observers=[again])
+    assert f"in use by process {os.getpid()} on " in inner[0]
+    begun(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])

@@ -1,6 +1,7 @@
 """`fit`: one verb for every engine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from typing import Any
 
@@ -59,6 +60,8 @@ def fit(
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
+    if resume and force:
+        raise UsageError("resume goes on with a run and force throws it away: say one of them")
     if (resume or force) and out is None:
         raise UsageError("resume and force are about a run's folder: name it with out=...")
     if not isinstance(out, str | PathLike | None):
@@ -77,9 +80,10 @@ def fit(
     _check_observers(observers)
     recipe = Recipe(job, strategy, Local() if on is None else on, settings)
     folder = RunFolder(out) if out is not None else None
-    if folder is not None:
-        folder.claim(resume, force)
-    with prepared(recipe, folder, resume) as training:
+    with (
+        folder.claimed(resume, force) if folder else nullcontext(),
+        prepared(recipe, folder, resume) as training,
+    ):
         training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:

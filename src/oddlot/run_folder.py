@@ -2,9 +2,11 @@
 
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,13 @@ ABOUT = "about"
 ON = "on"
 """where the run was begun: not part of what a continuation must have in common"""
 SUMMARY = "summary.json"
+LOCK = "lock"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 
 
 class RunFolder:
-    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors` and `checkpoints/` of one run."""
+    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -34,15 +37,23 @@ class RunFolder:
         self.model = self.path / MODEL
         self.checkpoints = self.path / CHECKPOINTS
 
-    def claim(self, resume: bool, force: bool) -> None:
-        """Make the folder, or take over the run in it. UsageError where that would overwrite something."""
-        try:
-            self._claim(resume, force)
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise UsageError(f"cannot write into {self.path}: choose another folder for the run")
+    @contextmanager
+    def claimed(self, resume: bool, force: bool) -> Iterator[None]:
+        """Make the folder, or take over the run in it, and hold its lock while inside.
+
+        UsageError where that would overwrite something, or another process holds the run.
+        """
+        with ExitStack() as closing:
+            try:
+                self._check(resume, force)
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock(closing)
+                self._check(resume, force)  # another process may have begun a run meanwhile
+                if force:
+                    self._clear()
+            except OSError as error:
+                raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
+            yield
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
@@ -92,11 +103,23 @@ class RunFolder:
                 f"{self.path / SETTINGS} is damaged: restore it from a copy, or begin anew with force=True (--force)"
             ) from None
 
-    def _claim(self, resume: bool, force: bool) -> None:
-        if resume and force:
-            raise UsageError("resume goes on with a run and force throws it away: say one of them")
-        used = self.path.is_dir() and any(self.path.iterdir())
+    def _lock(self, closing: ExitStack) -> None:
+        """Hold the lock until `closing` is closed or this process ends, however it does."""
+        file = closing.enter_context((self.path / LOCK).open("a+", encoding="utf-8"))
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UsageError(
+                f"{self.path} is in use by {file.read().strip() or 'another process'}: wait for its end, or end it"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+
+    def _check(self, resume: bool, force: bool) -> None:
         is_run = (self.path / SETTINGS).exists()
+        used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
         if resume and not is_run:
             raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")
         if used and not (resume or force):
@@ -104,10 +127,8 @@ class RunFolder:
                 f"{self.path} is not empty: resume=True (--resume) goes on with the run in it, "
                 "force=True (--force) throws it away"
             )
-        if used and not resume:
-            if not is_run:
-                raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
-            self._clear()
+        if used and force and not is_run:
+            raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
 
     def _clear(self) -> None:
         if self.checkpoints.exists():
