@@ -143,20 +143,12 @@ def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
     for record in records:
         if isinstance(record.event, w.Arrived) and record.event.update.id in given:
             update = record.event.update
-            given[update.id] = tuple(_first(given[update.id], update.samples))
+            given[update.id] = w.split(given[update.id], update.samples)[0]
         for action in record.actions:
             if isinstance(action, w.Start):
                 given[action.task.id] = action.task.spans
             elif isinstance(action, w.Step):
                 yield [span for update in action.shares for span in given[update]]
-
-
-def _first(spans: Sequence[w.Span], samples: int) -> Iterator[w.Span]:
-    for epoch, start, stop in spans:
-        cut = min(stop, start + samples)
-        samples -= cut - start
-        if cut > start:
-            yield w.Span(epoch, start, cut)
 
 
 def plain_loop(job: Job, batches: Sequence[Sequence[w.Span]], seed: int = 0) -> nn.Module:

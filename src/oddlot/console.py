@@ -84,7 +84,7 @@ class Lines(Opening):
                 self.say(f"{record.now:8.1f} s   {NOBODY}")
 
     def _alone(self) -> bool:
-        return all(row.state == "lost" for row in self.tally.workers.values())
+        return all(row.gone for row in self.tally.workers.values())
 
 
 @dataclass
@@ -117,8 +117,13 @@ class Picture:
 def progress(tally: Tally) -> str:
     """How far the run has come, in a few words."""
     cost = [money(tally.dollars)] if tally.dollars else []
-    lost = [f"{tally.workers_lost} lost"] if tally.workers_lost else []
-    return "   ".join([f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost, *lost])
+    parts = [f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost]
+    return "   ".join(filter(None, [*parts, went(tally.workers_lost, tally.workers_left)]))
+
+
+def went(lost: int, left: int) -> str:
+    """How many workers are gone, and how; empty while none is."""
+    return ", ".join(f"{count} {how}" for count, how in ((lost, "lost"), (left, "left")) if count)
 
 
 def quality(tally: Tally) -> str:
@@ -136,7 +141,7 @@ def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> Renderable
         table.add_column(header, justify="right" if header == "samples" else "left")
     for name, row in list(newest.values())[:MOST_ROWS]:
         since = f" for {duration(now - row.since)}" if now - row.since >= 1 else ""
-        style = {"lost": "red", "leaving": "yellow", "waiting": "dim"}.get(row.state, "")
+        style = {"lost": "red", "leaving": "yellow", "left": "dim", "waiting": "dim"}.get(row.state, "")
         table.add_row(name, Text(row.state + since, style), f"{row.samples:,}")
     more = [row.state for _, row in list(newest.values())[MOST_ROWS:]]
     if more:
@@ -149,7 +154,7 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
     """Why nothing happens, or what went wrong; mostly nothing."""
     if not workers:
         return "starting the workers"
-    if all(row.state == "lost" for _, row in workers):
+    if all(row.gone for _, row in workers):
         return NOBODY
     return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
 
@@ -169,7 +174,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
         "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
-        "workers": f"{figures['workers_lost']} lost" if figures["workers_lost"] else "",
+        "workers": went(figures["workers_lost"], figures["workers_left"]),
         "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())

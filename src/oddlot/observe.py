@@ -28,13 +28,18 @@ class WorkerRow:
     """What one worker is doing, as far as the log knows."""
 
     state: str = "waiting"
-    """`working`, `waiting`, `leaving` or `lost`"""
+    """`working`, `waiting`, `leaving`, `left` or `lost`"""
     since: float = 0.0
     samples: int = 0
     """computed by it and merged"""
     price: float = 0.0
     tasks: set[w.TaskId] = field(default_factory=set)
     """what it was given and has not answered"""
+
+    @property
+    def gone(self) -> bool:
+        """It will not be heard of any more."""
+        return self.state in {"left", "lost"}
 
 
 @dataclass
@@ -55,6 +60,8 @@ class Tally:
     bytes_down: int = 0
     dollars: float = 0.0
     workers_lost: int = 0
+    workers_left: int = 0
+    """with notice"""
     echoes: int = 0
     refused: int = 0
     training_loss: float | None = None
@@ -113,6 +120,7 @@ class Tally:
             "bytes_down": self.bytes_down,
             "dollars": self.dollars,
             "workers_lost": self.workers_lost,
+            "workers_left": self.workers_left,
         }
 
     def finish(self) -> None:
@@ -203,13 +211,16 @@ class Tally:
         self.history.append(figures | dict(metrics))
 
     def _lost(self, node: w.NodeId, now: float) -> None:
+        had_notice = self._is(node, "leaving")
         if self._gone(node, now, "lost"):
-            self.workers_lost += 1
+            self.workers_left += had_notice
+            self.workers_lost += not had_notice
+            self.workers[node].state = "left" if had_notice else "lost"
 
     def _gone(self, node: w.NodeId, now: float, reason: str) -> bool:
         """It is not there any more, whyever. False if it was gone before."""
         row = self.workers.get(node)
-        if row is None or row.state == "lost":
+        if row is None or row.gone:
             return False
         self.dollars_per_second -= row.price / 3600
         row.state, row.since = "lost", now
@@ -226,8 +237,11 @@ class Tally:
 
     def _state(self, node: w.NodeId, state: str, now: float) -> None:
         row = self.workers.get(node)
-        if row is not None and row.state != "lost":
+        if row is not None and not row.gone:
             row.state, row.since = state, now
+
+    def _is(self, node: w.NodeId, state: str) -> bool:
+        return node in self.workers and self.workers[node].state == state
 
     def _wasted(self, task: w.TaskId, reason: str) -> None:
         self.wasted[reason] += self.under_way.pop(task, 0)

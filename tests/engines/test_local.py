@@ -282,7 +282,7 @@ def test_without_respawn_the_last_death_ends_the_run() -> None:
             node = run.joined()
             run.deliver(w.Joined(node))
             run.engine.kill(node)
-        with pytest.raises(JobError, match="all workers have died"):
+        with pytest.raises(JobError, match="all workers are gone"):
             run.finish()
 
 

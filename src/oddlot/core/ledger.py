@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from oddlot.core.errors import BadSamples
-from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in
+from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in, split
 
 REFUSALS_UNTIL_BAD = 3
 MOST_SPANS = 64
@@ -138,7 +138,7 @@ class Ledger:
         """The task brought an update of its first `samples` samples: the rest goes back, and tasks that
         share the lease have come too late."""
         lease = self.leases[task]
-        done, rest = _split(lease.spans, samples)
+        done, rest = split(lease.spans, samples)
         for other in lease.tasks:
             del self.leases[other]
         self.leases[task] = Lease(done, [task])
@@ -238,16 +238,3 @@ def _reluctance(lane: Lane, node: NodeId) -> tuple[int, int, int]:
     """Lanes of the oldest epoch first; among them what the node holds, then what nobody holds."""
     epoch = lane.returned[0].epoch if lane.returned else lane.epoch + (lane.at == lane.last)
     return epoch, {node: 0, None: 1}.get(lane.home, 2), lane.first
-
-
-def _split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """The first `samples` samples, and the rest."""
-    done, rest = [], []
-    for epoch, start, stop in spans:
-        cut = min(stop, start + samples)
-        samples -= cut - start
-        if cut > start:
-            done.append(Span(epoch, start, cut))
-        if cut < stop:
-            rest.append(Span(epoch, cut, stop))
-    return tuple(done), tuple(rest)

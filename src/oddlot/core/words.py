@@ -32,6 +32,19 @@ def samples_in(spans: tuple[Span, ...]) -> int:
     return sum(span.stop - span.start for span in spans)
 
 
+def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """The first `samples` samples, and the rest."""
+    done, rest = [], []
+    for epoch, start, stop in spans:
+        cut = min(stop, start + samples)
+        samples -= cut - start
+        if cut > start:
+            done.append(Span(epoch, start, cut))
+        if cut < stop:
+            rest.append(Span(epoch, cut, stop))
+    return tuple(done), tuple(rest)
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One piece of work: compute on these samples from that version, and answer with this kind."""

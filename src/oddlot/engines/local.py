@@ -45,6 +45,7 @@ class _Life:
     socket: socket.socket
     pid: int = 0
     ready: bool = False
+    leaving: bool = False
     exit_code: int | None = None
     """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class LocalEngine:
             while self.timers and self.timers[0][0] <= self.now:
                 self._spawn(heappop(self.timers)[1])
         if not (self.ready or self.respawn or self.evaluations or self.lives.keys() - {EVALUATOR}):
-            raise JobError("all workers have died, and Local(respawn=False) replaces none of them")
+            raise JobError("all workers are gone, and Local(respawn=False) replaces none of them")
         return self.ready.popleft() if self.ready else None
 
     def _wait(self, seconds: float) -> list[Callable[[], None]]:
@@ -180,6 +181,10 @@ class LocalEngine:
         """Send SIGCONT to the worker."""
         os.kill(self.lives[node].pid, signal.SIGCONT)
 
+    def leave(self, node: w.NodeId) -> None:
+        """Send SIGTERM to the worker."""
+        os.kill(self.lives[node].pid, signal.SIGTERM)
+
     # --- what comes in -------------------------------------------------------------------------
 
     def _hear_nursery(self) -> None:
@@ -233,22 +238,36 @@ class LocalEngine:
 
     def _said_done(self, life: _Life, body: dict[str, Any]) -> None:
         facts = read_facts(body.get("facts"), life.node)
-        block = self._block_of(life, facts.id)
+        block = self._end_task(life, facts.id)
         self.in_vain[: len(self.births)] = [0] * len(self.births)
         try:
             self.ready.append(Arrival(facts, self.blocks.payload(facts, block)))
         except FrameError as error:
             self.ready.append(w.Refused(facts.id, str(error)))
+        self._dismiss(life)
 
     def _said_cancelled(self, life: _Life, body: dict[str, Any]) -> None:
         task = str(body.get("task"))
-        self.blocks.give_update(self._block_of(life, task))
+        self.blocks.give_update(self._end_task(life, task))
         self.ready.append(w.Cancelled(task, life.node))
+        self._dismiss(life)
 
-    def _block_of(self, life: _Life, task: w.TaskId) -> int:
+    def _end_task(self, life: _Life, task: w.TaskId) -> int:
+        """The task's block."""
         if task not in life.tasks:
             raise FrameError(f"it has no task {task!r}")
         return life.tasks.pop(task)
+
+    def _said_leaving(self, life: _Life, _: dict[str, Any]) -> None:
+        if life.node != EVALUATOR:  # which is no machine of its own
+            life.leaving = True
+            self.ready.append(w.Leaving(life.node))
+            self._dismiss(life)
+
+    def _dismiss(self, life: _Life) -> None:
+        """Close the socket of a worker that leaves and has handed over all."""
+        if life.leaving and not life.tasks:
+            self._died(life)
 
     def _said_evaluated(self, life: _Life, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
@@ -286,7 +305,8 @@ class LocalEngine:
         life.socket.close()
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        self._count_death(life)
+        if not life.leaving:
+            self._count_death(life)
         if life.node == EVALUATOR:
             self._fork(EVALUATOR, -1)
             return
@@ -337,4 +357,5 @@ _HEAR: dict[Say, Callable[[LocalEngine, _Life, dict[str, Any]], None]] = {
     Say.CANCELLED: LocalEngine._said_cancelled,
     Say.EVALUATED: LocalEngine._said_evaluated,
     Say.FAILED: LocalEngine._said_failed,
+    Say.LEAVING: LocalEngine._said_leaving,
 }

@@ -29,6 +29,10 @@ class Faults(Protocol):
     def kill(self, node: w.NodeId) -> None:
         """End the worker at once, as kill -9 does; `Lost` follows."""
 
+    def leave(self, node: w.NodeId) -> None:
+        """Tell the worker that its machine is wanted back, as SIGTERM does: it hands over what it has done and goes;
+        `Leaving` and `Lost` follow."""
+
     def freeze(self, node: w.NodeId) -> None:
         """Stop the worker where it is, as SIGSTOP does; nothing tells of it."""
 

@@ -29,6 +29,7 @@ class Say(IntEnum):
     CANCELLED = 22
     EVALUATED = 23
     FAILED = 24
+    LEAVING = 25
 
 
 def encode(kind: Say, **body: Any) -> bytes:

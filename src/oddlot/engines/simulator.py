@@ -5,7 +5,7 @@ cancelled is never computed, and one seed gives one trace.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -56,17 +56,26 @@ class _Work:
     """its answer will be an echo, so it is not computed"""
     told: float = inf
     """when word reaches the machine that it is to stop"""
+    done: int = 0
+    """samples that are computed until then"""
     aborted: bool = False
-    """it stops before its end"""
+    """that are not all"""
+
+    @property
+    def brings(self) -> bool:
+        """An answer comes, if only one of a part: of a task that is still wanted."""
+        return self.done > 0 and not (self.aborted and self.unwanted)
 
 
 @dataclass(slots=True)
 class _Node:
     """One life of a machine."""
 
+    name: w.NodeId
     machine: Machine
     delay: Callable[[], float]
     born: float
+    leaving: bool = False
     queue: list[_Work] = field(default_factory=list)
     free_at: float = 0.0
     has_version: int = -1
@@ -158,6 +167,10 @@ class Simulator:
         """The machine is gone now; one that returns after its lifetimes returns after this too."""
         self._at(self.now, lambda: self._lose(node))
 
+    def leave(self, node: w.NodeId) -> None:
+        """The machine stops at the next minibatch, hands over what it has done, and goes."""
+        self._at(self.now, lambda: self._notice(node))
+
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""
         life = self.nodes[node]
@@ -189,10 +202,28 @@ class Simulator:
                 again = partial(self._join, machine, delay, lives, life + 1)
                 self._at(self.now + machine.seconds_to_return, again)
 
-        self.nodes[name] = _Node(machine, delay, self.now, free_at=self.now, reborn=reborn)
+        self.nodes[name] = _Node(name, machine, delay, self.now, free_at=self.now, reborn=reborn)
         if lives is not None:
             self._at(self.now + lives(), lambda: self._lose(name))
         return w.Joined(name, machine.dollars_per_hour)
+
+    def _notice(self, name: w.NodeId) -> Message | None:
+        node = self.nodes.get(name)
+        if node is None or node.leaving:
+            return None
+        node.leaving = True
+        for work in node.queue:
+            work.told = min(work.told, self.now)
+        self._plan(
+            node, next((i for i, work in enumerate(node.queue) if work.end > self.now), len(node.queue))
+        )
+        self._dismiss(node)
+        return w.Leaving(name)
+
+    def _dismiss(self, node: _Node) -> None:
+        """A machine that leaves goes once it has handed over all."""
+        if node.leaving and not node.queue:
+            self._at(self.now, lambda: self._lose(node.name))
 
     def _lose(self, name: w.NodeId) -> Message | None:
         node = self.nodes.pop(name, None)
@@ -225,18 +256,20 @@ class Simulator:
             free = work.end
             work.plan = number = self.entries + 1
             if node.frozen_at is None:
-                size = 0 if work.aborted else self.maths.bytes_up
+                size = self.maths.bytes_up if work.brings else 0
                 answer = partial(self._answer, node, work, number)
                 self._at(work.end + node.machine.link.seconds(size), answer)
 
     def _end(self, work: _Work, told: float) -> None:
         """When the machine stops working at this: at the first minibatch before which it has been told to stop."""
-        work.end, work.aborted = work.begin + work.compute, False
+        samples = w.samples_in(work.task.spans)
+        work.end, work.done, work.aborted = work.begin + work.compute, samples, False
         if told < work.end:
-            minibatches = ceil(w.samples_in(work.task.spans) / self.batch)
+            minibatches = ceil(samples / self.batch)
             done = ceil((told - work.begin) / work.compute * minibatches) if told > work.begin else 0
             if done < minibatches:
                 work.end, work.aborted = work.begin + work.compute * done / minibatches, True
+                work.done = done * self.batch
 
     def _stop(self, node: _Node) -> None:
         """Nothing goes on there; what was finished is on its way, and arrives."""
@@ -250,15 +283,17 @@ class Simulator:
             return None
         node.queue.remove(work)
         node.free_at = max(node.free_at, work.end)
+        self._dismiss(node)
         task = work.task
-        if work.aborted:
+        if not work.brings:
             return w.Cancelled(task.id, task.node)
         self.fruitless = 0
-        loss, payload = (None, None) if work.unwanted else self.maths.compute(task, work.weights)
+        part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
+        loss, payload = (None, None) if work.unwanted else self.maths.compute(part, work.weights)
         down = node.machine.link.seconds(work.size)
-        seconds = {"down": down, "load": 0.0, "compute": work.compute, "up": self.now - work.end}
-        samples, traffic = w.samples_in(task.spans), (work.size, self.maths.bytes_up)
-        facts = w.Facts(task.id, task.node, task.version, samples, task.kind, loss, seconds, *traffic)
+        seconds = {"down": down, "load": 0.0, "compute": work.end - work.begin, "up": self.now - work.end}
+        traffic = (work.size, self.maths.bytes_up)
+        facts = w.Facts(task.id, task.node, task.version, work.done, task.kind, loss, seconds, *traffic)
         return Arrival(facts, payload)
 
     def _at(self, when: float, happen: Callable[[], Message | None]) -> None:

@@ -55,6 +55,7 @@ class Worker:
         self.hub = hub
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
         self.aborted: set[str] = set()
+        self.leaving = False
         setup: Setup = open_parcel(parcel_fd)
         torch.set_num_threads(setup.threads)
         self.setup = setup
@@ -76,7 +77,8 @@ class Worker:
         return self.flats[block]
 
     def serve(self) -> NoReturn:
-        """Answer until the hub closes the socket."""
+        """Answer until the hub closes the socket; after SIGTERM it does so once all is handed over."""
+        signal.signal(signal.SIGTERM, self._leave)
         gc.freeze()  # PyTorch and the job stay: looking through them for garbage takes 80 ms in the midst of a step
         self.hub.send(encode(Say.READY))
         while True:
@@ -86,6 +88,13 @@ class Worker:
             elif kind is Say.EVALUATE:
                 metrics = evaluate(self.setup.job, self.learner, self.flat(body["weights"]))
                 self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
+
+    def _leave(self, *_: object) -> None:
+        """The machine is wanted back: no minibatch is begun any more, and what is done is handed over."""
+        if not self.leaving:
+            self.leaving = True
+            with suppress(OSError):  # nobody is left to tell
+                self.hub.send(encode(Say.LEAVING))
 
     def _task(self, task: Task, weights: int, out: int) -> None:
         received = time.perf_counter()
@@ -126,7 +135,7 @@ class Worker:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return task in self.aborted
+                return self.leaving or task in self.aborted
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
             else:

@@ -67,7 +67,7 @@ def _lay_out(records: Iterable[w.Record]) -> tuple[dict[int, list[Piece]], int]:
     for record in records:
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
-                given[facts.id] = tuple(_prefix(given[facts.id], facts.samples))
+                given[facts.id] = w.split(given[facts.id], facts.samples)[0]
             case w.Refused(task) if record.remark == SKIPPED:
                 skipped += w.samples_in(given[task])
                 for epoch, start, stop in given[task]:
@@ -80,14 +80,6 @@ def _lay_out(records: Iterable[w.Record]) -> tuple[dict[int, list[Piece]], int]:
                     for epoch, start, stop in given[update]:
                         sheets[epoch].append((start, stop, update))
     return sheets, skipped
-
-
-def _prefix(spans: Iterable[w.Span], samples: int) -> Iterator[w.Span]:
-    for epoch, start, stop in spans:
-        cut = min(stop, start + samples)
-        if cut > start:
-            yield w.Span(epoch, start, cut)
-        samples -= cut - start
 
 
 def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:

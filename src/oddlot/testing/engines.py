@@ -212,6 +212,22 @@ def a_worker_is_told_to_stop(make: Callable[[int], Place]) -> None:
         run.finish()
 
 
+def a_worker_leaves(make: Callable[[int], Place]) -> None:
+    """With notice, in the midst of a task: it is given nothing more, all that it has is answered, and it goes."""
+    with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
+        node = run.joined()
+        run.engine.freeze(node)  # so that it has surely not answered
+        run.deliver(w.Joined(node))
+        run.engine.leave(node)
+        run.engine.thaw(node)
+        run.until(lambda: run.has(w.Leaving, node))
+        assert node not in run.host.conductor.slots
+        run.until(lambda: not run.host.conductor.busy[node])
+        assert not run.has(w.Lost, node), "it goes when all is answered, not before"
+        run.until(lambda: run.has(w.Lost, node))
+        run.finish()
+
+
 def an_alarm_rings(make: Callable[[int], Place]) -> None:
     """At its time, not before, on whichever clock."""
     with trial(make(1), Sleeper()) as run:
@@ -249,6 +265,7 @@ SCENARIOS = (
     a_worker_joins_in_mid_round,
     a_worker_answers_late,
     a_worker_is_told_to_stop,
+    a_worker_leaves,
     an_alarm_rings,
     nobody_is_left,
 )

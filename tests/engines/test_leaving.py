@@ -1,0 +1,167 @@
+"""Machines that are taken back with notice hand over what they have done, and nothing is computed twice."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from oddlot import Asynchronous, Lifetime, LocalSGD, Machine, Simulated, Strategy, Synchronous
+from oddlot.core import words as w
+from oddlot.recipe import Recipe, Settings
+from oddlot.run import Run
+from oddlot.testing.engines import DrivenRun
+from oddlot.training import prepared
+from tests.fits import (
+    BATCH,
+    SAMPLES,
+    Place,
+    a_job,
+    distance,
+    local,
+    merges,
+    one_fork_server,
+    plain_loop,
+    trained,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    with one_fork_server():
+        yield
+
+
+FOREVER = Lifetime(1e9)
+ONE = Simulated([Machine("m", 0.01, lifetime=FOREVER, seconds_to_return=5.0)])
+WHOLE = Asynchronous(samples=SAMPLES)
+SECONDS_PER_MINIBATCH = 0.01 * BATCH
+
+
+def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[w.Record]:
+    """What a simulated fleet does when its first machine is wanted back at this time."""
+    with prepared(Recipe(a_job(), strategy, on, Settings(until="epochs>=2"))) as training:
+        run = DrivenRun(training)
+        while message := run.engine.next(seconds):
+            run.deliver(message)
+        run.engine.leave(on.machines[0].name)
+        run.finish()
+        return run.records
+
+
+def when(records: list[w.Record], event: type) -> float:
+    """When such an event came first."""
+    return next(record.now for record in records if isinstance(record.event, event))
+
+
+def first_answer(records: list[w.Record]) -> tuple[float, int]:
+    """When the first update came, and its samples."""
+    return next((r.now, r.event.update.samples) for r in records if isinstance(r.event, w.Arrived))
+
+
+@pytest.mark.parametrize(
+    ("notice", "minibatches"), [(2.5, 3), (3.0, 3), (0.5, 1), (5.5, 6)], ids=lambda value: f"{value}"
+)
+def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
+    notice: float, minibatches: int
+) -> None:
+    records = noticed_at(notice * SECONDS_PER_MINIBATCH, WHOLE)
+    now, samples = first_answer(records)
+    assert samples == minibatches * BATCH
+    assert now == pytest.approx(minibatches * SECONDS_PER_MINIBATCH)
+    assert when(records, w.Leaving) == pytest.approx(notice * SECONDS_PER_MINIBATCH)
+    assert when(records, w.Lost) == pytest.approx(now), "it goes when that is done"
+    assert merges(records).__next__() == [w.Span(0, 0, samples)]
+
+
+def test_a_machine_with_nothing_to_do_goes_at_once() -> None:
+    fleet = Simulated([Machine("quick", 0.001), Machine("slow", 0.01)])
+    records = noticed_at(0.04, Synchronous(), fleet)
+    assert when(records, w.Leaving) == when(records, w.Lost) == pytest.approx(0.04)
+
+
+def test_what_a_machine_had_not_begun_is_cancelled() -> None:
+    records = noticed_at(
+        SECONDS_PER_MINIBATCH / 2,
+        Asynchronous(),
+        Simulated([Machine("m", 0.01, lifetime=FOREVER, seconds_to_return=1)], in_flight=3),
+    )
+    ended = [type(r.event).__name__ for r in records if isinstance(r.event, w.Arrived | w.Cancelled | w.Lost)]
+    assert ended[:4] == ["Arrived", "Cancelled", "Cancelled", "Lost"]
+
+
+def test_a_machine_is_wanted_back_once() -> None:
+    with prepared(Recipe(a_job(), WHOLE, ONE, Settings(until="epochs>=1"))) as training:
+        run = DrivenRun(training)
+        run.deliver(run.engine.next(1.0))
+        for _ in range(2):
+            run.engine.leave("m")
+        run.finish()
+        assert sum(isinstance(record.event, w.Leaving) for record in run.records) == 1
+
+
+# --- worker processes --------------------------------------------------------------------------
+
+
+class Recalled:
+    """A training step whose worker is sent SIGTERM in the third minibatch that anybody computes."""
+
+    def __init__(self, folder: Path, times: int = 1) -> None:
+        self.folder, self.times = folder, times
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        with (self.folder / "minibatches").open("a") as file:
+            if file.write(".") and file.tell() == 3:
+                for _ in range(self.times):
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return cross_entropy(model(batch[0]), batch[1])
+
+
+def recalled(folder: Path, strategy: Strategy, on: Place, times: int = 1) -> Run:
+    run, books = trained(a_job(training_step=Recalled(folder, times)), strategy, on, "epochs>=2")
+    assert len(books.merged) == 2 * SAMPLES
+    assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
+    assert "lost" not in run.summary["wasted"]
+    return run
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path, times: int) -> None:
+    run = recalled(tmp_path, WHOLE, local(1), times)
+    (first, *rest) = merges(run.records)
+    assert first == [w.Span(0, 0, 3 * BATCH)]
+    assert rest[0] == [w.Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
+    # A part of a task moves the model by its part.
+    shares = [
+        share for r in run.records for a in r.actions if isinstance(a, w.Step) for share in a.shares.values()
+    ]
+    assert shares == [0.5, 0.5, 1.0]
+    assert run.summary["samples_wasted"] == 0
+
+
+def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
+    run = recalled(tmp_path, Asynchronous(samples=4 * BATCH), local(1, in_flight=2))
+    events = [
+        r.event for r in run.records if isinstance(r.event, w.Leaving | w.Arrived | w.Cancelled | w.Lost)
+    ]
+    assert [type(event).__name__ for event in events[:4]] == ["Leaving", "Arrived", "Cancelled", "Lost"]
+    assert isinstance(events[1], w.Arrived)
+    assert events[1].update.samples == 3 * BATCH
+
+
+def test_local_steps_are_handed_over_too(tmp_path: Path) -> None:
+    """The change of three local steps counts as three."""
+    run = recalled(tmp_path, LocalSGD(steps=6), local(1))
+    assert next(merges(run.records)) == [w.Span(0, 0, 3 * BATCH)]
+
+
+def test_nothing_is_lost_for_the_model(tmp_path: Path) -> None:
+    """A round of one worker with notice and one without is the step that one loop makes of the same samples."""
+    torch.manual_seed(0)
+    run = recalled(tmp_path, Synchronous(samples=SAMPLES // 2), local(2))
+    assert distance(run.model, plain_loop(a_job(), list(merges(run.records)))) < 1e-6
