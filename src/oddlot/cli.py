@@ -170,6 +170,22 @@ def report(run: RunDir, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def notice(
+    pid: Annotated[int, typer.Argument(min=1, help="The process of a run, or of one of its workers.")],
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The metadata service.", show_default="http://169.254.169.254"),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to ask.")] = 5.0,
+) -> None:
+    """Send SIGTERM to a process when the cloud (Amazon's form) wants this spot instance back."""
+    from oddlot.engines.notice import METADATA, watch
+
+    told = watch(pid, url or METADATA, every)
+    print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(__version__)

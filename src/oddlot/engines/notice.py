@@ -1,0 +1,101 @@
+"""A program beside a run or a worker: asks the cloud whether it wants this machine back, and says so with SIGTERM.
+
+It asks as Amazon's spot instances do: the metadata service of the machine, version 2, answers 404 until two minutes
+before it takes the machine back. A whole run then stops and saves, a worker hands over what it has done.
+"""
+
+import json
+import os
+import signal
+import time
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from oddlot.core.errors import UsageError
+
+METADATA = "http://169.254.169.254"
+EVERY_SECONDS = 5.0
+"""as Amazon recommends"""
+TIMEOUT_SECONDS = 2.0
+TOKEN_SECONDS = 21_600
+LONGEST_ANSWER = 10_000
+
+_open = build_opener(ProxyHandler({})).open
+"""the service is the machine's own: no proxy is asked"""
+
+
+class Metadata:
+    """The metadata service at a URL. OSError where it does not answer."""
+
+    def __init__(self, url: str = METADATA) -> None:
+        self.url = url.rstrip("/")
+        self.token = ""
+
+    def notice(self) -> str:
+        """What is to happen to this machine, and when; empty while nothing is."""
+        for _ in range(2):
+            try:
+                told = self._ask("meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": self.token})
+                return _read(told)
+            except HTTPError as error:
+                if error.code == 404:
+                    return ""
+                if error.code != 401:
+                    raise
+            ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+            self.token = self._ask("api/token", ttl, "PUT").decode("latin-1").strip()
+        raise OSError("its tokens are not accepted")
+
+    def _ask(self, path: str, headers: dict[str, str], method: str = "GET") -> bytes:
+        request = Request(f"{self.url}/latest/{path}", headers=headers, method=method)
+        try:
+            with _open(request, timeout=TIMEOUT_SECONDS) as answer:
+                read: bytes = answer.read(LONGEST_ANSWER)
+                return read
+        except HTTPException as error:  # no HTTP
+            raise OSError(f"it answers with {error!r}") from None
+
+
+def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
+    """Ask until a notice comes, then send SIGTERM to the process; returns the notice, empty if the process ended first.
+
+    UsageError: there is no such process, or nobody answers at the first time. Later on a silence is waited out.
+    """
+    service, answered = Metadata(url), False
+    if not _lives(pid):
+        raise UsageError(f"there is no process {pid}", "pid")
+    while _lives(pid):
+        try:
+            told, answered = service.notice(), True
+        except OSError as error:
+            if not answered:
+                raise UsageError(
+                    f"no metadata service at {url} ({getattr(error, 'reason', error)}): it is there on a cloud's "
+                    "machines; --url names another"
+                ) from None
+            told = ""
+        if told:
+            os.kill(pid, signal.SIGTERM)
+            return told
+        time.sleep(every)
+    return ""
+
+
+def _read(answer: bytes) -> str:
+    """`terminate at 2026-01-01T00:02:00Z`. Whatever else an answer says, it is a notice."""
+    try:
+        told = json.loads(answer)
+        return f"{told['action']} at {told['time']}"
+    except (ValueError, KeyError, TypeError):
+        return "a notice that cannot be read"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        raise UsageError(f"process {pid} is somebody else's") from None
+    return True
