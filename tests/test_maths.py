@@ -303,3 +303,54 @@ def test_being_measured_does_not_change_the_model(on: Place) -> None:
         for data in (None, rows(20))
     ]
     assert distance(*(run.model for run in runs)) == 0.0
+
+
+# --- what a factory or a data set may be like ------------------------------------------------------
+
+
+class Shuffled(nn.Module):
+    """Draws more than parameters: an order that is no tensor of the module's, and a buffer that is not saved."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.randperm(2)
+        self.register_buffer("scale", torch.rand(2) + 0.5, persistent=False)
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, points: Tensor) -> Tensor:
+        scaled: Tensor = self.linear(points[:, self.order] * self.scale)
+        return scaled
+
+
+@BOTH
+def test_what_a_factory_draws_is_the_same_everywhere(on: Place) -> None:
+    """The model that is returned is the one that was measured."""
+    job = a_job(Shuffled, evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    for seed in range(3):
+        run, _ = trained(job, Synchronous(), on, "epochs>=8", seed=seed)
+        points, sides = rows()
+        assert run.accuracy == oddlot.accuracy(run.model(points), sides)
+        assert run.loss == pytest.approx(cross_entropy(run.model(points), sides).item(), rel=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
+def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -> None:
+    """One that is left over joins the others."""
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    _, books = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
+    assert len(books.merged) == 2 * (4 * BATCH + 1)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int) -> None:
+    on = oddlot.Simulated(
+        [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(0.1)) for i in range(4)], maths=False
+    )
+    run, _ = trained(a_job(count=640), Asynchronous(max_staleness=limit), on, "epochs>=4")
+    assert run.summary["versions"] <= 1.1 * 4 * 640 / BATCH

@@ -61,10 +61,14 @@ class Recipe:
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
+        hint = "; a list is a data set of its items, a tuple of arrays one of their rows"
+        hint = hint if isinstance(self.job.data, list) else ""
         sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
         for name, size in sizes.items():
             if size > self.samples:
-                raise UsageError(f"{name} = {size} is more than the samples: there are {self.samples}", name)
+                raise UsageError(
+                    f"{name} = {size} is more than the samples: there are {self.samples}{hint}", name
+                )
 
     @cached_property
     def samples(self) -> int:

@@ -172,6 +172,10 @@ def test_partial_work_counts_and_the_rest_returns() -> None:
 
 def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     stage = Stage()
+    stage.tell(w.Joined("a"))
+    stage.conductor.roster.join("b", now=0.0)
+    for node, seconds in {"a": 9.0, "b": 1.0}.items():
+        stage.conductor.roster.result(node, 8, seconds, now=0.0)
     for task in ("a:1", "a:2"):
         stage.arrived("a")
         assert stage.say([w.Drop(task)]) == (w.Drop(task),)

@@ -68,7 +68,7 @@ class Fate:
         spans = self.ledger.lease(f"t{self.started}", samples, node)
         assert bool(spans) == had_work
         places = places_of(spans)
-        assert len(places) <= samples
+        assert len(places) <= samples + (samples > 1)
         assert len({epoch for epoch, _ in places}) <= 1
         if spans:
             self.open[f"t{self.started}"] = places
@@ -126,6 +126,24 @@ def test_every_position_is_counted_exactly_once(ledger: Ledger, deeds: list[tupl
     assert ledger.done
     assert not ledger.leases
     assert sorted(fate.counted) == [(e, at) for e in range(ledger.epochs or 0) for at in range(ledger.size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "leases"),
+    [(9, 4, [4, 5]), (9, 8, [9]), (10, 4, [4, 4, 2]), (3, 1, [1, 1, 1]), (1, 4, [1])],
+)
+def test_no_sample_is_left_alone(size: int, asked: int, leases: list[int]) -> None:
+    ledger = Ledger(size, epochs=1)
+    found = [len(places_of(ledger.lease(f"t{number}", asked, "a"))) for number in range(len(leases))]
+    assert found == leases
+    assert not ledger.work_left
+
+
+def test_no_returned_sample_is_left_alone_either() -> None:
+    ledger = Ledger(16, epochs=1)
+    ledger.lease("t1", 9, "a")
+    ledger.give_back("t1")
+    assert ledger.lease("t2", 8, "a") == (Span(0, 0, 9),)
 
 
 @given(ledgers, deeds, deeds)

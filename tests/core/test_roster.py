@@ -13,6 +13,15 @@ def roster(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Roster:
     return it
 
 
+def slow(times: float = 64.0) -> Roster:
+    """Beside b and c, a is so much slower."""
+    it = roster(results=1, seconds=times)
+    for node in ("b", "c"):
+        it.join(node, now=0.0)
+        it.result(node, 4, 1.0, now=1.0)
+    return it
+
+
 def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> None:
     it = roster()
     assert it.patience("a", 8) == 60.0
@@ -59,16 +68,34 @@ def test_an_answer_without_samples_teaches_nothing() -> None:
     assert it.members["a"].last_result is None
 
 
-@pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 1), (20, 1)])
-def test_two_drops_in_a_row_halve_the_load(drops: int, load: int) -> None:
-    it = roster()
+@pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 2), (20, 2)])
+def test_two_drops_in_a_row_halve_a_slow_worker_s_load(drops: int, load: int) -> None:
+    it = slow()
     for _ in range(drops):
         it.dropped("a")
     assert it.load("a", 8) == load
+    assert it.load("a", 1) == 1
+
+
+@pytest.mark.parametrize(("times", "load"), [(0.5, 64), (1.0, 64), (1.2, 64), (1.5, 32), (4.0, 16), (8.0, 8)])
+def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times: float, load: int) -> None:
+    """Of equals, none is: smaller tasks for everybody would leave all as late as before, and be halved for ever."""
+    it = slow(times)
+    for _ in range(100):
+        it.dropped("a")
+    assert it.load("a", 64) == load
+
+
+def test_nobody_is_slow_alone() -> None:
+    it = roster(results=3)
+    it.join("b", now=0.0)
+    for _ in range(4):
+        it.dropped("a")
+    assert it.load("a", 8) == 8
 
 
 def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
-    it = roster()
+    it = slow()
     for _ in range(5):
         it.dropped("a")
         it.merged("a")
@@ -88,7 +115,6 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
     it.merged("a")
     it.lose("a")
     assert it.members == {}
-    assert it.losses == 1
 
 
 def test_totals_are_kept() -> None:
@@ -97,7 +123,7 @@ def test_totals_are_kept() -> None:
 
 
 def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
-    it = roster()
+    it = slow()
     for _ in range(4):
         it.dropped("a")
     for _ in range(19):

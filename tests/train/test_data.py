@@ -97,6 +97,15 @@ def test_spans_are_cut_into_minibatches() -> None:
     assert np.array_equal(np.concatenate(batches), [*positions[10:15], *positions[40:46]])
 
 
+@pytest.mark.parametrize(
+    ("samples", "batch", "sizes"),
+    [(9, 4, [4, 5]), (5, 4, [5]), (1, 4, [1]), (3, 1, [1, 1, 1]), (8, 4, [4, 4]), (10, 4, [4, 4, 2])],
+)
+def test_no_sample_stands_alone_in_a_minibatch(samples: int, batch: int, sizes: list[int]) -> None:
+    """BatchNorm cannot tell a variance from one."""
+    assert [len(one) for one in minibatches([Span(0, 3, 3 + samples)], batch, 7, 50)] == sizes
+
+
 def test_every_tensor_of_a_batch_moves() -> None:
     pair = namedtuple("pair", "x y")  # noqa: PYI024 - a type that datasets use
     here = torch.zeros(2)

@@ -1,11 +1,13 @@
 """Where numbers lie: any module becomes one block, and a bound module is that block."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oddlot.core.errors import UsageError
 from oddlot.train.layout import FlatBuffer, Layout
@@ -69,6 +71,7 @@ def test_constants_are_what_the_block_does_not_hold() -> None:
         "frozen.weight",
         "frozen.bias",
         "mask",
+        "passing",
         "phase",
     }
 
@@ -159,3 +162,15 @@ def test_a_block_is_of_the_layouts_size() -> None:
 def test_a_model_that_cannot_be_merged_is_told(model: nn.Module, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Layout.from_module(model)
+
+
+def test_a_delta_is_told_whatever_device_the_model_is_on() -> None:
+    """The block that is sent lies at the hub's side, the model on a GPU: here one without memory."""
+    layout = Layout.from_module(nn.Linear(3, 2))
+    with FakeTensorMode():
+        out, start = FlatBuffer.empty(layout), FlatBuffer.empty(layout)
+        end: Any = SimpleNamespace(section=lambda index: torch.empty_like(out.section(index), device="cuda"))
+        out.subtract_trainable_(start, end)
+        out.write_buffers_(start, end)
+        out.copy_trainable_(end)
+        assert out.memory.device.type == "cpu"

@@ -42,13 +42,19 @@ class Lane:
                     self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
 
     def take(self, samples: int) -> tuple[Span, ...]:
-        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones."""
+        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones.
+
+        One more where it would be left alone.
+        """
         taken: list[Span] = []
+        several = samples > 1
         while samples and len(taken) < MOST_SPANS and (span := self._first()):
             epoch, start, last = span
             if taken and epoch != taken[0].epoch:
                 break
             stop = min(last, start + samples)
+            if several and last - stop == 1:
+                stop = last
             if not self.returned:
                 self.at = stop
             elif stop < last:
@@ -56,7 +62,7 @@ class Lane:
             else:
                 del self.returned[0]
             taken.append(Span(epoch, start, stop))
-            samples -= stop - start
+            samples = max(0, samples - (stop - start))
         return tuple(taken)
 
     def _first(self) -> Span | None:

@@ -10,6 +10,8 @@ PATIENCE = 4.0
 LEAST_PATIENCE_SECONDS = 1.0
 REMEMBERED = 20
 MERGES_UNTIL_TRUSTED = 20
+CLEARLY = 1.25
+"""so much longer than others is slow"""
 
 
 @dataclass(slots=True)
@@ -31,13 +33,18 @@ class Member:
     """its tasks are cut to 2**-halvings of what a strategy asks for"""
     merges_in_a_row: int = 0
 
+    @property
+    def task_time(self) -> float:
+        """Of its tasks as they are cut now, in no unit: for comparing members."""
+        recent = self.seconds_per_sample
+        return sum(recent) / max(1, len(recent)) / 2.0**self.halvings
+
 
 @dataclass
 class Roster:
     """The members of a run. Leases lapse and loads shrink by what it has seen."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
-    losses: int = 0
 
     def join(self, node: NodeId, now: float) -> None:
         """The worker is here."""
@@ -45,8 +52,7 @@ class Roster:
 
     def lose(self, node: NodeId) -> None:
         """The worker is gone, with its history: its replacement may be another machine."""
-        if self.members.pop(node, None):
-            self.losses += 1
+        self.members.pop(node, None)
 
     def result(self, node: NodeId, samples: int, seconds: float, now: float) -> None:
         """An answer came, in time or late, `seconds` after it was asked for."""
@@ -69,13 +75,23 @@ class Roster:
             member.lapses += 1
 
     def dropped(self, node: NodeId) -> None:
-        """Its update was thrown away; after two in a row its tasks are halved, so that it can keep up."""
+        """Its update was thrown away; after two in a row its tasks are halved, if it is slower than others.
+
+        So it can keep up. Of equals, smaller tasks for all would leave everybody as late as before.
+        """
         if member := self.members.get(node):
             member.drops_in_a_row += 1
             member.merges_in_a_row = 0
-            if member.drops_in_a_row == 2:
+            if member.drops_in_a_row >= 2 and self._is_slow(node):
                 member.drops_in_a_row = 0
                 member.halvings += 1
+
+    def _is_slow(self, node: NodeId) -> bool:
+        """Its tasks, as they are cut now, take clearly longer than those of half of the others."""
+        others = sorted(
+            other.task_time for name, other in self.members.items() if name != node and other.results
+        )
+        return bool(others) and self.members[node].task_time > CLEARLY * others[len(others) // 2]
 
     def merged(self, node: NodeId) -> None:
         """Its update reached the model; after twenty in a row one halving is taken back."""
@@ -87,8 +103,8 @@ class Roster:
                 member.halvings = max(0, member.halvings - 1)
 
     def load(self, node: NodeId, samples: int) -> int:
-        """How many of the `samples` that a strategy asks for this worker is given (at least one)."""
-        return max(1, samples >> self.members[node].halvings)
+        """How many of the `samples` that a strategy asks for this worker is given; not one alone: see `minibatches`."""
+        return max(min(2, samples), samples >> self.members[node].halvings)
 
     def patience(self, node: NodeId, samples: int) -> float:
         """Seconds after which a lease of `samples` samples lapses.

@@ -45,6 +45,15 @@ def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tupl
     return tuple(done), tuple(rest)
 
 
+def minibatch_cuts(samples: int, batch: int) -> list[int]:
+    """Where the minibatches of so many samples begin and, last, where they end.
+
+    The last one is smaller, but no sample stands alone in it (BatchNorm fails there): it joins those before it.
+    """
+    alone = batch > 1 and samples > 1 and samples % batch == 1
+    return [*range(0, samples - alone, batch), samples]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One piece of work: compute on these samples from that version, and answer with this kind."""

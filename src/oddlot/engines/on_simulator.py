@@ -13,6 +13,7 @@ from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
+from oddlot.train.job import choose_device
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
 from oddlot.train.store import Pool
@@ -71,6 +72,7 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
             "simulate fewer machines, or keep only the time with maths=False"
         )
     with users_code("the simulator"):
-        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards)
+        device = choose_device(numbers.job.device)
+        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
     exact = Exact(learner, pool, numbers.codec)
     return Opened(Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken), pool)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
-from math import ceil, inf
+from math import inf
 from typing import Any, Protocol
 
 from oddlot.core import words as w
@@ -265,11 +265,11 @@ class Simulator:
         samples = w.samples_in(work.task.spans)
         work.end, work.done, work.aborted = work.begin + work.compute, samples, False
         if told < work.end:
-            minibatches = ceil(samples / self.batch)
-            done = ceil((told - work.begin) / work.compute * minibatches) if told > work.begin else 0
-            if done < minibatches:
-                work.end, work.aborted = work.begin + work.compute * done / minibatches, True
-                work.done = done * self.batch
+            cuts = w.minibatch_cuts(samples, self.batch)
+            began = (told - work.begin) / work.compute * samples
+            work.done = next((cut for cut in cuts if cut >= began), samples)
+            work.aborted = work.done < samples
+            work.end = work.begin + work.compute * work.done / samples
 
     def _stop(self, node: _Node) -> None:
         """Nothing goes on there; what was finished is on its way, and arrives."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from oddlot.core.errors import UsageError
-from oddlot.core.words import Span
+from oddlot.core.words import Span, minibatch_cuts
 
 Indices = NDArray[np.int64]
 
@@ -82,18 +82,18 @@ def order(seed: int, epoch: int, size: int, shards: int = 1) -> Indices:
 
 
 def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: int = 1) -> list[Indices]:
-    """The samples of the spans in batches of `batch`, the last one smaller."""
+    """The samples of the spans in batches of `batch`; the last one may be smaller, or larger by one."""
     parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
     indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if len(indices) <= batch:
         return [indices]
-    return [indices[at : at + batch] for at in range(0, len(indices), batch)]
+    return [indices[start:stop] for start, stop in pairwise(minibatch_cuts(len(indices), batch))]
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it on the device."""
+    """The batch with every tensor in it on the device; on the CPU it can be read at once."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return batch.to(device, non_blocking=device.type != "cpu")
     if isinstance(batch, dict):
         return {key: move(part, device) for key, part in batch.items()}
     if isinstance(batch, tuple | list):

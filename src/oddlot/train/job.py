@@ -126,12 +126,19 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def choose_device(wish: str, worker: int = 0) -> torch.device:
-    """The device that `wish` means for this worker; with several GPUs worker i takes number i modulo their number."""
+    """The device that `wish` means for this worker; with several GPUs worker i takes number i modulo their number.
+
+    A GPU that is named with its number is everybody's.
+    """
     if wish != "auto":
-        return _named_device(wish)
-    if torch.cuda.is_available():
+        device = _named_device(wish)
+    elif torch.cuda.is_available():
+        device = torch.device("cuda")
+    else:
+        device = torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    if device.type == "cuda" and ":" not in wish:
         return torch.device("cuda", worker % torch.cuda.device_count())
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return device
 
 
 def _named_device(wish: str) -> torch.device:

@@ -133,8 +133,8 @@ class Layout:
                 owner._buffers[leaf] = flat.view(first)
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
-        """What a worker needs once beside the block: frozen parameters, bool and complex buffers."""
-        known = dict(module.named_parameters()) | dict(_persistent_buffers(module))
+        """What a worker needs once beside the block: frozen parameters, bool, complex and unsaved buffers."""
+        known = dict(module.named_parameters()) | dict(module.named_buffers())
         return {name: tensor.detach() for name, tensor in known.items() if name not in self.places}
 
 
@@ -196,7 +196,8 @@ class FlatBuffer:
     def subtract_trainable_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """The trainable sections become start - end: the delta of local steps."""
         for index in self.layout.of_role("trainable"):
-            self._sections[index].copy_(start.section(index)).sub_(end.section(index))
+            out = self._sections[index].copy_(end.section(index))  # from whatever device
+            torch.sub(start.section(index), out, out=out)
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """The buffers as an update tells them: floats by their new values, integers by their increments."""

@@ -47,6 +47,7 @@ class Learner:
         self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
         self.device = device or torch.device("cpu")
         self.batches = Batches(job.data, job.collate)
+        seed_all(seed, self.device)  # as at the hub: what the factory draws by chance is the same everywhere
         self.model = job.model().to(self.device)
         copy_constants(self.model, constants)
         self.weights = FlatBuffer.empty(layout, self.device)
