@@ -1,11 +1,14 @@
 """Folders, files and disks that are not as they should be."""
 
 import errno
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import oddlot
@@ -13,7 +16,7 @@ from oddlot import Asynchronous, CheckpointError, JobError, Strategy, Synchronou
 from oddlot.core import words as w
 from oddlot.log import Log, read_log
 from oddlot.train import checkpoint
-from tests.fits import SAMPLES, a_job, everything, fleet, merges
+from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges
 from tests.test_resume import begun, content, goes_on, merged
 
 # --- files ---------------------------------------------------------------------------------------
@@ -116,19 +119,25 @@ def test_a_log_that_is_damaged_behind_the_newest_checkpoint_is_cut_there(tmp_pat
     assert merged(tmp_path) == everything(SAMPLES, 4)
 
 
-def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_passed_over(tmp_path: Path) -> None:
+def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_not_thrown_away(
+    tmp_path: Path,
+) -> None:
+    """It holds work. Whoever has no copy of the log may decide to lose it."""
     begun(tmp_path)
     log = tmp_path / "records.jsonl"
     lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:-2]))
-    with pytest.warns(
-        UserWarning, match=r"was made after \d+ records, the log has \d+; going on from 000000"
-    ):
+    log.write_text("".join([*lines[:-2], "nonsense\n"]))
+    before = content(tmp_path)
+    told = r"records\.jsonl:\d+ is damaged .*\ncheckpoint .*00000012 was made after 13 records, but only 11 .*: restore"
+    with pytest.raises(CheckpointError, match=told):
+        goes_on(tmp_path)
+    assert content(tmp_path) == before
+    for path in (tmp_path / "checkpoints").iterdir():
+        if json.loads((path / "manifest.json").read_text())["extra"]["records"] > 11:
+            shutil.rmtree(path)
+    with pytest.warns(UserWarning, match=r"is damaged and left out, .*; going on from 000000"):
         goes_on(tmp_path)
     assert merged(tmp_path) == everything(SAMPLES, 4)
-    log.write_text("".join(lines[:1]))
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint in .*\n.*the log has 0"):
-        goes_on(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -260,3 +269,36 @@ def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.
         begun(tmp_path)
     monkeypatch.undo()
     assert goes_on(tmp_path, "epochs>=2").summary["epochs"] == 2
+
+
+# --- weights that overflow -----------------------------------------------------------------------
+
+
+class Steep(torch.autograd.Function):
+    """A gradient that is finite, and so large that a few steps overflow."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.sum() * 0
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return torch.full((2, 2), 1e38)
+
+
+def steep(model: nn.Module, batch: Any) -> Any:
+    return Steep.apply(model.weight)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("on", [fleet(1), local(1)], ids=["simulated", "local"])
+def test_weights_that_overflow_are_neither_saved_nor_returned(on: Place, tmp_path: Path) -> None:
+    job = a_job(lambda: nn.Linear(2, 2, bias=False), training_step=steep, optimizer=oddlot.SGD(lr=1.0))
+    with pytest.raises(
+        JobError, match=r"the weights of version .* are not finite: the training has diverged"
+    ):
+        oddlot.fit(job, Asynchronous(), on, until="epochs>=2", out=tmp_path, checkpoint_every="1 versions")
+    saved = checkpoint.newest(tmp_path / "checkpoints").load()
+    assert all(
+        bool(tensor.isfinite().all()) for tensor in saved.tensors.values() if tensor.is_floating_point()
+    )
+    assert not (tmp_path / "model.safetensors").exists()

@@ -49,8 +49,6 @@ class RunFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._lock(closing)
                 self._check(resume, force)  # another process may have begun a run meanwhile
-                if force:
-                    self._clear()
             except OSError as error:
                 raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
             yield
@@ -58,7 +56,12 @@ class RunFolder:
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
         with _writing(self.path / name) as path:
-            path.write_text(json.dumps(plain, indent=2) + "\n")
+            draft = path.with_name(f".{name}.partial")
+            try:
+                draft.write_text(json.dumps(plain, indent=2) + "\n")
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
 
     def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
@@ -130,7 +133,8 @@ class RunFolder:
         if used and force and not is_run:
             raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Throw away what another run has left: nothing, unless `force` was said."""
         if self.checkpoints.exists():
             shutil.rmtree(self.checkpoints)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import BadSamples, JobError
+from oddlot.core.errors import BadSamples, CheckpointError, JobError
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
@@ -122,7 +122,10 @@ class Training:
         """Read a run that is to go on. Its end and its engine may be others than before."""
         folder.check_settings(self.identity)
         log, damage = read_sound(folder.log)
-        checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
+        try:
+            checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
+        except CheckpointError as error:
+            raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
         for warning in filter(None, (damage, *checkpoint.warnings)):
             warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
         snapshot = checkpoint.load()
@@ -167,6 +170,7 @@ class Training:
             self.host.observers.append(self.records.append)
             return
         if past is None:
+            self.folder.clear()
             about = {ON: type(self.recipe.on).__name__, ABOUT: dict(self.recipe.settings.about)}
             self.folder.write(SETTINGS, self.identity | about)
         else:
@@ -205,7 +209,7 @@ class Training:
 
     def _evaluate_when_due(self) -> None:
         """One evaluation at a time; one that falls due meanwhile takes the newest version afterwards."""
-        if self.recipe.job.evaluation is None:
+        if self.recipe.job.evaluation is None or self.opened.shadow is not None:
             return
         self.evaluation_due = self.evaluation.due(self.tally) or self.evaluation_due
         if self.evaluation_due and not self.host.evaluating:
@@ -223,12 +227,21 @@ class Training:
             )
 
     def _check_learned(self, ended: str) -> None:
-        """A run whose every sample was skipped has not done what was asked for."""
+        """A run whose weights have overflown, or whose every sample was skipped, has not done what was asked for."""
+        self._check_finite()
         skipped = self.host.conductor.ledger.skipped
         if skipped and not self.tally.versions and ended != INTERRUPTED:
             raise JobError(
                 f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
                 f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples"
+            )
+
+    def _check_finite(self) -> None:
+        """Bad updates are refused, but sums of large ones can overflow: such weights are neither saved nor returned."""
+        if self.opened.shadow is None and not self.store.is_finite:
+            raise JobError(
+                f"the weights of version {self.store.version} are not finite: the training has diverged. Lower the "
+                "learning rate; what was saved before is sound"
             )
 
     def _measure_final(self) -> None:
@@ -300,6 +313,7 @@ class Training:
             return False
         for problem in self.saver.problems():
             warnings.warn(problem, stacklevel=2)
+        self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
         return self.saver.save(

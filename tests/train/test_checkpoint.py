@@ -3,10 +3,12 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,37 @@ def test_what_a_killed_run_left_half_written_is_ignored_and_removed(tmp_path: Pa
     assert newest(tmp_path).version == 1
     save(tmp_path, snapshot(3))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000003"]
+
+
+class Killed(BaseException):
+    """As a program ends that is killed: nothing is cleared away."""
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_checkpoint_that_is_replaced_is_there_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """A resumed run saves the very version again that it goes on from."""
+    save(tmp_path, snapshot(1, 1.0))
+    deeds = iter(range(100))
+
+    def killable(deed: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*arguments: Any, **options: Any) -> Any:
+            if next(deeds) >= moment:
+                raise Killed
+            return deed(*arguments, **options)
+
+        return do
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Path, "rename", killable(Path.rename))
+        patch.setattr(shutil, "rmtree", killable(shutil.rmtree))
+        save(tmp_path, snapshot(1, 2.0))
+    found = newest(tmp_path).load().tensors["weights/1"]
+    assert found[0, 0].item() in {1.0, 2.0}
+    save(tmp_path, snapshot(1, 3.0))
+    assert newest(tmp_path).load().tensors["weights/1"][0, 0] == 3.0
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
 
 
 def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,14 +108,14 @@ class Host:
 
     def handle(self, event: w.Stimulus, now: float) -> None:
         """Decide about the event, act, and tell the observers."""
-        nodes_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, w.Lost) else ()
+        lost_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, w.Lost) else ()
         try:
             record = self.conductor.handle(event, now)
         except ProtocolError as error:
             raise ProtocolError(f"{error}\nIt came about like this:\n{self._tell()}  {event}") from None
-        self._let_go(event, nodes_tasks)
+        self._let_go(event, lost_tasks)
         self.story.append(record)
-        changes = [change for action in record.actions if (change := self._perform(action)) is not None]
+        changes = self._act(record)
         for observer in self.observers:
             observer(record)
         for change in changes:
@@ -158,7 +158,7 @@ class Host:
         if not 1 <= facts.samples <= w.samples_in(task.spans):
             raise Refusal(f"{facts.id} claims {facts.samples} of {w.samples_in(task.spans)} samples")
 
-    def _let_go(self, event: w.Stimulus, lost_tasks: "list[w.TaskId] | tuple[()]") -> None:
+    def _let_go(self, event: w.Stimulus, tasks: "list[w.TaskId] | tuple[()]") -> None:
         """Release the version that an ended task or evaluation had needed."""
         match event:
             case w.Arrived(facts):
@@ -166,7 +166,7 @@ class Host:
             case w.Cancelled(task) | w.Refused(task):
                 self._release(task)
             case w.Lost():
-                for task in lost_tasks:
+                for task in tasks:
                     self._release(task)
             case w.Evaluated(version) if version in self.evaluating:
                 self.evaluating.remove(version)
@@ -177,7 +177,20 @@ class Host:
         if version is not None:
             self.store.release(version)
 
-    def _perform(self, action: w.Action) -> w.Changed | None:
+    def _act(self, record: w.Record) -> list[w.Changed]:
+        """Carry out what was decided; what is to be told of measured merges."""
+        merges = sum(isinstance(action, w.Step | w.Blend) for action in record.actions)
+        version, changes = self.conductor.version - merges, list[w.Changed]()
+        for action in record.actions:
+            change = self._perform(action)
+            if isinstance(action, w.Step | w.Blend):
+                version += 1
+                if action.measure:
+                    changes.append(_changed(version, change))
+        return changes
+
+    def _perform(self, action: w.Action) -> Change | None:
+        """Carry it out; how the weights moved, where that was measured."""
         change: Change | None = None
         match action:
             case w.Start(task):
@@ -197,8 +210,13 @@ class Host:
                 self.store.acquire(version)
             case w.Release(version):
                 self.store.release(version)
-        return None if change is None else w.Changed(self.conductor.version, change.norm, change.inner)
+        return change
 
     def _tell(self) -> str:
         lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.story]
         return "".join(lines)
+
+
+def _changed(version: int, change: Change | None) -> w.Changed:
+    """Without figures where the maths is skipped."""
+    return w.Changed(version) if change is None else w.Changed(version, change.norm, change.inner)

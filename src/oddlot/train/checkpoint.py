@@ -24,6 +24,8 @@ from torch import Tensor
 from oddlot.core.errors import CheckpointError
 
 FORMAT = 1
+REPLACED = ".replaced"
+"""the end of a folder's name while a checkpoint of the same version takes its place"""
 _FILES = ("conductor.json", "tensors.safetensors")
 _PIECE_BYTES = 1 << 24
 _DTYPES = {
@@ -86,21 +88,24 @@ def save(folder: Path, snapshot: Snapshot) -> Path:
         manifest["extra"] = dict(snapshot.extra)
         _write(draft / "manifest.json", [_json({**manifest, "crc32": crc32(_json(manifest))})])
         _sync_path(draft)
+        old = folder / f"{final.name}{REPLACED}"
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(old)
         draft.rename(final)
         _sync_path(folder)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return final
 
 
 def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
-    """The newest whole checkpoint in `folder`; damaged ones are passed over and named in its warnings, and so are those
-    that were made after more records than are in the log.
+    """The newest whole checkpoint in `folder`; damaged ones are passed over and named in its warnings.
 
-    CheckpointError: there is no whole one, or it belongs to another job than the one whose fingerprint is given.
+    CheckpointError: there is no whole one, it belongs to another job than the one whose fingerprint is given, or it was
+    made after more `records` than the log has.
     """
+    _put_back(folder)
     warnings: list[str] = []
     for path in sorted(_saved(folder), key=_version, reverse=True):
         try:
@@ -110,8 +115,10 @@ def newest(folder: Path, job: str | None = None, records: int | None = None) -> 
             continue
         made_after = manifest["extra"].get("records", 0)
         if records is not None and made_after > records:
-            warnings.append(f"checkpoint {path} was made after {made_after} records, the log has {records}")
-            continue
+            raise CheckpointError(
+                f"checkpoint {path} was made after {made_after} records, but only {records} of the log are sound: "
+                "restore the log from a copy, or move that checkpoint away to go on from an older one"
+            )
         if job is not None and manifest["job"] != job:
             raise CheckpointError(
                 f"checkpoint {path} belongs to another job: its fingerprint is {manifest['job']}, this job's is "
@@ -260,6 +267,16 @@ def _sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def _put_back(folder: Path) -> None:
+    """Undo a replacement that was not finished; clear away after one that was."""
+    for old in folder.glob(f"*{REPLACED}"):
+        name = old.with_name(old.name.removesuffix(REPLACED))
+        if name.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(name)
+
+
 def _saved(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
@@ -273,7 +290,10 @@ def _version(path: Path) -> int:
 def _verified(path: Path) -> dict[str, Any]:
     """The manifest of a whole checkpoint. CheckpointError: what is wrong with it."""
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
+        try:
+            manifest = json.loads((path / "manifest.json").read_bytes())
+        except ValueError:
+            raise ValueError("manifest.json is cut off, or no JSON") from None
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} has format {manifest['format']}, this version of oddlot reads {FORMAT}"

@@ -136,6 +136,13 @@ class Store:
         merge.blend(self.weights, updates, out, meter)
         return self._close(shares, out, meter)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers of the current version are finite: sums of finite updates may overflow."""
+        return all(
+            is_finite(section) for _, section in self.weights.sections() if section.is_floating_point()
+        )
+
     def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
         """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back.
 
