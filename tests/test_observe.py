@@ -13,7 +13,7 @@ from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
 from oddlot.log import Log, given_out, read_log, surviving
-from oddlot.observe import Tally, tally_of
+from oddlot.observe import Tally, dollars_after, take_into_account, tally_of
 from oddlot.strategies import Synchronous
 
 
@@ -57,9 +57,9 @@ def test_the_figures_add_up() -> None:
     assert tally.value("loss") == 0.5
     assert {name: row.state for name, row in tally.workers.items()} == {"w1": "waiting", "w2": "lost"}
     assert tally.history == [
-        {"seconds": 3.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((3 * 3.6 + 2 * 7.2) / 3600)}
+        {"seconds": 2.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((2 * 3.6 + 7.2) / 3600)}
         | {"loss": 0.5, "accuracy": 0.9}
-    ]
+    ], "a row is that of the version, not of when its evaluation came"
 
 
 def test_what_was_under_way_at_the_end_is_wasted() -> None:
@@ -179,8 +179,27 @@ def test_records_are_counted_over_all_lives_of_a_run() -> None:
 
 
 def test_the_figures_of_a_resumed_log() -> None:
-    tally = tally_of([*story(), w.Record(4.5, w.Resumed(3, 24))], 16)
+    tally = tally_of([*story(), w.Record(8.5, w.Resumed(3, 24, 0.01))], 16)
     assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
     assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
-    assert tally.dollars == pytest.approx((4.5 * 3.6 + 3.5 * 7.2) / 3600)
-    assert tally.dollars_per_second == pytest.approx(0)
+    assert tally.dollars == pytest.approx((2 * 3.6 + 7.2) / 3600 + 0.01), "what was lost had its price"
+    assert (tally.seconds, tally.dollars_per_second) == (8.5, 0.0)
+
+
+def test_what_records_would_cost() -> None:
+    before = tally_of(story()[:3], 16)
+    assert dollars_after(before, story()[3:]) == pytest.approx((6 * 3.6 + 2 * 7.2) / 3600)
+    assert before.seconds == 2.0, "they are not counted yet"
+
+
+def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:
+    stranger = w.Record(1.0, w.Ticked(), (w.Step({"nobody:1": 1.0}),))
+    with pytest.raises(CheckpointError, match=r"log is damaged: Ticked\(\) at 1\.0 s does not follow from"):
+        take_into_account(Tally(16), [stranger], tmp_path / "log")
+
+
+def test_skipped_samples_are_passed_and_not_wasted() -> None:
+    tally = Tally(16)
+    tally(w.Record(0.0, w.Joined("w1"), (start("w1:1", 0, 8),)))
+    tally(w.Record(1.0, w.Refused("w1:1", "NaN"), (), "skipped"))
+    assert (tally.epochs, tally.samples_skipped, tally.samples_wasted, tally.refused) == (0.5, 8, 0, 1)

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,40 @@ def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
     trained(a_job(), Asynchronous(), on, "epochs>=4", folder, resume=True, epoch_barrier=True)
     merged_epochs = [span.epoch for merge in merges(list(read_log(folder.log))) for span in merge]
     assert merged_epochs == sorted(merged_epochs)
+
+
+class Killed(Exception):
+    """What ends a run as its observer raises it: nothing is saved or said any more."""
+
+
+@dataclass
+class KillAt:
+    """An observer that kills the run at a time on its clock."""
+
+    seconds: float
+
+    def replay(self, _: w.Record) -> None:
+        """What is past kills nobody."""
+
+    def __call__(self, record: w.Record) -> None:
+        if record.now >= self.seconds:
+            raise Killed
+
+
+def test_lost_work_has_cost_its_time_and_its_money(tmp_path: Path) -> None:
+    """A budget is not overspent by a run that is killed again and again."""
+    on = Simulated([Machine("m", 0.01, dollars_per_hour=3600.0)])
+    options: dict[str, Any] = {"until": "epochs>=12", "out": tmp_path, "checkpoint_every": "20 versions"}
+    for killed_at in (2.0, 3.0, 4.0):
+        resume = killed_at > 2.0
+        with pytest.raises(Killed):
+            oddlot.fit(a_job(), Asynchronous(), on, resume=resume, observers=[KillAt(killed_at)], **options)
+    run = oddlot.fit(a_job(), Asynchronous(), on, resume=True, **options)
+    needed = 12 * SAMPLES * 0.01
+    assert run.summary["seconds"] > needed + 1.0, "the clock went on where it had stopped"
+    assert run.dollars == pytest.approx(run.summary["seconds"], abs=0.3), (
+        "a dollar a second, whatever came of it"
+    )
+    lost = [r.event for r in read_log(tmp_path / "records.jsonl") if isinstance(r.event, w.Resumed)]
+    assert len(lost) == 3
+    assert all(event.dollars_lost > 0 for event in lost)

@@ -1,12 +1,15 @@
 """The figures of a run: every one is a function of its records."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO
+from oddlot.core.conductor import ECHO, SKIPPED
+from oddlot.core.errors import CheckpointError
 from oddlot.log import surviving
 
 WASTES = {
@@ -19,6 +22,7 @@ WASTES = {
     "unfinished": "under way at the end",
 }
 """Why samples were assigned for nothing."""
+MOST_NOTED = 100_000
 SMOOTHING = 0.05
 """weight of the newest update in the running training loss"""
 
@@ -54,6 +58,8 @@ class Tally:
     versions: int = 0
     updates: int = 0
     samples_merged: int = 0
+    samples_skipped: int = 0
+    """given up, their numbers being bad again and again"""
     wasted: Counter[str] = field(default_factory=Counter)
     """samples that were assigned for nothing, by the reason, one of `WASTES`"""
     bytes_up: int = 0
@@ -69,7 +75,9 @@ class Tally:
     """of the newest version that was evaluated"""
     evaluated_version: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
-    """one row an evaluation: seconds, versions, epochs, dollars and the metrics"""
+    """one row an evaluation: the metrics, and what it had taken to make the version"""
+    made: dict[int, tuple[float, float, float]] = field(default_factory=lambda: {0: (0.0, 0.0, 0.0)})
+    """seconds, epochs and dollars when a version was made, of those that may still be evaluated"""
     workers: dict[w.NodeId, WorkerRow] = field(default_factory=dict)
     under_way: dict[w.TaskId, int] = field(default_factory=dict)
     """samples of every task or update that is neither merged nor wasted"""
@@ -83,8 +91,8 @@ class Tally:
 
     @property
     def epochs(self) -> float:
-        """Samples merged, in passes over the data."""
-        return self.samples_merged / self.size
+        """Samples merged or skipped, in passes over the data."""
+        return (self.samples_merged + self.samples_skipped) / self.size
 
     @property
     def hours(self) -> float:
@@ -93,6 +101,9 @@ class Tally:
 
     def __call__(self, record: w.Record) -> None:
         """Take one more record into account."""
+        if isinstance(record.event, w.Resumed):  # what was paid in the meantime it says itself
+            self.dollars_per_second = 0.0
+            self.dollars += record.event.dollars_lost
         self.advance(record.now)
         self._event(record)
         for action in record.actions:
@@ -116,6 +127,7 @@ class Tally:
             "samples_merged": self.samples_merged,
             "samples_wasted": self.samples_wasted,
             "wasted": {reason: self.wasted[reason] for reason in WASTES if self.wasted[reason]},
+            "samples_skipped": self.samples_skipped,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "dollars": self.dollars,
@@ -156,13 +168,11 @@ class Tally:
                 self._wasted(task, "cancelled")
                 self._answered(task, node, record.now)
             case w.Refused(task, reason):
-                self.refused += 1
-                self.last_refusal = reason
-                self._wasted(task, "refused")
+                self._refused(task, reason, record.remark == SKIPPED)
                 self._answered(task, task.rpartition(":")[0], record.now)
             case w.Evaluated(version, metrics):
                 self._evaluated(version, metrics)
-            case w.Resumed(_, lost):
+            case w.Resumed(samples_lost=lost):
                 self.wasted["resumed"] += lost
                 for node in list(self.workers):
                     self._gone(node, record.now, "resumed")
@@ -181,6 +191,13 @@ class Tally:
             before = facts.loss if self.training_loss is None else self.training_loss
             self.training_loss = before + SMOOTHING * (facts.loss - before)
 
+    def _refused(self, task: w.TaskId, reason: str, skipped: bool) -> None:
+        self.refused += 1
+        self.last_refusal = reason
+        if skipped:
+            self.samples_skipped += self.under_way.pop(task, 0)
+        self._wasted(task, "refused")
+
     def _action(self, action: w.Action, now: float) -> None:
         match action:
             case w.Start(task):
@@ -194,21 +211,26 @@ class Tally:
                     self.samples_merged += samples
                     if row := self.workers.get(update.rpartition(":")[0]):
                         row.samples += samples
+                self._note_version()
             case w.Drop(update):
                 self._wasted(update, "dropped")
             case w.Abort(task):
                 self._wasted(task, "cancelled")
 
     def _evaluated(self, version: int, metrics: Any) -> None:
+        made = self.made.get(version, (self.seconds, self.epochs, self.dollars))
+        self.made = {later: figures for later, figures in self.made.items() if later > version}
         if version > self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
-        figures = {
-            "seconds": self.seconds,
-            "versions": float(version),
-            "epochs": self.epochs,
-            "dollars": self.dollars,
-        }
+        seconds, epochs, dollars = made
+        figures = {"seconds": seconds, "versions": float(version), "epochs": epochs, "dollars": dollars}
         self.history.append(figures | dict(metrics))
+
+    def _note_version(self) -> None:
+        """The figures of this version, for when its evaluation comes."""
+        self.made[self.versions] = (self.seconds, self.epochs, self.dollars)
+        if len(self.made) > MOST_NOTED:  # nobody evaluates
+            del self.made[next(iter(self.made))]
 
     def _lost(self, node: w.NodeId, now: float) -> None:
         had_notice = self._is(node, "leaving")
@@ -222,7 +244,7 @@ class Tally:
         row = self.workers.get(node)
         if row is None or row.gone:
             return False
-        self.dollars_per_second -= row.price / 3600
+        self.dollars_per_second = max(0.0, self.dollars_per_second - row.price / 3600)
         row.state, row.since = "lost", now
         for task in row.tasks:
             self._wasted(task, reason)
@@ -256,6 +278,26 @@ GOAL_FIGURES = {
     "dollars": "dollars",
 }
 """What an `until` may speak of beside `loss` and the job's metrics."""
+
+
+def take_into_account(tally: Tally, records: Iterable[w.Record], log: Path) -> None:
+    """Count the records of a log. CheckpointError: they are not the history of one run."""
+    for record in records:
+        try:
+            tally(record)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise CheckpointError(
+                f"{log} is damaged: {record.event} at {record.now} s does not follow from what is before it. Restore "
+                "the file from a copy"
+            ) from None
+
+
+def dollars_after(tally: Tally, records: Iterable[w.Record]) -> float:
+    """What these further records would cost."""
+    further = deepcopy(tally)
+    for record in records:
+        further(record)
+    return further.dollars - tally.dollars
 
 
 def tally_of(records: Sequence[w.Record], size: int) -> Tally:

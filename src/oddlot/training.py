@@ -18,7 +18,7 @@ from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
 from oddlot.goal import Reminder
 from oddlot.log import Log, given_out, read_sound, surviving
-from oddlot.observe import Tally
+from oddlot.observe import Tally, dollars_after, take_into_account
 from oddlot.recipe import Recipe
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SETTINGS, SUMMARY, RunFolder
@@ -81,7 +81,9 @@ class Training:
         self.identity = recipe.identity(self.layout)
         past = self._past(folder) if folder is not None and resume else None
         conductor = past.conductor if past else recipe.conductor()
-        self.opened = open_engine(self._numbers(), conductor.now, past.nodes if past else frozenset())
+        # The clock goes on where it stopped: the time of lost work was real.
+        now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
+        self.opened = open_engine(self._numbers(), now, past.nodes if past else frozenset())
         self.store = self._store(past)
         observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, observers)
@@ -100,7 +102,7 @@ class Training:
         self.store.weights.scatter(self.model)
         self.model.eval()
         path = self.folder.path if self.folder else None
-        summary = self.tally.summary() | {"samples_skipped": self.host.conductor.ledger.skipped}
+        summary = self.tally.summary()
         summary |= {"ended": ended, "ended_version": met_at, "run_dir": str(path) if path else None}
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
@@ -175,16 +177,16 @@ class Training:
             self.folder.write(SETTINGS, self.identity | about)
         else:
             self.earlier = surviving(past.log, past.after_record)
-            lost = given_out(surviving(past.log)[len(self.earlier) :])
-            for record in self.earlier:
-                self.tally(record)
+            lost = surviving(past.log)[len(self.earlier) :]
+            take_into_account(self.tally, self.earlier, self.folder.log)
+            paid = dollars_after(self.tally, lost)
             self.folder.reopen()
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            resumed = w.Resumed(past.after_record, lost, self._settings_anew())
-            self.host.handle(resumed, self.host.conductor.now)
+            resumed = w.Resumed(past.after_record, given_out(lost), paid, self._settings_anew())
+            self.host.handle(resumed, self.opened.engine.now)
             self.earlier.append(self.host.story[-1])
         self._checkpoint()
 

@@ -176,6 +176,8 @@ class Resumed:
     after_record: int
     samples_lost: int = 0
     """that had been given out in those records"""
+    dollars_lost: float = 0.0
+    """that they had cost"""
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """that are otherwise from here on: `in_flight`, and the ledger's `epochs`, `epoch_barrier` and `skip_bad`"""
 

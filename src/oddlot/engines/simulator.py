@@ -110,7 +110,7 @@ class Simulator:
             chance = stream(seed, f"machine {machine.name}")
             delay = machine.delay.start(chance)
             lives = machine.lifetime.start(chance) if machine.lifetime else None
-            self._at(now + machine.joins_at_seconds, partial(self._join, machine, delay, lives, 1))
+            self._at(max(now, machine.joins_at_seconds), partial(self._join, machine, delay, lives, 1))
 
     # --- the mailbox ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 from oddlot.core.errors import CheckpointError
 from oddlot.core.words import Record
 from oddlot.log import read_header, read_log, surviving
-from oddlot.observe import Tally
+from oddlot.observe import Tally, take_into_account
 from oddlot.report.proof import Proof, prove
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
 
@@ -38,13 +38,13 @@ class Figures:
         books = read_header(run.log)["conductor"]
         records = surviving(read_log(run.log))
         size = int(books["ledger"]["size"])
-        tally, proof = Tally(size), prove(records, size)
-        for record in records:
-            tally(record)
+        tally = Tally(size)
+        take_into_account(tally, records, run.log)
+        proof = prove(records, size)
         ending = _ending(run.path / SUMMARY)
         if ending:
             tally.finish()
-        summary = tally.summary() | {"samples_skipped": proof.skipped, "run_dir": str(run.path)}
+        summary = tally.summary() | {"run_dir": str(run.path)}
         summary |= {"ended": ending.get("ended", NOT_ENDED)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions)}
         return cls(run.path, settings, records, tally, summary, proof)
