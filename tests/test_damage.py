@@ -183,6 +183,48 @@ def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "checkpoints").version == 6, "an older run's are gone"
 
 
+def test_a_run_without_its_settings_is_no_dead_end(tmp_path: Path) -> None:
+    begun(tmp_path)
+    settings = tmp_path / "run.json"
+    kept = settings.read_text()
+    settings.unlink()
+    with pytest.raises(CheckpointError, match=r"run\.json is missing: restore it from a copy, or begin anew"):
+        goes_on(tmp_path)
+    settings.write_text(kept)
+    goes_on(tmp_path)
+    settings.unlink()
+    begun(tmp_path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is damaged"),
+        ("[]", "is damaged"),
+        ("3", "is damaged"),
+        ("{}", "is damaged"),
+        ('{"format": 99}', "has format 99, this version of oddlot reads 1"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_told(tmp_path: Path, text: str, told: str) -> None:
+    begun(tmp_path)
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"run\.json {told}"):
+        goes_on(tmp_path)
+
+
+def test_force_keeps_the_old_run_until_the_new_one_begins(tmp_path: Path) -> None:
+    begun(tmp_path)
+    before = content(tmp_path)
+
+    def broken() -> nn.Module:
+        raise SystemExit("no model today")
+
+    with pytest.raises(JobError, match="no model today"):
+        oddlot.fit(a_job(broken), Asynchronous(), fleet(), until="epochs>=1", out=tmp_path, force=True)
+    assert content(tmp_path) == before
+
+
 def test_force_touches_no_folder_that_holds_no_run(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text("mine")
     with pytest.raises(UsageError, match="holds no run, so it is not thrown away"):

@@ -236,6 +236,38 @@ class NoDataclass:
     on = Synchronous.on
 
 
+class Lengthless:
+    """A data set whose length fails."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        if not self.size:
+            raise OSError("the disk is gone")
+        return self.size
+
+    def __getitem__(self, _: int) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("size", "told"), [(0, "the disk is gone"), (-1, "should return >= 0")])
+@pytest.mark.parametrize("where", ["data", "evaluation"])
+def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, told: str, where: str) -> None:
+    with pytest.raises(JobError, match=rf"(?s)does not tell its length.*{told}"):
+        changes: Any = {where: Lengthless(size)}
+        oddlot.fit(a_job(**changes), Synchronous(), fleet(), until="epochs>=1")
+
+
+def test_a_goal_that_never_comes_is_refused() -> None:
+    for on in (local(1), fleet(1)):
+        with pytest.raises(UsageError, match=r"until = 'dollars>=1' never comes: no machine has a price"):
+            oddlot.fit(a_job(), Synchronous(), on, until="dollars>=1")
+    with pytest.raises(UsageError, match="never comes: with maths=False nothing is trained or measured"):
+        oddlot.fit(a_job(), Synchronous(), fleet(1, maths=False), until="loss<=1")
+    oddlot.fit(a_job(), Synchronous(), fleet(1), until="dollars>=1 or epochs>=1")
+
+
 @pytest.mark.parametrize(
     ("changes", "strategy", "options", "told"),
     [
@@ -286,6 +318,10 @@ class NoDataclass:
             "metrics: epochs is a figure of every run: take another name",
         ),
         ({}, Synchronous(), {"checkpoint_every": 3}, "checkpoint_every = 3 is not a rhythm"),
+        ({}, Synchronous(), {"resume": "no"}, "resume = 'no' must be True or False"),
+        ({}, Synchronous(), {"about": 3}, "about = 3 must be a dict"),
+        ({"data": [[1.0]] * 2}, Synchronous(), {}, "there are 2; a list is a data set of its items"),
+        ({"data": ([1.0], [2.0])}, Synchronous(), {}, "and a tuple of arrays or tensors one of their rows"),
         ({}, Synchronous(), {"shards": 49}, "shards = 49 is more than the samples: there are 48"),
     ],
 )

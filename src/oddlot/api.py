@@ -60,6 +60,9 @@ def fit(
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
+    for name, flag in {"resume": resume, "force": force}.items():
+        if not isinstance(flag, bool):
+            raise UsageError(f"{name} = {flag!r} must be True or False")
     if resume and force:
         raise UsageError("resume goes on with a run and force throws it away: say one of them")
     if (resume or force) and out is None:

@@ -96,7 +96,7 @@ def simulate(
 ) -> None:
     """Train on machines that exist in a file, under a virtual clock, to see time and cost."""
     for text in sets or []:
-        if (key := text.partition("=")[0].strip()) in {"workers", "threads"}:
+        if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
             raise UsageError(
                 f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
             )

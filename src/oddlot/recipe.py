@@ -15,6 +15,7 @@ from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.observe import GOAL_FIGURES
+from oddlot.run_folder import FORMAT
 from oddlot.train.data import Batches
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
@@ -61,8 +62,8 @@ class Recipe:
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
-        hint = "; a list is a data set of its items, a tuple of arrays one of their rows"
-        hint = hint if isinstance(self.job.data, list) else ""
+        hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
+        hint = hint if isinstance(self.job.data, list | tuple) else ""
         sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
         for name, size in sizes.items():
             if size > self.samples:
@@ -87,7 +88,22 @@ class Recipe:
         for figure, compare, value in goal.terms:
             if metrics.get(figure) is accuracy and compare in {">", ">="} and value > 1:
                 raise UsageError(f"until = {until!r}: {figure} is a share, from 0 to 1", "until")
+        self._check_reachable(until, goal)
         return goal
+
+    def _check_reachable(self, until: str, goal: Goal) -> None:
+        """Some alternative may come true one day."""
+        if all(term.figure == "dollars" for term in goal.terms) and not getattr(
+            self.on, "dollars_per_hour", 1
+        ):
+            raise UsageError(
+                f"until = {until!r} never comes: no machine has a price (dollars_per_hour)", "until"
+            )
+        measured = {"loss", *self.job.metrics}
+        if all(term.figure in measured for term in goal.terms) and not getattr(self.on, "maths", True):
+            raise UsageError(
+                f"until = {until!r} never comes: with maths=False nothing is trained or measured", "until"
+            )
 
     @property
     def rule(self) -> Any:
@@ -104,7 +120,7 @@ class Recipe:
     def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
         return {
-            "format": 1,
+            "format": FORMAT,
             "job": self.job.name,
             "parameters": {entry.name: list(entry.shape) for entry in layout.entries},
             "samples": self.samples,
@@ -160,6 +176,8 @@ def _check_codec(codec: object) -> None:
 
 
 def _check_about(about: object) -> None:
+    if not isinstance(about, Mapping):
+        raise UsageError(f"about = {short(about)} must be a dict")
     try:
         json.dumps(about)
     except (TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ from oddlot.core.errors import CheckpointError, JobError, UsageError
 if TYPE_CHECKING:
     from torch import nn
 
+FORMAT = 1
 LOG = "records.jsonl"
 SETTINGS = "run.json"
 ABOUT = "about"
@@ -78,7 +79,7 @@ class RunFolder:
     @property
     def about(self) -> dict[str, Any]:
         """What the run in the folder was begun with, as its starter noted it; empty where there is none."""
-        saved = self.settings().get(ABOUT) if (self.path / SETTINGS).exists() else {}
+        saved = self.settings().get(ABOUT) if self._is_run else {}
         return saved if isinstance(saved, dict) else {}
 
     def check_settings(self, now: dict[str, Any]) -> None:
@@ -97,14 +98,25 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
-        if not (self.path / SETTINGS).exists():
+        if not self._is_run:
             raise CheckpointError(f"there is no run in {self.path}")
         try:
-            return dict(json.loads((self.path / SETTINGS).read_text()))
-        except (OSError, ValueError, TypeError):
+            saved = dict(json.loads((self.path / SETTINGS).read_text()))
+            version = saved["format"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            state = "missing" if isinstance(error, FileNotFoundError) else "damaged"
             raise CheckpointError(
-                f"{self.path / SETTINGS} is damaged: restore it from a copy, or begin anew with force=True (--force)"
+                f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew with force=True (--force)"
             ) from None
+        if version != FORMAT:
+            raise CheckpointError(
+                f"{self.path / SETTINGS} has format {version}, this version of oddlot reads {FORMAT}"
+            )
+        return saved
+
+    @property
+    def _is_run(self) -> bool:
+        return (self.path / SETTINGS).exists() or (self.log.exists() and self.checkpoints.exists())
 
     def _lock(self, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
@@ -121,7 +133,7 @@ class RunFolder:
         file.flush()
 
     def _check(self, resume: bool, force: bool) -> None:
-        is_run = (self.path / SETTINGS).exists()
+        is_run = self._is_run
         used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
         if resume and not is_run:
             raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")

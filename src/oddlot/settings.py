@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
-from oddlot.core.checks import at_least, seed
+from oddlot.core.checks import at_least, not_negative, seed
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
+Price = Annotated[float, AfterValidator(validator(not_negative))]
 Seed = Annotated[int, AfterValidator(validator(seed))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
@@ -117,6 +118,7 @@ class RunTable(Table):
     workers: Count | None = None
     threads: Count | None = None
     in_flight: Count | None = None
+    dollars_per_hour: Price | None = None
     until: Text | None = None
     seed: Seed | None = None
     codec: Literal["plain", "bf16", "fp16"] = "plain"
@@ -273,7 +275,7 @@ class JobFile:
         """The worker processes."""
         from oddlot.engines.on_local import Local
 
-        return Local(**self._given("workers", "threads", "in_flight"))
+        return Local(**self._given("workers", "threads", "in_flight", "dollars_per_hour"))
 
     def _given(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self.table, name)) is not None}

@@ -216,7 +216,14 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path)
     ]
 
 
+def test_more_machines_than_anybody_has_are_refused_at_once(tmp_path: Path) -> None:
+    answer = refused(tmp_path, f"{ONE}\ncount = 100_000_000")
+    assert answer == "fleet.toml:4: these are more than 1,000,000 machines: take fewer"
+
+
 def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="path = 3 must be a file's path"):
+        read_machines(3)  # type: ignore[arg-type]
     assert "names no machine" in refused(tmp_path, "machines = []")
     assert "`machines` is missing" in refused(tmp_path, "")
     with pytest.raises(UsageError, match=r"absent\.toml cannot be read: No such file"):
@@ -231,7 +238,7 @@ def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
     [
         ("1.0\nfast\n", "line 2: 'fast' is not a number"),
         ("1.0\n-1\n", "multipliers = (1.0, -1.0) must be finite and above 0, each: number 2 is -1.0"),
-        ("\n", "multipliers = () must be at least one number"),
+        ("\n", "multipliers = () must be a tuple of at least one number"),
         (None, "cannot be read as a trace"),
     ],
 )

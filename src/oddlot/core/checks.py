@@ -24,7 +24,8 @@ def at_least(least: int) -> Check:
     return lambda value: "" if value >= least else f"at least {least}"
 
 
-def _not_negative(value: float) -> str:
+def not_negative(value: float) -> str:
+    """A check: 0 or more, and finite."""
     return "" if 0 <= value < inf else "finite and not negative"
 
 
@@ -43,7 +44,7 @@ def seed(value: int) -> str:
 
 
 AtLeastOne = Annotated[int, at_least(1)]
-NotNegative = Annotated[float, _not_negative]
+NotNegative = Annotated[float, not_negative]
 AboveZero = Annotated[float, _above_zero]
 FromZeroBelowOne = Annotated[float, _below_one]
 Seed = Annotated[int, seed]

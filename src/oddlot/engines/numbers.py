@@ -48,7 +48,7 @@ def users_code(where: str) -> Iterator[None]:
         yield
     except OddlotError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise JobError(f"the job's own code failed on {where}:\n{traceback.format_exc()}") from error
 
 

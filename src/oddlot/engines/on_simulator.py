@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.checks import AtLeastOne, Seed, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
@@ -24,7 +24,7 @@ class Simulated:
     """A fleet under a virtual clock. `maths=False` keeps the time and trains nothing, for large fleets."""
 
     machines: Sequence[Machine]
-    seed: int = 0
+    seed: Seed = 0
     in_flight: AtLeastOne = 1
     maths: bool = True
 
@@ -37,6 +37,11 @@ class Simulated:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise UsageError(f"two machines are called {twice!r}: give each its own name")
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """The price of the dearest machine."""
+        return max(machine.dollars_per_hour for machine in self.machines)
 
     @property
     def workers(self) -> int:

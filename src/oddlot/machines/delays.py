@@ -75,11 +75,11 @@ class ShiftedExponential:
         return lambda: self.shift + (1 - self.shift) * rng.expovariate(1.0)
 
 
-def _multipliers(values: tuple[float, ...]) -> str:
-    if not values:
-        return "at least one number"
+def _multipliers(values: object) -> str:
+    if not isinstance(values, tuple | list) or not values:
+        return "a tuple of at least one number"
     for number, value in enumerate(values, 1):
-        if not 0 < value < inf:
+        if not (isinstance(value, int | float) and 0 < value < inf):
             return f"finite and above 0, each: number {number} is {value}"
     return ""
 

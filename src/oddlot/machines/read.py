@@ -25,6 +25,7 @@ from oddlot.machines.machine import Lifetime, Machine
 from oddlot.machines.tables import Choice, Maker, as_fault, column, table_of
 from oddlot.machines.toml_file import Table, locate, read_table
 
+MOST_MACHINES = 1_000_000
 KINDS: dict[str, type[delays.Delay]] = {
     "deterministic": delays.Deterministic,
     "exponential": delays.Exponential,
@@ -103,11 +104,16 @@ MachinesFile: Any = create_model("MachinesFile", __base__=Table, machines=(Machi
 
 def read_machines(path: str | Path) -> list[Machine]:
     """The file's machines in its order, `count` spelled out. UsageError: file, line, and what would help."""
+    if not isinstance(path, str | Path):
+        raise UsageError(f"path = {path!r} must be a file's path")
     path = Path(path)
     text, file = read_table(path, MachinesFile)
     machines: dict[str, Machine] = {}
     for index, table in enumerate(file.machines):
         one, count = table.make(), table.count
+        if len(machines) + (count or 1) > MOST_MACHINES:
+            line = locate(text, ("machines", index, "count"))
+            raise UsageError(f"{path}:{line}: these are more than {MOST_MACHINES:,} machines: take fewer")
         for name in [f"{one.name}{i + 1}" for i in range(count)] if count else [one.name]:
             if name in machines:
                 line = locate(text, ("machines", index, "name"))

@@ -102,7 +102,7 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
         return act()
     except OddlotError:
         raise
-    except Exception:  # noqa: BLE001 - it goes on as a JobError
+    except (Exception, SystemExit):  # noqa: BLE001 - it goes on as a JobError
         raise JobError(f"{what} failed:\n{traceback.format_exc()}") from None
 
 

@@ -1,5 +1,6 @@
 """From positions in a seeded order to batches of samples."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.words import Span, minibatch_cuts
 
 Indices = NDArray[np.int64]
@@ -40,7 +41,11 @@ class Batches:
                 f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "
                 f"not {type(data).__name__}"
             )
-        if len(self) == 0:
+        try:
+            size = len(self)
+        except Exception as error:
+            raise JobError(f"{name} does not tell its length:\n{traceback.format_exc()}") from error
+        if not size:
             raise UsageError(f"{name} is empty: there is nothing to train or measure on")
 
     def __len__(self) -> int:
