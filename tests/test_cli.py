@@ -132,6 +132,25 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
     assert "strategy: FastestK(k=1, samples=None) in the run, FastestK(k=2, samples=None) now" in other.err
 
 
+def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
+    """What was said beside the file holds too, and the file may have changed."""
+    Path("job.toml").write_text('task = "digits"\nseed = 5\nworkers = 1\nuntil = "epochs>=1"\n')
+    begun = ("--strategy", "asynchronous", "--seed", "0", "--set", "job.batch=64", "--out", "run")
+    assert oddlot("train", "job.toml", *begun).code == 0
+    Path("job.toml").write_text('task = "digits"\nseed = 5\nworkers = 1\nuntil = "epochs>=2"\n')
+    resumed = oddlot.json("train", "job.toml", "--resume", "--out", "run")
+    assert resumed["ended"] == "epochs>=2"
+    assert resumed["samples_merged"] == 2 * 1437
+
+
+def test_the_command_that_goes_on_says_a_seed_of_0(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oddlot.asked import Asked
+
+    flags = {"strategy": None, "workers": None, "until": None, "seed": 0, "out": "run"}
+    asked = Asked("train job.toml", "job.toml", flags, [], False, False, False, False)
+    assert asked.again("run") == "oddlot train job.toml --seed 0 --resume --out run"
+
+
 def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
     summary = oddlot.json("train", "digits", "--out", "elsewhere")
     assert summary["accuracy"] >= 0.97
@@ -319,7 +338,7 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
     assert "    task_options.hidden = 64\n" in tasks.out
     for name, kind in BY_NAME.items():
         assert f"{name}\n    " in strategies.out
-        assert all(f"    strategy.{setting}" in strategies.out for setting in settings_of(kind))
+        assert all(f"strategy.{setting}" in strategies.out for setting in settings_of(kind))
     assert strategies.out.count("    Paper") == len(BY_NAME)
     assert "    strategy.server.lr = 1.0\n" in strategies.out
 
@@ -374,6 +393,12 @@ def test_help_needs_nothing_heavy() -> None:
             "--set evaluate_every=often: evaluate_every = 'often' is",
         ),
         ("train digits --seed -1", "--seed -1: `seed` is -1: it must be a whole number from 0 to"),
+        (
+            "train digits --workers 2 --set workers=1",
+            "--set workers=1: --workers 2 says it already; leave one",
+        ),
+        ("train digits --set task=mnist", "--set task=mnist: the task digits says it already"),
+        ("train digits --until dollars>=1", "until = 'dollars>=1' never comes: no machine has a price"),
         ("train digits --set threads=9999", "--set threads=9999: threads = 9999 for each worker"),
         ("train os:getcwd", "the task os:getcwd must return an oddlot.Job, not str"),
         ("train digits --resume", "there is no run runs/digits-N to resume: name its folder with --out"),

@@ -105,6 +105,31 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     ]
 
 
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=StringIO(), force_terminal=True, width=80)
+    with shown(console, "digits", Tally(64)) as observer:
+        observer(record(0.0, w.Joined("w1")))
+        observer.stopping()  # type: ignore[attr-defined]
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == [
+        "digits",
+        "stopping: the newest version is measured and saved; Ctrl-C again ends at once",
+    ]
+
+
+def test_the_rate_is_not_that_of_the_workers_start(tally: Tally) -> None:
+    fresh = Tally(64)
+    picture = Picture("", fresh)
+    fresh(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
+    fresh.advance(5.0)
+    picture.draw()
+    fresh.advance(10.0)
+    picture.draw()
+    fresh(record(11.0, w.Arrived(w.Facts("w1:1", "w1", 0, 32)), w.Step({"w1:1": 1.0})))
+    assert "   32 samples/s" in text(picture.draw())
+
+
 def test_a_terminal_is_drawn_on_and_left_clean(tally: Tally) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=80)
     with shown(console, "digits", tally) as observer:

@@ -254,8 +254,8 @@ class Lengthless:
 @pytest.mark.parametrize(("size", "told"), [(0, "the disk is gone"), (-1, "should return >= 0")])
 @pytest.mark.parametrize("where", ["data", "evaluation"])
 def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, told: str, where: str) -> None:
+    changes: Any = {where: Lengthless(size)}
     with pytest.raises(JobError, match=rf"(?s)does not tell its length.*{told}"):
-        changes: Any = {where: Lengthless(size)}
         oddlot.fit(a_job(**changes), Synchronous(), fleet(), until="epochs>=1")
 
 

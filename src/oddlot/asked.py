@@ -65,20 +65,25 @@ class Asked:
     def _settings(self, suffix: str) -> "tuple[JobFile, str]":
         """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
         from oddlot.run_folder import RunFolder
-        from oddlot.settings import JobFile
+        from oddlot.settings import JobFile, Override
 
-        folder = self.flags["out"]
-        if self.resume and not self.task.endswith(".toml"):
-            folder = folder or str(_newest(self.task.rpartition(":")[2] + suffix))
-            before = RunFolder(folder).about.get("settings")
-            return JobFile.read(self.task, self.overrides(), before), folder
-        settings = JobFile.read(self.task, self.overrides())
-        name = settings.name + suffix
-        newest = _newest if self.resume else _next_free
-        return settings, folder or settings.table.out or str(newest(name))
+        folder, overrides = self.flags["out"], self.overrides()
+        if not self.resume:
+            settings = JobFile.read(self.task, overrides)
+            return settings, folder or settings.table.out or str(_next_free(settings.name + suffix))
+        is_file = self.task.endswith(".toml")
+        folder = folder or (JobFile.read(self.task, overrides).table.out if is_file else None)
+        folder = folder or str(
+            _newest(Path(self.task).stem if is_file else self.task.rpartition(":")[2] + suffix)
+        )
+        about = RunFolder(folder).about
+        if is_file:  # what the file says may have changed; what was said on top of it holds
+            earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
+            return JobFile.read(self.task, [*earlier, *overrides]), folder
+        return JobFile.read(self.task, overrides, about.get("settings")), folder
 
     def overrides(self) -> "list[Override]":
-        """What the flags set."""
+        """What the flags set. UsageError: two of them contradict each other."""
         from oddlot.settings import Override
 
         keys = {"strategy": ("strategy", "name")}
@@ -87,14 +92,19 @@ class Asked:
             for name, value in self.flags.items()
             if value is not None
         ]
-        return flags + [Override.parse(text) for text in self.sets]
+        sets = [Override.parse(text) for text in self.sets]
+        said = {each.keys: each.flag for each in flags} | {("task",): f"the task {self.task}"}
+        for each in sets:
+            if each.keys in said:
+                raise UsageError(f"{each.flag}: {said[each.keys]} says it already; leave one of them out")
+        return flags + sets
 
     def again(self, folder: str) -> str:
         """The command that goes on with this run."""
         flags = [
             f"--{name} {shlex.quote(str(value))}"
             for name, value in self.flags.items()
-            if value and name != "out"
+            if value is not None and name != "out"
         ]
         sets = [f"--set {shlex.quote(text)}" for text in self.sets]
         return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
@@ -145,7 +155,7 @@ class Asked:
                     resume=self.resume,
                     force=self.force,
                     observers=[observer],
-                    about={"settings": settings.source.plain},
+                    about=settings.source.about,
                     **settings.fit_options(),
                 )
         except Interrupted as stopped:

@@ -24,10 +24,11 @@ NOBODY = "no worker is here: the run waits until one joins"
 @contextmanager
 def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
     """An observer that keeps the tally and shows it: in place on a terminal, elsewhere with a line now and then."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield Lines(console, tally, title)
         return
-    picture = Picture(title, tally)
+    dots = "dots" if console.encoding.lower().startswith("utf") else "line"
+    picture = Picture(title, tally, Spinner(dots))
     with Live(
         get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
     ):
@@ -59,6 +60,10 @@ class Opening:
         for line in filter(None, (self.title, self.going_on)):
             self.say(line)
         self.title = self.going_on = ""
+
+    def stopping(self) -> None:
+        """Somebody has asked the run to stop."""
+        self.say("stopping: the newest version is measured and saved; Ctrl-C again ends at once")
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -100,6 +105,8 @@ class Picture:
     def draw(self) -> RenderableType:
         """The picture of this moment."""
         tally = self.tally
+        if not tally.samples_merged:
+            self.progress.clear()  # the workers' start is no training
         self.progress.append((tally.seconds, tally.samples_merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""

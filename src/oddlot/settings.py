@@ -18,6 +18,7 @@ lr = 0.05                                      # the rest as the task has it; wi
 
 import ast
 import inspect
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,14 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(OPTIMIZERS)}'
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
-            yield f"{prefix}{name} = {default}" + (f"   # {meanings[name]}" if name in meanings else "")
+            comment = f"   # {meanings[name]}" if name in meanings else ""
+            unset = "# " if default is None else ""
+            yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
+
+
+def _toml(value: Any) -> str:
+    """A setting's value as TOML has it; a sign where none is set."""
+    return "..." if value is None else json.dumps(value)
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -189,6 +197,12 @@ class Source:
     overrides: Sequence[Override] = ()
     path: Path | None = None
     text: str = ""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a run's folder keeps of it, for whoever goes on."""
+        overrides = [[each.flag, list(each.keys), each.value] for each in self.overrides]
+        return {"settings": self.plain, "overrides": overrides}
 
     def place(self, keys: KeyPath) -> str:
         """`--set a.b=c: ` or `job.toml:3: ` for a sentence about these keys; empty where neither was used."""

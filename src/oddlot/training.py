@@ -110,7 +110,7 @@ class Training:
     def observe(self, observers: Sequence[Observer]) -> None:
         """Show them what this run had done before it was resumed, then everything as it happens.
 
-        One that has a method `replay` is shown the past with that.
+        One that has a method `replay` is shown the past with that; `stopping()`, if it has that, tells of a Ctrl-C.
         """
         for observer in observers:
             replay = getattr(observer, "replay", observer)
@@ -196,6 +196,8 @@ class Training:
         """Why the run ends now; empty to go on. Also keeps the rhythms of evaluation and checkpoints."""
         self.tally.advance(self.opened.engine.now)
         if self.stopped_by:
+            for observer in self.host.observers:
+                getattr(observer, "stopping", lambda: None)()
             return INTERRUPTED
         if self.log is not None:
             self.log.keep_up(self.tally.seconds)
