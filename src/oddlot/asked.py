@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import OddlotError, UsageError
 
 if TYPE_CHECKING:
     from oddlot.engines.host import Observer
@@ -47,7 +47,11 @@ class Asked:
         try:
             settings, folder = self._settings(suffix)
             stopped_by = self._fit(settings, place, Path(folder))
+        except OddlotError:
+            _remove_if_empty(folder)
+            raise
         except KeyboardInterrupt:  # the second one, or before there was anything to save
+            _remove_if_empty(folder)
             there = bool(folder) and Path(folder).exists()
             hint = (
                 f"killed; what was saved before is {self._hint(folder)}"
@@ -171,7 +175,21 @@ def _numbers(name: str) -> list[int]:
 
 
 def _next_free(name: str) -> Path:
-    return RUNS / f"{name}-{max(_numbers(name), default=0) + 1}"
+    """A new folder: of two runs that begin at once, each gets its own."""
+    number = max(_numbers(name), default=0)
+    while True:
+        number += 1
+        with suppress(FileExistsError):
+            (RUNS / f"{name}-{number}").mkdir(parents=True)
+            return RUNS / f"{name}-{number}"
+
+
+def _remove_if_empty(folder: str) -> None:
+    """What was made for a run that has not begun."""
+    with suppress(OSError):
+        Path(folder or "nowhere").rmdir()
+    with suppress(OSError):
+        RUNS.rmdir()
 
 
 def _newest(name: str) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
+from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.strategy import Strategy, View
 from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
@@ -79,3 +80,11 @@ def test_deciding_needs_neither_torch_nor_numpy(module: str) -> None:
     check = f"import sys, {module}; print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_conductors_with_another_chance_are_not_equal() -> None:
+    one, other = (Conductor(Synchronous(), Ledger(16, 1)) for _ in range(2))
+    assert one == other
+    other.rng.random()
+    assert one != other
+    assert one != "something else"

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from oddlot.core.errors import JobError, UsageError
-from oddlot.train import evaluate as module
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
@@ -65,15 +64,15 @@ def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
     return metrics
 
 
-def test_loss_and_both_kinds_of_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS", 4)  # batches of unequal size count by their samples
+def test_loss_and_both_kinds_of_metrics() -> None:
+    """Batches of unequal size count by their samples."""
     error, sizes = MeanError(), []
 
     def largest(outputs: Tensor, targets: Tensor) -> Tensor:
         sizes.append(len(outputs))
         return outputs.max()
 
-    metrics = measured(2.0, metrics={"error": error, "largest": largest})
+    metrics = measured(2.0, metrics={"error": error, "largest": largest}, evaluation_batch=4)
     assert metrics == {"loss": pytest.approx(28.5), "error": pytest.approx(4.5), "largest": 18.0}
     assert list(metrics) == ["loss", "error", "largest"]
     assert len(error.batches) == 3

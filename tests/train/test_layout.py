@@ -84,12 +84,13 @@ def test_everything_starts_on_a_cache_line() -> None:
     assert layout.bytes % 64 == 0
 
 
-def test_json_and_back() -> None:
+def test_equal_layouts_have_one_fingerprint_and_are_plain_data() -> None:
     layout = Layout.from_module(Odd())
-    again = Layout.from_json(json.loads(json.dumps(layout.to_json())))
+    again = Layout.from_module(Odd())
     assert again == layout
     assert again.fingerprint == layout.fingerprint
     assert again.fingerprint != Layout.from_module(nn.Linear(2, 2)).fingerprint
+    assert json.loads(json.dumps(layout.to_json()))["entries"][0]["name"] == layout.entries[0].name
 
 
 def test_gather_and_scatter_carry_a_model_over() -> None:

@@ -280,6 +280,7 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told
         ({"loss": nn.MSELoss}, r"loss = MSELoss is a class: pass one of it, MSELoss\(\)"),
         ({"metrics": {"a": 3}}, "metrics: a = 3 must be a function, or have update"),
         ({"metrics": {"a b": len}}, "metrics: 'a b' must be a word"),
+        ({"metrics": {"a": nn.L1Loss}}, r"metrics: a = L1Loss is a class: pass one of it, L1Loss\(\)"),
         ({"until": 3}, "until = 3 must be a text"),
     ],
 )

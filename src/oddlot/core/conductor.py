@@ -25,7 +25,7 @@ MOST_KEPT = 16
 """versions that a strategy may hold at once: each is a whole model"""
 
 
-@dataclass
+@dataclass(eq=False)
 class Conductor:
     """Keeps the books of one run and makes a strategy's wishes concrete.
 
@@ -297,7 +297,13 @@ class Conductor:
             raise ProtocolError(f"{command} is impossible: version {version} is neither newest nor kept")
         return version
 
-    # --- copying and saving ----------------------------------------------------------------------
+    # --- copying, comparing and saving -----------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        """All that is saved is the same, chance too."""
+        return isinstance(other, Conductor) and self.to_plain() == other.to_plain()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def to_plain(self) -> dict[str, Any]:
         """The whole state as JSON-able data; equal conductors give equal data."""

@@ -9,12 +9,9 @@ import torch
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.train.data import Batches, move
-from oddlot.train.job import Job, scalar
+from oddlot.train.job import ROWS, Job, scalar
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
-
-ROWS = 1024
-"""samples an evaluation batch"""
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
@@ -47,8 +44,9 @@ def _look_at_all(
 ) -> tuple[float, list[Any]]:
     """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
     loss_sum, seen = 0.0, []
-    for at in range(0, len(data), ROWS):
-        indices = np.arange(at, min(at + ROWS, len(data)))
+    rows = job.evaluation_batch or max(job.batch, ROWS)
+    for at in range(0, len(data), rows):
+        indices = np.arange(at, min(at + rows, len(data)))
         loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
         loss_sum += loss * len(indices)
         outputs, targets = move((outputs, targets), torch.device("cpu"))

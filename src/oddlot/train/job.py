@@ -12,6 +12,8 @@ from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD, Rule
 
+ROWS = 256
+"""samples that are evaluated at once, unless the job says otherwise"""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
 
@@ -41,6 +43,8 @@ class Job:
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
     batch: AtLeastOne = 32
     """samples per minibatch"""
+    evaluation_batch: AtLeastOne | None = None
+    """samples that are evaluated at once; None: 256, or `batch` if that is more"""
     collate: Callable[[list[Any]], Any] | None = None
     device: str = "auto"
     """`auto` (cuda, else mps, else cpu) or a torch device"""
@@ -114,6 +118,10 @@ def _check_metrics(metrics: object) -> None:
     for name, metric in metrics.items():
         if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
             raise UsageError(f"metrics: {name!r} must be a word, so that a goal can name it")
+        if isinstance(metric, type):
+            raise UsageError(
+                f"metrics: {name} = {metric.__name__} is a class: pass one of it, {metric.__name__}()"
+            )
         if not callable(metric) and not hasattr(metric, "update"):
             raise UsageError(
                 f"metrics: {name} = {metric!r} must be a function, or have update() and compute()"

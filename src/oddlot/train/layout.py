@@ -97,14 +97,8 @@ class Layout:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; `from_json` is the way back."""
+        """Plain dicts and lists, which tell whoever reads a checkpoint where each tensor lies."""
         return {"sections": [asdict(s) for s in self.sections], "entries": [asdict(e) for e in self.entries]}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Self:
-        """The layout that `to_json` wrote."""
-        entries = (Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in plain["entries"])
-        return cls(tuple(Section(**section) for section in plain["sections"]), tuple(entries))
 
     def of_role(self, role: Role) -> list[int]:
         """The indices of the sections of this role."""
@@ -183,10 +177,6 @@ class FlatBuffer:
     def copy_(self, other: "FlatBuffer") -> None:
         """Take over all values of a block of the same layout, on whatever device."""
         self.memory.copy_(other.memory)
-
-    def clone(self) -> Self:
-        """A copy in new memory on the same device."""
-        return type(self)(self.layout, self.memory.clone())
 
     def copy_trainable_(self, other: "FlatBuffer") -> None:
         """Take over the trainable sections of `other`."""
