@@ -57,6 +57,12 @@ def fit(
     the model go into that folder; `resume` goes on from its newest whole checkpoint, `force` throws away what is there.
     `about` is plain data of yours that run.json keeps.
 
+    `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
+    encodes updates on their way to the hub (`Half("bf16")`). With `shards` the data are cut into so many fixed parts,
+    and a worker is preferably given what it has had before. `epoch_barrier` begins an epoch only when the one before
+    is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are named;
+    `skip_bad` skips them. Observers see every record after it was acted on.
+
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
