@@ -1,5 +1,6 @@
 """The figures of a run: every one is a function of its records."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -22,7 +23,7 @@ WASTES = {
     "unfinished": "under way at the end",
 }
 """Why samples were assigned for nothing."""
-MOST_NOTED = 100_000
+MOST_NOTED = 10_000
 SMOOTHING = 0.05
 """weight of the newest update in the running training loss"""
 
@@ -76,8 +77,8 @@ class Tally:
     evaluated_version: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
     """one row an evaluation: the metrics, and what it had taken to make the version"""
-    made: dict[int, tuple[float, float, float]] = field(default_factory=lambda: {0: (0.0, 0.0, 0.0)})
-    """seconds, epochs and dollars when a version was made, of those that may still be evaluated"""
+    made: "array[float]" = field(default_factory=lambda: array("d", bytes(24 * MOST_NOTED)))
+    """seconds, epochs and dollars when each of the newest versions was made: they may still be evaluated"""
     workers: dict[w.NodeId, WorkerRow] = field(default_factory=dict)
     under_way: dict[w.TaskId, int] = field(default_factory=dict)
     """samples of every task or update that is neither merged nor wasted"""
@@ -218,19 +219,20 @@ class Tally:
                 self._wasted(task, "cancelled")
 
     def _evaluated(self, version: int, metrics: Any) -> None:
-        made = self.made.get(version, (self.seconds, self.epochs, self.dollars))
-        self.made = {later: figures for later, figures in self.made.items() if later > version}
+        if self.versions - version < MOST_NOTED:
+            at = 3 * (version % MOST_NOTED)
+            seconds, epochs, dollars = self.made[at : at + 3]
+        else:
+            seconds, epochs, dollars = self.seconds, self.epochs, self.dollars
         if version > self.evaluated_version:
             self.metrics, self.evaluated_version = dict(metrics), version
-        seconds, epochs, dollars = made
         figures = {"seconds": seconds, "versions": float(version), "epochs": epochs, "dollars": dollars}
         self.history.append(figures | dict(metrics))
 
     def _note_version(self) -> None:
         """The figures of this version, for when its evaluation comes."""
-        self.made[self.versions] = (self.seconds, self.epochs, self.dollars)
-        if len(self.made) > MOST_NOTED:  # nobody evaluates
-            del self.made[next(iter(self.made))]
+        at = 3 * (self.versions % MOST_NOTED)
+        self.made[at], self.made[at + 1], self.made[at + 2] = self.seconds, self.epochs, self.dollars
 
     def _lost(self, node: w.NodeId, now: float) -> None:
         had_notice = self._is(node, "leaving")
