@@ -113,8 +113,11 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     assert first["samples_merged"] == 1437
     files = sorted(path.name for path in Path("runs/digits-2").iterdir())
     assert files == ["checkpoints", "lock", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
+    again = oddlot("train", "digits", "--resume")
+    assert again.out.endswith("  nothing was left to do: --until says how much further to go\n")
     resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
     assert resumed.code == 0
+    assert "nothing was left" not in resumed.out
     assert resumed.out.startswith("digits with synchronous in runs/digits-2\n")
     shown = re.findall(r"version (\d+) ", resumed.out)
     assert all(int(version) >= second["versions"] for version in shown), "what it had done counts"

@@ -129,6 +129,8 @@ class Asked:
             run, stopped_by = self._trained(settings, place, folder, observer, tally)
         closing = summary(title, run.summary, self.command.startswith("simulate"))
         console.print(closing, soft_wrap=True)
+        if self.resume and tally.resumed_at == tally.versions and not stopped_by:
+            console.print("  nothing was left to do: --until says how much further to go")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:

@@ -66,6 +66,8 @@ class Tally:
     bytes_up: int = 0
     bytes_down: int = 0
     dollars: float = 0.0
+    resumed_at: int = -1
+    """the version that the run went on from the last time"""
     workers_lost: int = 0
     workers_left: int = 0
     """with notice"""
@@ -175,6 +177,7 @@ class Tally:
                 self._evaluated(version, metrics)
             case w.Resumed(samples_lost=lost):
                 self.wasted["resumed"] += lost
+                self.resumed_at = self.versions
                 for node in list(self.workers):
                     self._gone(node, record.now, "resumed")
 
