@@ -13,6 +13,11 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 
 .DELETE_ON_ERROR:
 .PHONY: setup train test
+ifneq ($(TORCH_INDEX),)
+ifneq ($(TORCH_INDEX),$(shell cat .venv/.torch 2>/dev/null))
+.PHONY: .venv/.torch
+endif
+endif
 
 setup: .venv/.setup
 
@@ -35,8 +40,8 @@ test: .venv/.dev
 	@touch $@
 
 .venv/.torch: constraints.txt | .venv/.created
-	$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) torch)
-	@touch $@
+	$(if $(TORCH_INDEX),$(PIP) --no-deps --force-reinstall --index-url $(TORCH_INDEX) torch)
+	@echo "$(TORCH_INDEX)" > $@
 
 .venv/.runtime: pyproject.toml constraints.txt | .venv/.torch
 	$(PIP) -e .

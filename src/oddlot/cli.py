@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug of oddlot, with its traceback, or what `report` or `replay` finds does not add up; "
-    "2 something impossible was asked for; 3 the job's code or numbers failed; 130 stopped by Ctrl-C, 143 by SIGTERM."
+    "2 something impossible was asked for; 3 the run failed: the job's code, its numbers, a full disk; "
+    "130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
 app = typer.Typer(

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
-from oddlot.core.checks import at_least, not_negative, seed
+from oddlot.core.checks import NOT_NEGATIVE, SEED, at_least
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
-Price = Annotated[float, AfterValidator(validator(not_negative))]
-Seed = Annotated[int, AfterValidator(validator(seed))]
+Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
+Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 NAMED = {("strategy",): "name", ("strategy", "server"): "kind", ("job", "optimizer"): "kind"}

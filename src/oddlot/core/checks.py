@@ -1,7 +1,7 @@
 """What settings may be, said beside their hints: `lr: NotNegative = 0.1`, `steps: AtLeastOne = 8`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
 from numbers import Integral, Real
@@ -19,35 +19,34 @@ _NUMBERS: dict[type, type] = {int: Integral, float: Real}
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
 
 
-def at_least(least: int) -> Check:
+@dataclass(frozen=True)
+class Must:
+    """A check that can be told in words."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __call__(self, value: Any) -> str:
+        return "" if self.holds(value) else self.words
+
+    def __repr__(self) -> str:  # as `help` shows it
+        return f"<{self.words}>"
+
+
+def at_least(least: int) -> Must:
     """A check: not below `least`."""
-    return lambda value: "" if value >= least else f"at least {least}"
+    return Must(f"at least {least}", lambda value: value >= least)
 
 
-def not_negative(value: float) -> str:
-    """A check: 0 or more, and finite."""
-    return "" if 0 <= value < inf else "finite and not negative"
-
-
-def _above_zero(value: float) -> str:
-    return "" if 0 < value < inf else "finite and above 0"
-
-
-def _below_one(value: float) -> str:
-    return "" if 0 <= value < 1 else "at least 0 and below 1"
-
-
-def seed(value: int) -> str:
-    """A check: what a run may be seeded with."""
-    # numpy's shared state can be seeded with no other.
-    return "" if 0 <= value < 2**32 else f"a whole number from 0 to {2**32 - 1}"
-
+NOT_NEGATIVE = Must("finite and not negative", lambda value: 0 <= value < inf)
+SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
+"""numpy's shared state can be seeded with no other"""
 
 AtLeastOne = Annotated[int, at_least(1)]
-NotNegative = Annotated[float, not_negative]
-AboveZero = Annotated[float, _above_zero]
-FromZeroBelowOne = Annotated[float, _below_one]
-Seed = Annotated[int, seed]
+NotNegative = Annotated[float, NOT_NEGATIVE]
+AboveZero = Annotated[float, Must("finite and above 0", lambda value: 0 < value < inf)]
+FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
+Seed = Annotated[int, SEED]
 
 
 def check_settings(settings: Any) -> None:

@@ -105,7 +105,7 @@ class Worker:
         target = self.scratch or self.flat(out)
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
         aborted = task.id in self.aborted
-        self.aborted.discard(task.id)
+        self.aborted &= {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
         if work is None or (aborted and work.samples < samples_in(task.spans)):
             self.hub.send(encode(Say.CANCELLED, task=task.id))
             return
