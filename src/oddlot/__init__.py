@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oddlot.core.strategy import Strategy
     from oddlot.engines.on_local import Local
     from oddlot.engines.on_simulator import Simulated
+    from oddlot.machines.chaos import Chaos, Fault
     from oddlot.machines.delays import (
         Deterministic,
         Erlang,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         Trace,
     )
     from oddlot.machines.machine import Lifetime, Link, Machine
-    from oddlot.machines.read import read_machines
+    from oddlot.machines.read import read_chaos, read_machines
     from oddlot.report.replay import replay
     from oddlot.run import Run
     from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
@@ -44,11 +45,13 @@ __all__ = [
     "Adam",
     "AdamW",
     "Asynchronous",
+    "Chaos",
     "CheckpointError",
     "Deterministic",
     "Erlang",
     "Exponential",
     "FastestK",
+    "Fault",
     "Half",
     "Interrupted",
     "Job",
@@ -72,6 +75,7 @@ __all__ = [
     "__version__",
     "accuracy",
     "fit",
+    "read_chaos",
     "read_machines",
     "replay",
 ]
@@ -83,9 +87,10 @@ _HOMES = {
     "core.strategy": "Strategy",
     "engines.on_local": "Local",
     "engines.on_simulator": "Simulated",
+    "machines.chaos": "Chaos Fault",
     "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
     "machines.machine": "Lifetime Link Machine",
-    "machines.read": "read_machines",
+    "machines.read": "read_chaos read_machines",
     "report.replay": "replay",
     "run": "Run",
     "strategies": "Asynchronous FastestK LocalSGD Synchronous",

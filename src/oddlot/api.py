@@ -11,6 +11,7 @@ from oddlot.engines.host import Observer
 from oddlot.engines.on_local import Local
 from oddlot.engines.place import Place
 from oddlot.goal import Every
+from oddlot.machines.chaos import Chaos
 from oddlot.recipe import Recipe, Settings
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import RunFolder
@@ -47,6 +48,7 @@ def fit(
     shards: int = 1,
     epoch_barrier: bool = False,
     skip_bad: bool = False,
+    chaos: Chaos | None = None,
     observers: Sequence[Observer] = (),
     about: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -61,7 +63,8 @@ def fit(
     encodes updates on their way to the hub (`Half("bf16")`). With `shards` the data are cut into so many fixed parts,
     and a worker is preferably given what it has had before. `epoch_barrier` begins an epoch only when the one before
     is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are named;
-    `skip_bad` skips them. Observers see every record after it was acted on.
+    `skip_bad` skips them. `chaos` says what is to go wrong on purpose. Observers see every record after it was acted
+    on.
 
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
@@ -82,6 +85,7 @@ def fit(
         shards=shards,
         epoch_barrier=epoch_barrier,
         skip_bad=skip_bad,
+        chaos=chaos,
         evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
         checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
         about=about or {},

@@ -19,6 +19,7 @@ from oddlot.core.errors import OddlotError, UsageError
 if TYPE_CHECKING:
     from oddlot.engines.host import Observer
     from oddlot.engines.place import Place
+    from oddlot.machines.chaos import Chaos
     from oddlot.observe import Tally
     from oddlot.run import Run
     from oddlot.settings import JobFile, Override
@@ -40,6 +41,9 @@ class Asked:
     force: bool
     as_json: bool
     quiet: bool
+
+    chaos: str | None = None
+    """a file"""
 
     def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         """Do it, and say what came of it."""
@@ -111,6 +115,7 @@ class Asked:
             if value is not None and name != "out"
         ]
         sets = [f"--set {shlex.quote(text)}" for text in self.sets]
+        sets += [f"--chaos {shlex.quote(self.chaos)}"] if self.chaos else []
         return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
 
     def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
@@ -138,6 +143,11 @@ class Asked:
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
         return stopped_by
 
+    def _chaos(self) -> "Chaos | None":
+        from oddlot.machines.read import read_chaos
+
+        return read_chaos(self.chaos) if self.chaos else None
+
     def _trained(
         self,
         settings: "JobFile",
@@ -162,6 +172,7 @@ class Asked:
                     force=self.force,
                     observers=[observer],
                     about=settings.source.about,
+                    chaos=self._chaos(),
                     **settings.fit_options(),
                 )
         except Interrupted as stopped:

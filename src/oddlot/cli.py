@@ -57,6 +57,9 @@ Force = Annotated[bool, typer.Option("--force", help="Throw away the run in --ou
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="2")]
+ChaosFile = Annotated[
+    str | None, typer.Option("--chaos", metavar="FILE.toml", help="What is to go wrong on purpose.")
+]
 RunDir = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder.")]
 Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="The fleet.")]
 
@@ -72,12 +75,13 @@ def train(
     out: Out = None,
     resume: Resume = False,
     force: Force = False,
+    chaos: ChaosFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train on worker processes of this machine."""
     flags = {"strategy": strategy, "workers": workers, "until": until, "seed": seed, "out": out}
-    asked = Asked(shlex.join(["train", task]), task, flags, sets or [], resume, force, as_json, quiet)
+    asked = Asked(shlex.join(["train", task]), task, flags, sets or [], resume, force, as_json, quiet, chaos)
     asked.run("", lambda settings: settings.local())
 
 
@@ -92,6 +96,7 @@ def simulate(
     out: SimulatedOut = None,
     resume: Resume = False,
     force: Force = False,
+    chaos: ChaosFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -110,7 +115,7 @@ def simulate(
 
     flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
     command = shlex.join(["simulate", task, "--machines", machines])
-    Asked(command, task, flags, sets or [], resume, force, as_json, quiet).run("-simulated", fleet)
+    Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos).run("-simulated", fleet)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
+from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_folder import FORMAT
 from oddlot.train.data import Batches
@@ -33,6 +34,7 @@ class Settings:
     shards: AtLeastOne = 1
     epoch_barrier: bool = False
     skip_bad: bool = False
+    chaos: Chaos | None = None
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +58,8 @@ class Recipe:
         _check_about(self.settings.about)
         choose_device(self.job.device)  # raises UsageError now, not later
         self._check_sizes()
+        if self.settings.chaos is not None:
+            self.settings.chaos.check_machines(self.on.names)
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later

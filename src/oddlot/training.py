@@ -4,7 +4,7 @@ import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, JobError
+from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
@@ -84,6 +85,12 @@ class Training:
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
         self.opened = open_engine(self._numbers(), now, past.nodes if past else frozenset())
+        self.log: Log | None = None
+        if recipe.settings.chaos is not None:
+            struck = {r.event.fault for r in past.log if isinstance(r.event, w.Struck)} if past else set()
+            engine = self.opened.engine
+            chaos = Disturbed(engine, recipe.settings.chaos, lambda: conductor.version, self._flush, struck)
+            self.opened = replace(self.opened, engine=chaos)
         self.store = self._store(past)
         observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, observers)
@@ -166,7 +173,6 @@ class Training:
 
     def _open_log(self, past: Past | None, closing: ExitStack) -> None:
         """Begin the log, or go on with it: what came after the checkpoint is lost work."""
-        self.log: Log | None = None
         self.earlier: list[w.Record] = []
         if self.folder is None:
             self.host.observers.append(self.records.append)
@@ -330,6 +336,10 @@ class Training:
                 {"records": self.log.records},
             )
         )
+
+    def _flush(self) -> None:
+        if self.log is not None:
+            self.log.flush()
 
     def _save_end(self, summary: dict[str, Any]) -> None:
         if self.folder is None or self.saver is None:

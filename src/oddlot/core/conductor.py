@@ -166,6 +166,9 @@ class Conductor:
         for node in list(self.busy):
             yield from self._lost(w.Lost(node))
 
+    def _struck(self, _: w.Struck) -> Iterator[w.Event]:
+        yield from ()
+
     def _told(self, event: w.Event) -> Iterator[w.Event]:
         yield event
 
@@ -343,6 +346,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
     w.Refused: Conductor._refused,
     w.Ticked: Conductor._ticked,
     w.Resumed: Conductor._resumed,
+    w.Struck: Conductor._struck,
     w.Changed: Conductor._told,
     w.Evaluated: Conductor._told,
 }

@@ -183,11 +183,23 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Struck:
+    """Misfortune on purpose: the fault at this place in `Chaos.faults` has struck the node (empty: the hub).
+
+    Strategies are not told; they see what comes of it.
+    """
+
+    fault: int
+    kind: str
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
 
 
-Stimulus = Event | Refused | Resumed | Ticked
+Stimulus = Event | Refused | Resumed | Struck | Ticked
 """What a conductor is told, and what a log holds."""
 
 

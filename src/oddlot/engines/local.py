@@ -171,19 +171,30 @@ class LocalEngine:
 
     def kill(self, node: w.NodeId) -> None:
         """Send SIGKILL to the worker."""
-        os.kill(self.lives[node].pid, signal.SIGKILL)
+        self._signal(node, signal.SIGKILL)
 
     def freeze(self, node: w.NodeId) -> None:
         """Send SIGSTOP to the worker."""
-        os.kill(self.lives[node].pid, signal.SIGSTOP)
+        self._signal(node, signal.SIGSTOP)
 
     def thaw(self, node: w.NodeId) -> None:
         """Send SIGCONT to the worker."""
-        os.kill(self.lives[node].pid, signal.SIGCONT)
+        self._signal(node, signal.SIGCONT)
 
     def leave(self, node: w.NodeId) -> None:
         """Send SIGTERM to the worker."""
-        os.kill(self.lives[node].pid, signal.SIGTERM)
+        self._signal(node, signal.SIGTERM)
+
+    def _signal(self, node: w.NodeId, number: signal.Signals) -> None:
+        life = self.lives.get(node)
+        if life is not None and life.pid:
+            with suppress(ProcessLookupError):  # it has ended, which will be told
+                os.kill(life.pid, number)
+
+    def slow(self, node: w.NodeId, factor: float) -> None:
+        """Tell the worker, which drags its feet from its next minibatch on."""
+        if life := self.lives.get(node):
+            self._send(life, encode(Say.SLOW, factor=factor))
 
     # --- what comes in -------------------------------------------------------------------------
 
@@ -216,8 +227,7 @@ class LocalEngine:
             except FrameError as error:
                 warnings.warn(f"{life.node} talks nonsense and is ended: {error}", stacklevel=2)
                 self._learn_pid(life)
-                with suppress(ProcessLookupError):
-                    self.kill(life.node)
+                self.kill(life.node)
                 self._died(life)
 
     def _learn_pid(self, life: _Life) -> None:

@@ -33,6 +33,9 @@ class Faults(Protocol):
         """Tell the worker that its machine is wanted back, as SIGTERM does: it hands over what it has done and goes;
         `Leaving` and `Lost` follow."""
 
+    def slow(self, node: w.NodeId, factor: float) -> None:
+        """Have the worker wait after each step `factor` times as long as the step took; 0 ends it."""
+
     def freeze(self, node: w.NodeId) -> None:
         """Stop the worker where it is, as SIGSTOP does; nothing tells of it."""
 

@@ -24,6 +24,7 @@ class Say(IntEnum):
     TASK = 10
     ABORT = 11
     EVALUATE = 12
+    SLOW = 13
     READY = 20
     DONE = 21
     CANCELLED = 22

@@ -53,6 +53,11 @@ class Local:
                 "threads",
             )
 
+    @property
+    def names(self) -> list[str]:
+        """w1, w2, ..."""
+        return [f"w{number + 1}" for number in range(self.workers)]
+
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""
         nursery = Nursery()

@@ -48,6 +48,11 @@ class Simulated:
         """How many machines there are at most at once."""
         return len(self.machines)
 
+    @property
+    def names(self) -> list[str]:
+        """The machines'."""
+        return [machine.name for machine in self.machines]
+
     def begin(self, closing: ExitStack) -> Open:
         """Nothing takes long here."""
         return partial(_open, self)

@@ -1,7 +1,7 @@
 """Where a run takes place: what `fit` takes as `on`, and what an engine is opened with."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,6 +58,10 @@ class Place(Protocol):
     @property
     def workers(self) -> int:
         """How many nodes there are at most at once."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What the nodes are called in their first lives."""
 
     @property
     def in_flight(self) -> int:

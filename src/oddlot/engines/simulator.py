@@ -76,6 +76,7 @@ class _Node:
     delay: Callable[[], float]
     born: float
     leaving: bool = False
+    slowness: float = 0.0
     queue: list[_Work] = field(default_factory=list)
     free_at: float = 0.0
     has_version: int = -1
@@ -137,6 +138,7 @@ class Simulator:
         size = 0 if node.has_version == task.version else self.maths.bytes_down
         node.has_version = task.version
         seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
+        seconds *= 1.0 + node.slowness
         work = _Work(task, weights, self.now + node.machine.link.seconds(size), seconds, size)
         node.queue.append(work)
         self._plan(node, len(node.queue) - 1)
@@ -170,6 +172,11 @@ class Simulator:
     def leave(self, node: w.NodeId) -> None:
         """The machine stops at the next minibatch, hands over what it has done, and goes."""
         self._at(self.now, lambda: self._notice(node))
+
+    def slow(self, node: w.NodeId, factor: float) -> None:
+        """Tasks that are started from now on take so much longer."""
+        if life := self.nodes.get(node):
+            life.slowness = factor
 
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""

@@ -56,6 +56,9 @@ class Worker:
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
         self.aborted: set[str] = set()
         self.leaving = False
+        self.slowness = 0.0
+        """how many times a step's own time to wait after it"""
+        self.step_began = 0.0
         setup: Setup = open_parcel(parcel_fd)
         torch.set_num_threads(setup.threads)
         self.setup = setup
@@ -85,6 +88,8 @@ class Worker:
             kind, body = self.backlog.popleft() if self.backlog else self._wait()
             if kind is Say.TASK:
                 self._task(from_plain(Task, body["task"]), body["weights"], body["out"])
+            elif kind is Say.SLOW:
+                self.slowness = float(body["factor"])
             elif kind is Say.EVALUATE:
                 metrics = evaluate(self.setup.job, self.learner, self.flat(body["weights"]))
                 self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
@@ -103,7 +108,9 @@ class Worker:
             self.arena.marks[out] = 1  # the learner computes on a copy: the version may change now
         loaded = time.perf_counter()
         target = self.scratch or self.flat(out)
+        self.step_began = loaded
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
+        self._drag()
         aborted = task.id in self.aborted
         self.aborted &= {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
         if work is None or (aborted and work.samples < samples_in(task.spans)):
@@ -130,7 +137,8 @@ class Worker:
         return packet.write(self.arena.block(out).numpy())
 
     def _stopped(self, task: str) -> bool:
-        """Look for words from the hub without waiting."""
+        """Look for words from the hub without waiting, unless the worker is slow on purpose."""
+        self._drag()
         while True:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
@@ -138,8 +146,16 @@ class Worker:
                 return self.leaving or task in self.aborted
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
+            elif kind is Say.SLOW:
+                self.slowness = float(body["factor"])
             else:
                 self.backlog.append((kind, body))
+
+    def _drag(self) -> None:
+        """Wait as long as the last step took, times the slowness."""
+        if self.slowness:
+            time.sleep(self.slowness * (time.perf_counter() - self.step_began))
+        self.step_began = time.perf_counter()
 
     def _wait(self) -> tuple[Say, dict[str, Any]]:
         until = time.perf_counter() + self.setup.spin_seconds

@@ -18,11 +18,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, ValidationInfo, create_model
 
-from oddlot.core.checks import AboveZero, AtLeastOne
+from oddlot.core.checks import AboveZero, AtLeastOne, Seed
 from oddlot.core.errors import UsageError
 from oddlot.machines import delays
+from oddlot.machines.chaos import Chaos, Fault
 from oddlot.machines.machine import Lifetime, Machine
-from oddlot.machines.tables import Choice, Maker, as_fault, column, table_of
+from oddlot.machines.tables import Choice, Maker, as_fault, column, given, table_of
 from oddlot.machines.toml_file import Table, locate, read_table
 
 MOST_MACHINES = 1_000_000
@@ -36,18 +37,32 @@ KINDS: dict[str, type[delays.Delay]] = {
 
 
 def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
-    """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
     with as_fault():
-        folder: Path = (info.context or {}).get("folder", Path())
-        path = folder / str(file)
+        numbers = _read_lines(file, info, "a trace")
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"file = {str(path)!r} cannot be read as a trace: {error}") from None
-        try:
-            return delays.Trace(tuple(_numbers(lines)))
+            return delays.Trace(numbers)
         except UsageError as error:
-            raise UsageError(f"file = {str(path)!r}: {error}") from None
+            raise UsageError(f"file = {file!r}: {error}") from None
+
+
+def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
+    """Seconds, one a line."""
+    with as_fault():
+        return _read_lines(file, info, "times")
+
+
+def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, ...]:
+    """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
+    folder: Path = (info.context or {}).get("folder", Path())
+    path = folder / str(file)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {error}") from None
+    try:
+        return tuple(_numbers(lines))
+    except UsageError as error:
+        raise UsageError(f"file = {str(path)!r}: {error}") from None
 
 
 def _numbers(lines: list[str]) -> Iterator[float]:
@@ -100,6 +115,31 @@ MachineTable = create_model(
 """A machine, or `count` machines numbered from 1."""
 Machines: Any = list[MachineTable]  # type: ignore[valid-type]  # made above
 MachinesFile: Any = create_model("MachinesFile", __base__=Table, machines=(Machines, ...))
+
+
+class FaultTable(Maker):
+    """A fault, whose times may be in a file of their own."""
+
+    file: Annotated[tuple[float, ...], PlainValidator(_read_times)] | None = None
+
+    def make(self) -> Fault:
+        """The fault."""
+        fault: dict[str, Any] = given(self, Fault)
+        if self.file is not None and "at_seconds" in fault:
+            raise UsageError("a fault has either `at_seconds` or a `file` with them", "file")
+        return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
+
+
+Faults: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
+ChaosFile: Any = create_model("ChaosFile", __base__=Table, faults=(Faults, ...), seed=(column(Seed), 0))
+
+
+def read_chaos(path: str | Path) -> Chaos:
+    """What is to go wrong, from a TOML file. UsageError: file, line, and what would help."""
+    if not isinstance(path, str | Path):
+        raise UsageError(f"path = {path!r} must be a file's path")
+    _, file = read_table(Path(path), ChaosFile)
+    return Chaos([table.make() for table in file.faults], file.seed)
 
 
 def read_machines(path: str | Path) -> list[Machine]:

@@ -26,6 +26,12 @@ class Payload:
     flat: FlatBuffer
     free: Callable[[], None] | None = None
 
+    def corrupt(self) -> None:
+        """Spoil the numbers, as if they had been damaged on their way; the padding stays zero."""
+        for _, view in self.flat.views():
+            if view.is_floating_point():
+                view.fill_(torch.nan)
+
     def release(self) -> None:
         """Give the memory back; a second call does nothing."""
         free, self.free = self.free, None
