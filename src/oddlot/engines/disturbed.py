@@ -36,7 +36,10 @@ class Disturbed:
         self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
         self.entries = 0
         self.by_version: list[tuple[float, int, Fault]] = []
-        self.here: dict[w.NodeId, None] = {}
+        self.here: dict[w.NodeId, bool] = {}
+        """who is there, and whether it can be struck: one that leaves has had its share"""
+        self.waiting: list[tuple[int, Fault]] = []
+        """for somebody to strike; what happens again and again does not wait"""
         self.spoilt: list[tuple[Fault, w.NodeId]] = []
         """faults that wait for an answer"""
         self.told: deque[Message] = deque()
@@ -101,8 +104,12 @@ class Disturbed:
         """What comes of a message on its way."""
         match message:
             case w.Joined(node):
-                self.here[node] = None
-            case w.Leaving(node) | w.Lost(node):
+                self.here[node] = True
+                if self.waiting:
+                    self._at(self.now, self._retry)
+            case w.Leaving(node):
+                self.here[node] = False
+            case w.Lost(node):
                 self.here.pop(node, None)
             case Arrival():
                 return self._spoil(message)
@@ -128,12 +135,16 @@ class Disturbed:
         return arrival
 
     def _strike(self, place: int, fault: Fault) -> Message | None:
-        """Do it to whoever it is for; nothing where nobody is there."""
+        """Do it to whoever it is for, or wait for somebody."""
         if fault.kind == "kill_hub":
             self._at(self.now, self._kill_hub)
             return w.Struck(place, fault.kind, "")
-        nodes = [node for node in self.here if fault.machine in {"", node.partition(".")[0]}]
+        nodes = [
+            node for node, can in self.here.items() if can and fault.machine in {"", node.partition(".")[0]}
+        ]
         if not nodes:
+            if fault.at_seconds or fault.at_versions:
+                self.waiting.append((place, fault))
             return None
         node = self.chance.choice(nodes)
         if fault.kind in ANSWERED:
@@ -141,6 +152,12 @@ class Disturbed:
         else:
             self._do(fault, node)
         return w.Struck(place, fault.kind, node)
+
+    def _retry(self) -> None:
+        """Somebody has come."""
+        waiting, self.waiting = self.waiting, []
+        for place, fault in waiting:
+            self._tell(self._strike(place, fault))
 
     def _do(self, fault: Fault, node: w.NodeId) -> None:
         ends: Callable[[], None] | None = None
