@@ -347,10 +347,11 @@ def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -
     assert len(books.merged) == 2 * (4 * BATCH + 1)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int) -> None:
+@pytest.mark.parametrize("cv", [0.1, 0.5])
+@pytest.mark.parametrize("limit", [0, 1, 2, 3])
+def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, cv: float) -> None:
     on = oddlot.Simulated(
-        [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(0.1)) for i in range(4)], maths=False
+        [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(cv)) for i in range(4)], maths=False
     )
     run, _ = trained(a_job(count=640), Asynchronous(max_staleness=limit), on, "epochs>=4")
-    assert run.summary["versions"] <= 1.1 * 4 * 640 / BATCH
+    assert run.summary["versions"] <= 1.2 * 4 * 640 / BATCH

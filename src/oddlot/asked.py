@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -47,16 +47,18 @@ class Asked:
 
     def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         """Do it, and say what came of it."""
+        from oddlot.run_folder import RunFolder
+
         folder = ""
         try:
             settings, folder = self._settings(suffix)
             stopped_by = self._fit(settings, place, Path(folder))
         except OddlotError:
-            _remove_if_empty(folder)
+            self._forget(folder)
             raise
         except KeyboardInterrupt:  # the second one, or before there was anything to save
-            _remove_if_empty(folder)
-            there = bool(folder) and Path(folder).exists()
+            self._forget(folder)
+            there = bool(folder) and RunFolder(folder).is_begun
             hint = (
                 f"killed; what was saved before is {self._hint(folder)}"
                 if there
@@ -66,6 +68,13 @@ class Asked:
             stopped_by = signal.SIGINT
         if stopped_by:
             raise typer.Exit(SIGNALLED + stopped_by)
+
+    def _forget(self, folder: str) -> None:
+        """Remove the folder that was made for a run that has not begun, unless somebody named it."""
+        from oddlot.run_folder import RunFolder
+
+        if folder and Path(folder).parent == RUNS and not self.flags["out"]:
+            RunFolder(folder).remove_if_unused()
 
     def _hint(self, folder: str) -> str:
         return f"in {folder}. To go on:\n  {self.again(folder)}"
@@ -81,9 +90,8 @@ class Asked:
             return settings, folder or settings.table.out or str(_next_free(settings.name + suffix))
         is_file = self.task.endswith(".toml")
         folder = folder or (JobFile.read(self.task, overrides).table.out if is_file else None)
-        folder = folder or str(
-            _newest(Path(self.task).stem if is_file else self.task.rpartition(":")[2] + suffix)
-        )
+        name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
+        folder = folder or str(_newest(name + suffix))
         about = RunFolder(folder).about
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
@@ -188,28 +196,28 @@ def _numbers(name: str) -> list[int]:
 
 
 def _next_free(name: str) -> Path:
-    """A new folder: of two runs that begin at once, each gets its own."""
+    """A new folder: of two runs that begin at once, each gets its own. UsageError: none can be made."""
     number = max(_numbers(name), default=0)
     while True:
         number += 1
-        with suppress(FileExistsError):
-            (RUNS / f"{name}-{number}").mkdir(parents=True)
-            return RUNS / f"{name}-{number}"
-
-
-def _remove_if_empty(folder: str) -> None:
-    """What was made for a run that has not begun."""
-    with suppress(OSError):
-        Path(folder or "nowhere").rmdir()
-    with suppress(OSError):
-        RUNS.rmdir()
+        folder = RUNS / f"{name}-{number}"
+        try:
+            RUNS.mkdir(exist_ok=True)
+            folder.mkdir()
+        except OSError as error:
+            if not isinstance(error, FileExistsError) or not folder.exists():
+                raise UsageError(f"cannot use {folder} as the run's folder: {error.strerror}") from None
+        else:
+            return folder
 
 
 def _newest(name: str) -> Path:
-    numbers = _numbers(name)
-    if not numbers:
-        raise UsageError(f"there is no run {RUNS}/{name}-N to resume: name its folder with --out")
-    return RUNS / f"{name}-{max(numbers)}"
+    from oddlot.run_folder import RunFolder
+
+    for number in sorted(_numbers(name), reverse=True):
+        if RunFolder(RUNS / f"{name}-{number}").is_begun:
+            return RUNS / f"{name}-{number}"
+    raise UsageError(f"there is no run {RUNS}/{name}-N to resume: name its folder with --out")
 
 
 def without_nan(value: Any) -> Any:

@@ -90,8 +90,9 @@ class Recipe:
             )
         goal = Goal.parse(until, metrics, self.job.evaluation is not None)
         for figure, compare, value in goal.terms:
-            if metrics.get(figure) is accuracy and compare in {">", ">="} and value > 1:
-                raise UsageError(f"until = {until!r}: {figure} is a share, from 0 to 1", "until")
+            beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
+            if metrics.get(figure) is accuracy and beyond:
+                raise UsageError(f"until = {until!r} never comes: {figure} is a share, from 0 to 1", "until")
         self._check_reachable(until, goal)
         return goal
 

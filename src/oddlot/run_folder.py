@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,13 @@ class RunFolder:
             save_model(model, str(path))
             path.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
 
+    def remove_if_unused(self) -> None:
+        """Remove a folder in which nothing but a lock is left."""
+        with suppress(OSError):
+            if [path.name for path in self.path.iterdir()] in ([], [LOCK]):
+                (self.path / LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
+
     def reopen(self) -> None:
         """The run goes on: what was its end is not."""
         (self.path / SUMMARY).unlink(missing_ok=True)
@@ -79,7 +86,7 @@ class RunFolder:
     @property
     def about(self) -> dict[str, Any]:
         """What the run in the folder was begun with, as its starter noted it; empty where there is none."""
-        saved = self.settings().get(ABOUT) if self._is_run else {}
+        saved = self.settings().get(ABOUT) if self.is_begun else {}
         return saved if isinstance(saved, dict) else {}
 
     def check_settings(self, now: dict[str, Any]) -> None:
@@ -98,7 +105,7 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
-        if not self._is_run:
+        if not self.is_begun:
             raise CheckpointError(f"there is no run in {self.path}")
         try:
             saved = dict(json.loads((self.path / SETTINGS).read_text()))
@@ -115,7 +122,8 @@ class RunFolder:
         return saved
 
     @property
-    def _is_run(self) -> bool:
+    def is_begun(self) -> bool:
+        """A run has begun here, whatever became of it."""
         return (self.path / SETTINGS).exists() or (self.log.exists() and self.checkpoints.exists())
 
     def _lock(self, closing: ExitStack) -> None:
@@ -133,7 +141,7 @@ class RunFolder:
         file.flush()
 
     def _check(self, resume: bool, force: bool) -> None:
-        is_run = self._is_run
+        is_run = self.is_begun
         used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
         if resume and not is_run:
             raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")

@@ -59,6 +59,8 @@ def check_settings(settings: Any) -> None:
         must = next(_faults(hint, value), None)
         if must:
             raise UsageError(f"{name} = {short(value)} must be {must}", name)
+        if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON has none of them
+            object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
 
 @cache
@@ -76,7 +78,7 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     if are_classes and not any(_is(value, kind) for kind in kinds):
         yield " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
     for part, kind in zip(parts, kinds, strict=True):
-        if part is not kind and (not are_classes or _is(value, kind)):
+        if part is not kind and (_is(value, kind) if are_classes else len(parts) == 1):
             yield from (must for check in part.__metadata__ if (must := check(value)))
 
 

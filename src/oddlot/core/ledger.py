@@ -122,7 +122,7 @@ class Ledger:
         return any(self._has_work(lane) for lane in self.lanes)
 
     def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
-        """Lease up to `samples` samples of one epoch to the task; empty when there is nothing to do."""
+        """Lease about `samples` samples of one epoch (see `Lane.take`); empty when there is nothing to do."""
         lane = self._choose(node, shard)
         if lane is None:
             return ()

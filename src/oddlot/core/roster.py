@@ -1,6 +1,7 @@
 """What is known about every worker: how fast it is, when it was heard of, how patient to be with it."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from oddlot.core.words import NodeId
 
@@ -34,10 +35,14 @@ class Member:
     merges_in_a_row: int = 0
 
     @property
-    def task_time(self) -> float:
-        """Of its tasks as they are cut now, in no unit: for comparing members."""
-        recent = self.seconds_per_sample
-        return sum(recent) / max(1, len(recent)) / 2.0**self.halvings
+    def pace(self) -> float:
+        """Seconds a sample, the mean of the latest results."""
+        return sum(self.seconds_per_sample) / max(1, len(self.seconds_per_sample))
+
+    @property
+    def cut_pace(self) -> float:
+        """In proportion to what its tasks take, cut as they are now."""
+        return self.pace / 2.0**self.halvings
 
 
 @dataclass
@@ -87,23 +92,30 @@ class Roster:
                 member.halvings += 1
 
     def _is_slow(self, node: NodeId) -> bool:
-        """Its tasks, as they are cut now, take clearly longer than those of half of the others."""
-        others = sorted(
-            other.task_time for name, other in self.members.items() if name != node and other.results
-        )
-        return bool(others) and self.members[node].task_time > CLEARLY * others[len(others) // 2]
+        """Its tasks, as they are cut now, take clearly longer than uncut ones of half of the others."""
+        return self.members[node].cut_pace > CLEARLY * self._usual_pace(node)
+
+    def _usual_pace(self, node: NodeId) -> float:
+        """The median of those that are known, without this one; infinity where nobody is."""
+        known = [other.pace for name, other in self.members.items() if name != node and other.results]
+        return sorted(known)[len(known) // 2] if known else inf
 
     def merged(self, node: NodeId) -> None:
-        """Its update reached the model; after twenty in a row one halving is taken back."""
+        """Its update reached the model.
+
+        A halving is taken back after twenty in a row, or as soon as tasks twice as large would not be slow.
+        """
         if member := self.members.get(node):
             member.drops_in_a_row = 0
             member.merges_in_a_row += 1
-            if member.merges_in_a_row == MERGES_UNTIL_TRUSTED:
+            trusted = member.merges_in_a_row == MERGES_UNTIL_TRUSTED
+            if trusted:
                 member.merges_in_a_row = 0
-                member.halvings = max(0, member.halvings - 1)
+            if member.halvings and (trusted or 2 * member.cut_pace < CLEARLY * self._usual_pace(node)):
+                member.halvings -= 1
 
     def load(self, node: NodeId, samples: int) -> int:
-        """How many of the `samples` that a strategy asks for this worker is given; not one alone: see `minibatches`."""
+        """How many of the `samples` that a strategy asks for this worker is given; see `minibatch_cuts` for the 2."""
         return max(min(2, samples), samples >> self.members[node].halvings)
 
     def patience(self, node: NodeId, samples: int) -> float:

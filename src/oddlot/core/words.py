@@ -208,7 +208,10 @@ Stimulus = Event | Refused | Resumed | Struck | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Lease up to `samples` samples to `node`. Nothing happens when no samples are left to lease."""
+    """Lease up to `samples` samples to `node`, or one more that would be left alone.
+
+    Nothing happens when no samples are left to lease.
+    """
 
     node: NodeId
     samples: int

@@ -62,6 +62,8 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
 
     UsageError: there is no such process, or nobody answers at the first time. Later on a silence is waited out.
     """
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"url = {url!r} must begin with http://", "url")
     service, answered = Metadata(url), False
     if not _lives(pid):
         raise UsageError(f"there is no process {pid}", "pid")
@@ -76,7 +78,10 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
                 ) from None
             told = ""
         if told:
-            os.kill(pid, signal.SIGTERM)
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:  # it has ended meanwhile
+                return ""
             return told
         time.sleep(every)
     return ""

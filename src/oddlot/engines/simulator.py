@@ -151,7 +151,7 @@ class Simulator:
             return  # its answer is on the way
         work = life.queue[index]
         work.unwanted = True
-        work.told = self.now + life.machine.link.seconds(0)
+        work.told = min(work.told, self.now + life.machine.link.seconds(0))
         if work.end > self.now:
             self._plan(life, index)
 

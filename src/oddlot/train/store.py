@@ -145,9 +145,7 @@ class Store:
     @property
     def is_finite(self) -> bool:
         """Whether all numbers of the current version are finite: sums of finite updates may overflow."""
-        return all(
-            is_finite(section) for _, section in self.weights.sections() if section.is_floating_point()
-        )
+        return all(is_finite(self.weights.section(index)) for index in self.layout.of_role("trainable"))
 
     def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
         """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back.
@@ -214,10 +212,13 @@ class Store:
             return (
                 f"has {flat.layout.bytes} bytes in another layout than the model's {self.layout.bytes} bytes"
             )
-        floats = [section for _, section in flat.sections() if section.is_floating_point()]
-        if all(is_finite(section) for section in floats):
+        sections = zip(flat.sections(), self.weights.sections(), strict=True)
+        if all(_is_sound(section, now) for (_, section), (_, now) in sections):
             return ""
-        bad = {name: int((~torch.isfinite(view)).sum()) for name, view in flat.views()}
+        now_at = dict(self.weights.views())
+        bad = {
+            name: int((~torch.isfinite(view) & now_at[name].isfinite()).sum()) for name, view in flat.views()
+        }
         named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items() if count]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         return f"has numbers that are not finite in {', '.join(named[:3])}{more}"
@@ -257,6 +258,13 @@ class Store:
         for update in shares:
             self.inbox.pop(update).release()
         return meter.change if meter else None
+
+
+def _is_sound(section: Tensor, now: Tensor) -> bool:
+    """Finite, but where the model itself is not: a buffer may be a mask of infinities."""
+    if not section.is_floating_point() or is_finite(section):
+        return True
+    return not bool((~section.isfinite() & now.isfinite()).any())
 
 
 def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:
