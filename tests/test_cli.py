@@ -135,6 +135,42 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
     assert "strategy: FastestK(k=1, samples=None) in the run, FastestK(k=2, samples=None) now" in other.err
 
 
+def test_a_simulated_job_file_goes_on_with_its_own_runs(oddlot: Oddlot) -> None:
+    Path("job.toml").write_text('task = "digits"\nuntil = "epochs>=1"\n')
+    simulate = ("simulate", "job.toml", "--machines", "fleet.toml")
+    oddlot.json("train", "job.toml")
+    answer = oddlot(*simulate, "--resume")
+    assert "there is no run runs/job-simulated-N to resume" in answer.err
+    oddlot.json(*simulate)
+    assert oddlot.json(*simulate, "--resume", "--until", "epochs>=2")["run_dir"] == "runs/job-simulated-1"
+    assert oddlot.json(*simulate, "--resume")["ended"] == "epochs>=2", (
+        "it keeps what it was told the last time"
+    )
+
+
+def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> None:
+    Path("mine").mkdir()
+    assert oddlot("train", "digits", "--out", "mine", "--until", "bogus>=3").code == 2
+    assert Path("mine").is_dir(), "it is the user's"
+    first = oddlot.json("train", "digits", "--until", "epochs>=1")
+    assert oddlot("train", "digits", "--until", "bogus>=3").code == 2
+    assert [path.name for path in Path("runs").iterdir()] == ["digits-1"]
+    Path("runs/digits-7").mkdir()
+    assert oddlot.json("train", "digits", "--resume")["run_dir"] == first["run_dir"], (
+        "the newest that has begun"
+    )
+
+
+def test_runs_that_cannot_be_made_are_told(oddlot: Oddlot) -> None:
+    Path("runs").symlink_to("nowhere/at/all")
+    answer = oddlot("train", "digits")
+    assert (answer.code, "cannot use runs/digits-1 as the run's folder" in answer.err) == (2, True)
+    Path("runs").unlink()
+    Path("runs").write_text("a file")
+    answer = oddlot("train", "digits")
+    assert (answer.code, "cannot use runs/digits-1 as the run's folder" in answer.err) == (2, True)
+
+
 def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     """What was said beside the file holds too, and the file may have changed."""
     Path("job.toml").write_text('task = "digits"\nseed = 5\nworkers = 1\nuntil = "epochs>=1"\n')
@@ -317,13 +353,47 @@ def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot)
     log = Path("run/records.jsonl")
     lines = log.read_text().splitlines(keepends=True)
     steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
-    log.write_text("".join([*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]))
+    doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
+    del doubled[steps[-1] + 1]  # as many versions as the run has said
+    log.write_text("".join(doubled))
     answer = oddlot("replay", "run")
     assert answer.code == 1
     assert f"then line {steps[0] + 2} of the log differs. It came about like this:" in answer.err
     answer = oddlot("report", "run")
     assert answer.code == 1
     assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
+
+
+def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    log = Path("run/records.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:20]))
+    answer = oddlot("report", "run")
+    assert answer.code == 2
+    assert re.search(
+        r"records.jsonl ends at version \d+, the run at 45: restore the file from a copy", answer.err
+    )
+    starts = [number for number, line in enumerate(lines) if '"is":"Start"' in line]
+    for broken in (
+        [*lines[: starts[3]], *lines[starts[3] + 1 :]],
+        [lines[0].replace('"size":1437', '"size":"a"'), *lines[1:]],
+    ):
+        log.write_text("".join(broken))
+        answer = oddlot("report", "run")
+        assert answer.code == 2
+        assert "records.jsonl is damaged" in answer.err
+    log.write_text("".join([lines[0].replace('"format":1', '"format":9'), *lines[1:]]))
+    assert "has format 9, this version of oddlot reads 1" in oddlot("report", "run").err
+
+
+def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    for name in ("summary.json", "model.safetensors"):
+        Path("run", name).unlink()
+    answer = oddlot("report", "run")
+    assert "  ended    not ended, after 1.0 epochs" in answer.out
+    assert "  written  run: records.jsonl, checkpoints\n" in answer.out
 
 
 @pytest.mark.parametrize("command", ["report", "replay"])

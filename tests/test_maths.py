@@ -4,6 +4,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -24,6 +25,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.goal import Every
+from oddlot.run_folder import RunFolder
 from oddlot.train.learner import Learner
 from tests.fits import (
     BATCH,
@@ -355,3 +357,40 @@ def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, c
     )
     run, _ = trained(a_job(count=640), Asynchronous(max_staleness=limit), on, "epochs>=4")
     assert run.summary["versions"] <= 1.2 * 4 * 640 / BATCH
+
+
+class Masked(nn.Module):
+    """As causal attention has it: a buffer of infinities."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, points: Tensor) -> Tensor:
+        attention = self.mask.softmax(dim=1)
+        masked: Tensor = self.linear(points) @ attention
+        return masked
+
+
+@BOTH
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
+def test_a_mask_of_infinities_is_no_bad_number(strategy: Strategy, on: Place, tmp_path: Path) -> None:
+    run, _ = trained(a_job(Masked), strategy, on, "epochs>=2", folder=RunFolder(tmp_path))
+    assert torch.equal(run.model.get_buffer("mask"), Masked().mask)
+
+
+@BOTH
+def test_numbers_of_numpy_are_numbers(on: Place, tmp_path: Path) -> None:
+    numbers: Any = {"batch": np.int64(8), "k": np.int64(1), "seed": np.int64(3)}
+    run, _ = trained(
+        a_job(batch=numbers["batch"]),
+        FastestK(k=numbers["k"]),
+        on,
+        "epochs>=1",
+        RunFolder(tmp_path),
+        seed=numbers["seed"],
+    )
+    assert run.summary["samples_merged"] == SAMPLES

@@ -188,7 +188,7 @@ def test_the_figures_of_a_resumed_log() -> None:
 
 def test_what_records_would_cost() -> None:
     before = tally_of(story()[:3], 16)
-    assert dollars_after(before, story()[3:]) == pytest.approx((6 * 3.6 + 2 * 7.2) / 3600)
+    assert dollars_after(before, story()[3:], Path("log")) == pytest.approx((6 * 3.6 + 2 * 7.2) / 3600)
     assert before.seconds == 2.0, "they are not counted yet"
 
 

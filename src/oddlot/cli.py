@@ -170,7 +170,7 @@ def report(run: RunDir, as_json: Json = False) -> None:
         print(json.dumps(without_nan(found.plain()), allow_nan=False))
     else:
         console = Console()
-        console.print(summary(found.title, found.summary, found.virtual), soft_wrap=True)
+        console.print(summary(found.title, found.summary, found.virtual, found.files), soft_wrap=True)
         console.print(f"  proof    {found.proof}", markup=False, highlight=False, soft_wrap=True)
     if found.proof.faults:
         raise typer.Exit(1)

@@ -1,7 +1,7 @@
 """What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from oddlot.core.words import Evaluated, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
+from oddlot.run_folder import FILES
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -166,7 +167,7 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
     return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
 
 
-def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
+def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:
     """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
@@ -182,7 +183,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool) -> Text:
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
         "workers": went(figures["workers_lost"], figures["workers_left"]),
-        "written": f"{figures['run_dir']}: model.safetensors, summary.json, records.jsonl, checkpoints",
+        "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]

@@ -79,6 +79,10 @@ class Log:
 def read_header(path: Path) -> dict[str, Any]:
     """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
     header: dict[str, Any] = _read_line(path, 1, _whole_lines(path).partition(b"\n")[0])
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {header.get('format')}, this version of oddlot reads {FORMAT}"
+        )
     return header
 
 

@@ -297,11 +297,10 @@ def take_into_account(tally: Tally, records: Iterable[w.Record], log: Path) -> N
             ) from None
 
 
-def dollars_after(tally: Tally, records: Iterable[w.Record]) -> float:
-    """What these further records would cost."""
+def dollars_after(tally: Tally, records: Iterable[w.Record], log: Path) -> float:
+    """What these further records would cost. CheckpointError as above."""
     further = deepcopy(tally)
-    for record in records:
-        further(record)
+    take_into_account(further, records, log)
     return further.dollars - tally.dollars
 
 

@@ -27,6 +27,8 @@ SUMMARY = "summary.json"
 LOCK = "lock"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
+"""what a run writes, the most wanted first"""
 
 
 class RunFolder:

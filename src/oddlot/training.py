@@ -183,9 +183,12 @@ class Training:
             self.earlier = surviving(past.log, past.after_record)
             lost = surviving(past.log)[len(self.earlier) :]
             take_into_account(self.tally, self.earlier, self.folder.log)
-            paid = dollars_after(self.tally, lost)
+            paid = dollars_after(self.tally, lost, self.folder.log)
             self.folder.reopen()
-        about = {ON: type(self.recipe.on).__name__, ABOUT: dict(self.recipe.settings.about)}
+        about = {
+            ON: type(self.recipe.on).__name__,
+            ABOUT: dict(self.recipe.settings.about) or self.folder.about,
+        }
         self.folder.write(SETTINGS, self.identity | about)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)

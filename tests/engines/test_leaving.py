@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot import Asynchronous, Lifetime, LocalSGD, Machine, Simulated, Strategy, Synchronous
+from oddlot import Asynchronous, Lifetime, Link, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.core import words as w
 from oddlot.recipe import Recipe, Settings
 from oddlot.run import Run
@@ -103,6 +103,23 @@ def test_a_machine_is_wanted_back_once() -> None:
             run.engine.leave("m")
         run.finish()
         assert sum(isinstance(record.event, w.Leaving) for record in run.records) == 1
+
+
+def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
+    """It stops at its next minibatch, though word of the cancelling reaches it later."""
+    on = Simulated(
+        [Machine("m", 0.01, link=Link(latency_milliseconds=200), lifetime=FOREVER, seconds_to_return=5)]
+    )
+    with prepared(Recipe(a_job(), WHOLE, on, Settings(until="epochs>=1"))) as training:
+        run = DrivenRun(training)
+        run.deliver(run.engine.next(1.0))
+        assert run.engine.next(0.25) is None
+        run.engine.leave("m")
+        (task,) = run.host.conductor.open
+        run.deliver(run.engine.next(0.3))
+        run.engine.abort(task, "m")
+        run.until(lambda: run.has(w.Lost, "m"))
+        assert run.records[-1].now < 0.25 + 2 * SECONDS_PER_MINIBATCH + 0.2
 
 
 # --- worker processes --------------------------------------------------------------------------

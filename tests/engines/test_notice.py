@@ -126,3 +126,20 @@ def test_what_is_not_there_is_told(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.wait()
     with pytest.raises(UsageError, match=f"there is no process {sleeper.pid}"):
         watch(sleeper.pid, url)
+
+
+def test_a_process_that_ends_while_the_service_is_asked(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notice(_: Metadata) -> str:
+        sleeper.kill()
+        sleeper.wait()
+        return "terminate"
+
+    monkeypatch.setattr(Metadata, "notice", notice)
+    assert not watch(sleeper.pid, "http://127.0.0.1:1")
+
+
+def test_an_address_without_a_scheme_is_told(sleeper: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(UsageError, match=r"url = '127\.0\.0\.1' must begin with http://"):
+        watch(sleeper.pid, "127.0.0.1")

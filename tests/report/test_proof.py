@@ -41,10 +41,10 @@ def test_a_whole_epoch() -> None:
 
 def test_an_epoch_under_way() -> None:
     assert str(prove(WHOLE[:2], 16)) == (
-        "exactly once: no epoch is whole yet; 8 positions of later epochs are merged, none twice"
+        "not twice: no epoch is whole yet; 8 positions of epochs under way are merged, none twice"
     )
     more = [begins(start("a:2", (1, 0, 4), (1, 8, 10))), merges("a:2", 6)]
-    assert str(prove(WHOLE + more, 16)).endswith("; 6 positions of later epochs are merged, none twice")
+    assert str(prove(WHOLE + more, 16)).endswith("; 6 positions of epochs under way are merged, none twice")
 
 
 def test_only_what_an_update_brought_counts() -> None:
@@ -78,6 +78,12 @@ def test_what_is_merged_twice_is_named(again: tuple[int, int, int], told: str) -
 def test_a_gap_is_no_whole_epoch() -> None:
     log = [begins(start("a:1", (0, 0, 8)), start("b:1", (0, 9, 16))), merges("a:1", 8), merges("b:1", 7)]
     assert prove(log, 16).whole == 0
+    proof = prove(log, 16, epochs=2)
+    assert proof.faults == (
+        "1 positions of epoch 0 are in no merged update",
+        "16 positions of epoch 1 are in no merged update",
+    )
+    assert str(proof).startswith("NOT exactly once: 1 positions of epoch 0")
 
 
 def test_samples_that_were_given_up_are_counted() -> None:

@@ -68,12 +68,13 @@ class Disturbed:
             self._tell(self._strike(place, fault))
         while not self.told:
             due = self.agenda[0][0] if self.agenda else inf
+            if due <= self.engine.now:
+                self._tell(heappop(self.agenda)[2]())
+                continue
             message = self.engine.next(min(until, due))
             if message is not None:
                 self._tell(self._pass(message))
-            elif self.agenda and due <= self.engine.now:
-                self._tell(heappop(self.agenda)[2]())
-            else:
+            elif due > self.engine.now:
                 return None
         return self.told.popleft()
 

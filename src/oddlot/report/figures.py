@@ -1,6 +1,7 @@
 """All that a run's folder tells, read once."""
 
 import json
+import re
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ from oddlot.core.words import Record
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.proof import Proof, prove
-from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, FILES, ON, SUMMARY, RunFolder
 
 NOT_ENDED = "not ended"
 
@@ -35,14 +36,18 @@ class Figures:
         """CheckpointError: there is no run, or its log is damaged."""
         run = RunFolder(folder)
         settings = run.settings()
-        books = read_header(run.log)["conductor"]
+        header = read_header(run.log)
         records = surviving(read_log(run.log))
-        size = int(books["ledger"]["size"])
-        tally = Tally(size)
-        take_into_account(tally, records, run.log)
-        proof = prove(records, size)
         ending = _ending(run.path / SUMMARY)
+        try:
+            size = int(header["conductor"]["ledger"]["size"])
+            proof = prove(records, size, _whole_epochs(ending))
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{run.log} is damaged ({error!r}): restore the file from a copy") from None
+        tally = Tally(max(1, size))
+        take_into_account(tally, records, run.log)
         if ending:
+            _check_end(run.log, tally, ending)
             tally.finish()
         summary = tally.summary() | {"run_dir": str(run.path)}
         summary |= {"ended": ending.get("ended", NOT_ENDED)}
@@ -59,6 +64,11 @@ class Figures:
         """Whether clock and money are a simulated fleet's."""
         return self.settings.get(ON) == "Simulated"
 
+    @property
+    def files(self) -> list[str]:
+        """What lies in the run's folder."""
+        return [name for name in FILES if (self.folder / name).exists()]
+
     def plain(self) -> dict[str, Any]:
         """For `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
@@ -66,11 +76,28 @@ class Figures:
         return {"settings": about, **self.summary, **proof, "faults": list(self.proof.faults)}
 
 
+def _whole_epochs(ending: dict[str, Any]) -> int:
+    """How many epochs the run has said to be whole."""
+    goal = re.fullmatch(r"epochs>=(\d+)", str(ending.get("ended")))
+    return int(goal[1]) if goal else 0
+
+
+def _check_end(log: Path, tally: Tally, ending: dict[str, Any]) -> None:
+    """CheckpointError: the log has not all that the run has said at its end."""
+    if ending.get("versions") != tally.versions:
+        raise CheckpointError(
+            f"{log} ends at version {tally.versions}, the run at {ending.get('versions')}: restore the file from a copy"
+        )
+
+
 def _ending(path: Path) -> dict[str, Any]:
     """What the run itself has said at its end; empty while it has not."""
     if not path.exists():
         return {}
     try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        ending = dict(json.loads(path.read_text()))
+        if not (isinstance(ending["ended"], str) and isinstance(ending["ended_version"], int)):
+            raise ValueError
+    except (OSError, ValueError, TypeError, KeyError):
         raise CheckpointError(f"{path} is damaged: remove it, and the report is made of the log") from None
+    return ending

@@ -27,39 +27,45 @@ class Proof:
     skipped: int
     """samples that were given up, their numbers being bad again and again"""
     faults: tuple[str, ...]
-    """positions that count more than once"""
+    """positions that count more than once or, in epochs that were to be whole, not at all"""
 
     def __str__(self) -> str:
         if self.faults:
             return "NOT exactly once: " + "; ".join(self.faults)
         beyond = self.merged + self.skipped - self.whole * self.size
-        more = f"; {beyond:,} positions of later epochs are merged, none twice" if beyond else ""
+        more = f"{beyond:,} positions of epochs under way are merged, none twice"
         skipped = f", or was skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
-            return f"exactly once: no epoch is whole yet{more}"
+            return f"not twice: no epoch is whole yet; {more}"
         epochs = "epoch 0" if self.whole == 1 else f"each of the epochs 0 to {self.whole - 1}"
         where = f"every one of the {self.size:,} positions of {epochs}"
-        return f"exactly once: {where} is in one merged update{skipped}{more}"
+        return f"exactly once: {where} is in one merged update{skipped}" + (f"; {more}" if beyond else "")
 
 
 Piece = tuple[int, int, w.UpdateId]
 """start, stop (exclusive) and whose they are, of the positions of an epoch that count"""
 
 
-def prove(records: Iterable[w.Record], size: int) -> Proof:
-    """Lay out the records of a history that holds (`log.surviving`) over `size` samples an epoch."""
+def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
+    """Lay out the records of a history that holds (`log.surviving`) over `size` samples an epoch.
+
+    So many `epochs` are to be whole: a hole in them is a fault. LookupError: the records are no history.
+    """
     sheets, skipped = _lay_out(records)
     faults: list[str] = []
     merged = whole = 0
-    for epoch in sorted(sheets):
-        faults += _overlaps(epoch, sorted(sheets[epoch]), size)
-        here = sum(stop - start for start, stop, _ in sheets[epoch])
+    for epoch in sorted(sheets.keys() | range(epochs)):
+        pieces = sorted(sheets[epoch])
+        faults += _overlaps(epoch, pieces, size)
+        here = sum(stop - start for start, stop, _ in pieces)
+        if epoch < epochs and here < size:
+            faults.append(f"{size - here} positions of epoch {epoch} are in no merged update")
         merged += here
         whole += epoch == whole and here == size
     return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]))
 
 
-def _lay_out(records: Iterable[w.Record]) -> tuple[dict[int, list[Piece]], int]:
+def _lay_out(records: Iterable[w.Record]) -> tuple[defaultdict[int, list[Piece]], int]:
     """The pieces of every epoch, and how many of their samples were skipped."""
     sheets: defaultdict[int, list[Piece]] = defaultdict(list)
     skipped = 0
@@ -86,5 +92,5 @@ def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:
     for (_, stop, one), (start, end, other) in pairwise(pieces):
         if start < stop:
             yield f"positions {start} to {min(stop, end) - 1} of epoch {epoch} are in {one} and in {other}"
-    if not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
+    if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
         yield f"epoch {epoch} has positions beyond its {size} samples"

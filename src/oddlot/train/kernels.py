@@ -62,6 +62,8 @@ def move(
     """Target <- keep x source + sum of share x tensor, where target may be source or other memory."""
     if target.data_ptr() == source.data_ptr():
         mix(target, keep, tensors, shares)
+    elif keep == 0:  # 0 x infinity is no number
+        mix(target, 0.0, tensors, shares)
     else:
         mix(target, 0.0, [source, *tensors], [keep, *shares])
 
