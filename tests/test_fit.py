@@ -318,6 +318,7 @@ def test_a_goal_that_never_comes_is_refused() -> None:
             "metrics: epochs is a figure of every run: take another name",
         ),
         ({}, Synchronous(), {"checkpoint_every": 3}, "checkpoint_every = 3 is not a rhythm"),
+        ({}, Synchronous(), {"shards": 25}, "shards = 25 of 48 samples: a shard would have one alone"),
         ({}, Synchronous(), {"resume": "no"}, "resume = 'no' must be True or False"),
         ({}, Synchronous(), {"about": 3}, "about = 3 must be a dict"),
         ({"data": [[1.0]] * 2}, Synchronous(), {}, "there are 2; a list is a data set of its items"),

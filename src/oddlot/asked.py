@@ -92,7 +92,7 @@ class Asked:
         folder = folder or (JobFile.read(self.task, overrides).table.out if is_file else None)
         name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
         folder = folder or str(_newest(name + suffix))
-        about = RunFolder(folder).about
+        about = _sound(RunFolder(folder).about)
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.task, [*earlier, *overrides]), folder
@@ -209,6 +209,15 @@ def _next_free(name: str) -> Path:
                 raise UsageError(f"cannot use {folder} as the run's folder: {error.strerror}") from None
         else:
             return folder
+
+
+def _sound(about: dict[str, Any]) -> dict[str, Any]:
+    """What a run was begun with, as this module has written it; empty where it is anything else."""
+    settings, overrides = about.get("settings"), about.get("overrides", [])
+    triples = isinstance(overrides, list) and all(
+        isinstance(one, list) and len(one) == 3 for one in overrides
+    )
+    return about if isinstance(settings, dict) and triples else {}
 
 
 def _newest(name: str) -> Path:

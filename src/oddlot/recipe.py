@@ -70,6 +70,11 @@ class Recipe:
         hint = hint if isinstance(self.job.data, list | tuple) else ""
         sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
         for name, size in sizes.items():
+            alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
+            if alone:
+                raise UsageError(
+                    f"{name} = {size} of {self.samples} samples: a shard would have one alone", name
+                )
             if size > self.samples:
                 raise UsageError(
                     f"{name} = {size} is more than the samples: there are {self.samples}{hint}", name

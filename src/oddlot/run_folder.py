@@ -99,7 +99,8 @@ class RunFolder:
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
             lines = "".join(
-                f"\n  {key}: {saved.get(key)} in the run, {now.get(key)} now" for key in different
+                f"\n  {key}: {_told(saved.get(key))} in the run, {_told(now.get(key))} now"
+                for key in different
             )
             raise CheckpointError(
                 f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
@@ -161,6 +162,11 @@ class RunFolder:
             shutil.rmtree(self.checkpoints)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
+
+
+def _told(value: Any) -> str:
+    """A setting; a text that looks like a number is told apart from it."""
+    return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
 @contextmanager

@@ -48,6 +48,7 @@ class Figures:
         take_into_account(tally, records, run.log)
         if ending:
             _check_end(run.log, tally, ending)
+            tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
         summary = tally.summary() | {"run_dir": str(run.path)}
         summary |= {"ended": ending.get("ended", NOT_ENDED)}

@@ -126,7 +126,9 @@ def newest(folder: Path, job: str | None = None, records: int | None = None) -> 
             )
         return Checkpoint(path, manifest["version"], manifest["job"], manifest["extra"], tuple(warnings))
     told = "".join(f"\n  {warning}" for warning in warnings)
-    raise CheckpointError(f"no whole checkpoint in {folder}: start the run anew{told}")
+    raise CheckpointError(
+        f"no whole checkpoint in {folder}: begin anew with force=True (--force), or in another folder{told}"
+    )
 
 
 class BackgroundSaver:
@@ -292,8 +294,9 @@ def _verified(path: Path) -> dict[str, Any]:
     try:
         try:
             manifest = json.loads((path / "manifest.json").read_bytes())
-        except ValueError:
-            raise ValueError("manifest.json is cut off, or no JSON") from None
+            manifest["format"]
+        except (ValueError, TypeError):
+            raise ValueError("manifest.json is cut off, or holds something else") from None
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} has format {manifest['format']}, this version of oddlot reads {FORMAT}"
