@@ -183,6 +183,23 @@ def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "checkpoints").version == 6, "an older run's are gone"
 
 
+@pytest.mark.parametrize("change", ["doubled", "lost"])
+def test_a_log_with_a_line_too_many_or_too_few_is_no_history(tmp_path: Path, change: str) -> None:
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    merges_at = [number for number, line in enumerate(lines) if '"is":"Step"' in line][:2]
+    if change == "doubled":
+        lines[merges_at[1]] = lines[merges_at[0]]
+    else:
+        lines[merges_at[0]] = '{"is":"Record","now":0.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
+    log.write_text("".join(lines))
+    before = content(tmp_path)
+    with pytest.raises(CheckpointError, match=r"records\.jsonl is damaged.*[Rr]estore the file from a copy"):
+        goes_on(tmp_path)
+    assert content(tmp_path) == before
+
+
 def test_a_run_without_its_settings_is_no_dead_end(tmp_path: Path) -> None:
     begun(tmp_path)
     settings = tmp_path / "run.json"

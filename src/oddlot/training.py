@@ -21,6 +21,7 @@ from oddlot.goal import Reminder
 from oddlot.log import Log, given_out, read_sound, surviving
 from oddlot.observe import Tally, dollars_after, take_into_account
 from oddlot.recipe import Recipe
+from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SETTINGS, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
@@ -183,6 +184,9 @@ class Training:
             self.earlier = surviving(past.log, past.after_record)
             lost = surviving(past.log)[len(self.earlier) :]
             take_into_account(self.tally, self.earlier, self.folder.log)
+            proof = prove_log(self.folder.log, self.earlier, self.recipe.samples)
+            if proof.faults:
+                raise CheckpointError(f"{self.folder.log} is damaged: {proof}. Restore the file from a copy")
             paid = dollars_after(self.tally, lost, self.folder.log)
             self.folder.reopen()
         about = {

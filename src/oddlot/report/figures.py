@@ -11,7 +11,7 @@ from oddlot.core.errors import CheckpointError
 from oddlot.core.words import Record
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
-from oddlot.report.proof import Proof, prove
+from oddlot.report.proof import Proof, prove_log
 from oddlot.run_folder import ABOUT, FILES, ON, SUMMARY, RunFolder
 
 NOT_ENDED = "not ended"
@@ -41,9 +41,11 @@ class Figures:
         ending = _ending(run.path / SUMMARY)
         try:
             size = int(header["conductor"]["ledger"]["size"])
-            proof = prove(records, size, _whole_epochs(ending))
-        except (LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{run.log} is damaged ({error!r}): restore the file from a copy") from None
+        except (LookupError, TypeError, ValueError):
+            raise CheckpointError(
+                f"{run.log} is damaged: its first line tells no size. Restore the file from a copy"
+            ) from None
+        proof = prove_log(run.log, records, size, _whole_epochs(ending))
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
         if ending:

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
+from oddlot.core.errors import CheckpointError
 
 MOST_FAULTS = 10
 
@@ -63,6 +65,14 @@ def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
         merged += here
         whole += epoch == whole and here == size
     return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]))
+
+
+def prove_log(log: Path, records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
+    """The same of a log on disk. CheckpointError: its records are no history of one run."""
+    try:
+        return prove(records, size, epochs)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{log} is damaged ({error!r}): restore the file from a copy") from None
 
 
 def _lay_out(records: Iterable[w.Record]) -> tuple[defaultdict[int, list[Piece]], int]:
