@@ -41,7 +41,6 @@ class Asked:
     force: bool
     as_json: bool
     quiet: bool
-
     chaos: str | None = None
     """a file"""
 

@@ -78,7 +78,7 @@ class Log:
 
 def read_header(path: Path) -> dict[str, Any]:
     """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
-    header: dict[str, Any] = _read_line(path, 1, _whole_lines(path).partition(b"\n")[0])
+    header: dict[str, Any] = _read_line(path, 1, _first_line(path))
     if header.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} has format {header.get('format')}, this version of oddlot reads {FORMAT}"
@@ -148,12 +148,24 @@ def given_out(records: Iterable[w.Record]) -> int:
     return total
 
 
+def _first_line(path: Path) -> bytes:
+    with _readable(path), path.open("rb") as file:
+        line = file.readline()
+    return line if line.endswith(b"\n") else b""
+
+
 def _whole_lines(path: Path) -> bytes:
-    try:
+    with _readable(path):
         data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(
             f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew with force=True "
             "(--force)"
         ) from None
-    return data[: data.rfind(b"\n") + 1]

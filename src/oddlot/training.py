@@ -181,13 +181,7 @@ class Training:
         if past is None:
             self.folder.clear()
         else:
-            self.earlier = surviving(past.log, past.after_record)
-            lost = surviving(past.log)[len(self.earlier) :]
-            take_into_account(self.tally, self.earlier, self.folder.log)
-            proof = prove_log(self.folder.log, self.earlier, self.recipe.samples)
-            if proof.faults:
-                raise CheckpointError(f"{self.folder.log} is damaged: {proof}. Restore the file from a copy")
-            paid = dollars_after(self.tally, lost, self.folder.log)
+            resumed = self._look_back(past, self.folder)
             self.folder.reopen()
         about = {
             ON: type(self.recipe.on).__name__,
@@ -198,10 +192,20 @@ class Training:
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            resumed = w.Resumed(past.after_record, given_out(lost), paid, self._settings_anew())
             self.host.handle(resumed, self.opened.engine.now)
             self.earlier.append(self.host.story[-1])
         self._checkpoint()
+
+    def _look_back(self, past: Past, folder: RunFolder) -> w.Resumed:
+        """Count what holds of the past, and what was lost. CheckpointError: the log is no history."""
+        self.earlier = surviving(past.log, past.after_record)
+        lost = surviving(past.log)[len(self.earlier) :]
+        take_into_account(self.tally, self.earlier, folder.log)
+        proof = prove_log(folder.log, self.earlier, self.recipe.samples)
+        if proof.faults:
+            raise CheckpointError(f"{folder.log} is damaged: {proof}. Restore the file from a copy")
+        paid = dollars_after(self.tally, lost, folder.log)
+        return w.Resumed(past.after_record, given_out(lost), paid, self._settings_anew())
 
     # --- under way -----------------------------------------------------------------------------
 

@@ -134,19 +134,21 @@ Faults: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fau
 ChaosFile: Any = create_model("ChaosFile", __base__=Table, faults=(Faults, ...), seed=(column(Seed), 0))
 
 
-def read_chaos(path: str | Path) -> Chaos:
-    """What is to go wrong, from a TOML file. UsageError: file, line, and what would help."""
+def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise UsageError(f"path = {path!r} must be a file's path")
-    _, file = read_table(Path(path), ChaosFile)
+    return Path(path)
+
+
+def read_chaos(path: str | Path) -> Chaos:
+    """What is to go wrong, from a TOML file. UsageError: file, line, and what would help."""
+    _, file = read_table(_path(path), ChaosFile)
     return Chaos([table.make() for table in file.faults], file.seed)
 
 
 def read_machines(path: str | Path) -> list[Machine]:
     """The file's machines in its order, `count` spelled out. UsageError: file, line, and what would help."""
-    if not isinstance(path, str | Path):
-        raise UsageError(f"path = {path!r} must be a file's path")
-    path = Path(path)
+    path = _path(path)
     text, file = read_table(path, MachinesFile)
     machines: dict[str, Machine] = {}
     for index, table in enumerate(file.machines):
