@@ -312,6 +312,16 @@ def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
     assert oddlot.json(*command, "--seed", "1")["seconds"] != first["seconds"]
 
 
+def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
+    """Real and virtual dollars are never added up."""
+    simulated = ["simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"]
+    oddlot.json(*simulated)
+    answer = oddlot("train", "digits", "--out", "run", "--resume")
+    told = "oddlot: run is a run of `oddlot simulate`, on another clock: go on with that, or choose another folder"
+    assert (answer.code, answer.err) == (2, f"{told}\n")
+    assert oddlot.json(*simulated, "--until", "epochs>=2", "--resume")["epochs"] == 2
+
+
 def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
     answer = oddlot("simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1")
     assert answer.code == 0
@@ -369,14 +379,16 @@ def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
     log = Path("run/records.jsonl")
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:20]))
-    answer = oddlot("report", "run")
-    assert answer.code == 2
-    assert re.search(
-        r"records.jsonl ends at version \d+, the run at 45: restore the file from a copy", answer.err
-    )
+    for command in ("report", "replay"):
+        answer = oddlot(command, "run")
+        assert answer.code == 2
+        told = (
+            f"records.jsonl has 19 of the {len(lines) - 1} records of the run: restore the file from a copy"
+        )
+        assert told in answer.err
     starts = [number for number, line in enumerate(lines) if '"is":"Start"' in line]
     for broken in (
-        [*lines[: starts[3]], *lines[starts[3] + 1 :]],
+        [*lines[: starts[3]], lines[-1], *lines[starts[3] + 1 :]],
         [lines[0].replace('"size":1437', '"size":"a"'), *lines[1:]],
     ):
         log.write_text("".join(broken))
@@ -469,6 +481,18 @@ def test_help_needs_nothing_heavy() -> None:
         (
             "train digits --workers 2 --set workers=1",
             "--set workers=1: --workers 2 says it already; leave one",
+        ),
+        (
+            "train digits --strategy fastest_k --set strategy={name='local_sgd'}",
+            "--set strategy={name='local_sgd'}: --strategy fastest_k says it already; leave one",
+        ),
+        (
+            "train digits --set seed=1 --set seed=2",
+            "--set seed=2: --set seed=1 says it already; leave one",
+        ),
+        (
+            "train digits --set job={batch=8} --set job.batch=9",
+            "--set job.batch=9: --set job={batch=8} says it already; leave one",
         ),
         ("train digits --set task=mnist", "--set task=mnist: the task digits says it already"),
         ("train digits --until dollars>=1", "until = 'dollars>=1' never comes: no machine has a price"),

@@ -220,6 +220,7 @@ def test_a_run_without_its_settings_is_no_dead_end(tmp_path: Path) -> None:
         ("[]", "is damaged"),
         ("3", "is damaged"),
         ("{}", "is damaged"),
+        ('{"format": 1}', "is damaged"),
         ('{"format": 99}', "has format 99, this version of oddlot reads 1"),
     ],
 )

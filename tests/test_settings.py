@@ -135,6 +135,11 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
             "hidden = '16'",
             "job.toml:7: hidden = '16': the task digits takes a value of type int",
         ),
+        (
+            "hidden = 16",
+            "hidden = 2026-01-02",
+            "job.toml:7: `task_options.hidden` is 2026-01-02: write a date or a time as a text, in quotes",
+        ),
         ("hidden = 16", "hidden = 0", "job.toml:7: hidden = 0: the network needs at least 1 hidden unit"),
         (
             "local_sgd",

@@ -91,27 +91,42 @@ class Asked:
         folder = folder or (JobFile.read(self.task, overrides).table.out if is_file else None)
         name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
         folder = folder or str(_newest(name + suffix))
+        self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.task, [*earlier, *overrides]), folder
         return JobFile.read(self.task, overrides, about.get("settings")), folder
 
+    def _check_clock(self, folder: str) -> None:
+        """UsageError: real and virtual seconds and dollars would be added up."""
+        from oddlot.run_folder import ON, RunFolder
+
+        run, begun = RunFolder(folder), {"Local": "train", "Simulated": "simulate"}
+        command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
+        if command and command != self.command.partition(" ")[0]:
+            raise UsageError(
+                f"{folder} is a run of `oddlot {command}`, on another clock: go on with that, or choose another folder"
+            )
+
     def overrides(self) -> "list[Override]":
         """What the flags set. UsageError: two of them contradict each other."""
         from oddlot.settings import Override
 
-        keys = {"strategy": ("strategy", "name")}
+        paths = {"strategy": ("strategy", "name")}
         flags = [
-            Override(f"--{name} {value}", keys.get(name, (name,)), value)
+            Override(f"--{name} {value}", paths.get(name, (name,)), value)
             for name, value in self.flags.items()
             if value is not None
         ]
         sets = [Override.parse(text) for text in self.sets]
-        said = {each.keys: each.flag for each in flags} | {("task",): f"the task {self.task}"}
+        said = [(("task",), f"the task {self.task}"), *((each.keys, each.flag) for each in flags)]
         for each in sets:
-            if each.keys in said:
-                raise UsageError(f"{each.flag}: {said[each.keys]} says it already; leave one of them out")
+            for keys, by in said:
+                common = min(len(keys), len(each.keys))
+                if keys[:common] == each.keys[:common]:
+                    raise UsageError(f"{each.flag}: {by} says it already; leave one of them out")
+            said.append((each.keys, each.flag))
         return flags + sets
 
     def again(self, folder: str) -> str:

@@ -96,6 +96,8 @@ class RunFolder:
         saved = self.settings()
         for free in (ABOUT, ON):
             saved.pop(free, None)
+        if not saved.keys() >= now.keys():
+            raise self._no_settings("damaged")
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
             lines = "".join(
@@ -114,15 +116,19 @@ class RunFolder:
             saved = dict(json.loads((self.path / SETTINGS).read_text()))
             version = saved["format"]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            state = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-            raise CheckpointError(
-                f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew with force=True (--force)"
+            raise self._no_settings(
+                "missing" if isinstance(error, FileNotFoundError) else "damaged"
             ) from None
         if version != FORMAT:
             raise CheckpointError(
                 f"{self.path / SETTINGS} has format {version}, this version of oddlot reads {FORMAT}"
             )
         return saved
+
+    def _no_settings(self, state: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew with force=True (--force)"
+        )
 
     @property
     def is_begun(self) -> bool:

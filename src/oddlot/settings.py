@@ -120,7 +120,7 @@ class RunTable(Table):
     """A whole job file."""
 
     task: str
-    task_options: dict[str, Any] = pydantic.Field({})
+    task_options: dict[str, pydantic.JsonValue] = pydantic.Field({})
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()
     workers: Count | None = None

@@ -111,7 +111,9 @@ class Training:
         self.model.eval()
         path = self.folder.path if self.folder else None
         summary = self.tally.summary()
-        summary |= {"ended": ended, "ended_version": met_at, "run_dir": str(path) if path else None}
+        records = self.log.records if self.log else len(self.records)
+        summary |= {"ended": ended, "ended_version": met_at, "records": records}
+        summary |= {"run_dir": str(path) if path else None}
         self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 

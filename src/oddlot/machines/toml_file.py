@@ -125,6 +125,8 @@ def _sentence(detail: ErrorDetails) -> str:
             return f"unknown {key} `{word}`: {or_nearest(word, choices)}"
         case "string_too_short":
             return f"`{_dotted(detail['loc'])}` is empty"
+        case "invalid-json-value":
+            return f"`{_dotted(detail['loc'])}` is {detail['input']}: write a date or a time as a text, in quotes"
         case "model_type":
             return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a table"
     remedy = detail["msg"].replace("Input should", "it must")

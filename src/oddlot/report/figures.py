@@ -1,6 +1,5 @@
 """All that a run's folder tells, read once."""
 
-import json
 import re
 from dataclasses import dataclass
 from os import PathLike
@@ -11,8 +10,9 @@ from oddlot.core.errors import CheckpointError
 from oddlot.core.words import Record
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
+from oddlot.report.ending import check_whole, read_ending
 from oddlot.report.proof import Proof, prove_log
-from oddlot.run_folder import ABOUT, FILES, ON, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, FILES, ON, RunFolder
 
 NOT_ENDED = "not ended"
 
@@ -37,8 +37,10 @@ class Figures:
         run = RunFolder(folder)
         settings = run.settings()
         header = read_header(run.log)
-        records = surviving(read_log(run.log))
-        ending = _ending(run.path / SUMMARY)
+        ending = read_ending(run)
+        log = list(read_log(run.log))
+        check_whole(run, ending, len(log))
+        records = surviving(log)
         try:
             size = int(header["conductor"]["ledger"]["size"])
         except (LookupError, TypeError, ValueError):
@@ -49,12 +51,11 @@ class Figures:
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
         if ending:
-            _check_end(run.log, tally, ending)
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
         summary = tally.summary() | {"run_dir": str(run.path)}
         summary |= {"ended": ending.get("ended", NOT_ENDED)}
-        summary |= {"ended_version": ending.get("ended_version", tally.versions)}
+        summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         return cls(run.path, settings, records, tally, summary, proof)
 
     @property
@@ -83,24 +84,3 @@ def _whole_epochs(ending: dict[str, Any]) -> int:
     """How many epochs the run has said to be whole."""
     goal = re.fullmatch(r"epochs>=(\d+)", str(ending.get("ended")))
     return int(goal[1]) if goal else 0
-
-
-def _check_end(log: Path, tally: Tally, ending: dict[str, Any]) -> None:
-    """CheckpointError: the log has not all that the run has said at its end."""
-    if ending.get("versions") != tally.versions:
-        raise CheckpointError(
-            f"{log} ends at version {tally.versions}, the run at {ending.get('versions')}: restore the file from a copy"
-        )
-
-
-def _ending(path: Path) -> dict[str, Any]:
-    """What the run itself has said at its end; empty while it has not."""
-    if not path.exists():
-        return {}
-    try:
-        ending = dict(json.loads(path.read_text()))
-        if not (isinstance(ending["ended"], str) and isinstance(ending["ended_version"], int)):
-            raise ValueError
-    except (OSError, ValueError, TypeError, KeyError):
-        raise CheckpointError(f"{path} is damaged: remove it, and the report is made of the log") from None
-    return ending

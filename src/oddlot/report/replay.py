@@ -12,6 +12,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, ProtocolError, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.log import numbered, read_header, read_log
+from oddlot.report.ending import check_whole, read_ending
 from oddlot.run_folder import RunFolder
 
 HISTORY = 8
@@ -56,7 +57,8 @@ class Replay:
 def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) -> Replay:
     """Feed the log of the run in `folder` to a fresh conductor, and stop where it decides otherwise.
 
-    The strategy's class is found where the log says, or is given. CheckpointError: the log cannot be read.
+    The strategy's class is found where the log says, or is given. CheckpointError: the log cannot be read, or
+    is not whole.
     """
     run = RunFolder(folder)
     run.settings()  # CheckpointError: there is no run
@@ -67,7 +69,9 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
         conductor = Conductor.from_plain(header["conductor"], kind)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}:1 holds no books of a {kind.__name__}: {error!r}") from None
-    return compare(conductor, numbered(read_log(path)))
+    log = list(read_log(path))
+    check_whole(run, read_ending(run), len(log))
+    return compare(conductor, numbered(log))
 
 
 def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Replay:

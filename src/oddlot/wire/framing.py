@@ -6,7 +6,6 @@ are the sender's and receiver's own.
 """
 
 import struct
-from collections.abc import Callable
 from typing import NamedTuple
 from zlib import crc32
 
@@ -20,7 +19,6 @@ CHECKED = 1
 
 _FIELDS = struct.Struct("<4sBBHQI")
 _CHECK = struct.Struct("<I")
-_PIECE_BYTES = 1 << 20
 
 
 class FrameError(OddlotError):
@@ -51,24 +49,6 @@ def unpack(frame: bytes) -> Frame:
     return Frame(kind, _checked(body, check))
 
 
-def read(source: Callable[[int], bytes], longest_bytes: int) -> Frame | None:
-    """The next frame; None when the source ends before its first byte.
-
-    `source(n)` gives at most n bytes, and none at its end. Memory is taken as bytes come, never as many as a
-    damaged header claims. FrameError: damage, an end within the frame, or a body of more than `longest_bytes`.
-    """
-    header = _read_up_to(source, HEADER_BYTES)
-    if not header:
-        return None
-    kind, length, check = _read_header(header)
-    if length > longest_bytes:
-        raise FrameError(f"a frame of {length} bytes is longer than the {longest_bytes} allowed here")
-    body = _read_up_to(source, length)
-    if len(body) < length:
-        raise FrameError(f"a frame of {length} bytes ended after {len(body)}")
-    return Frame(kind, _checked(body, check))
-
-
 def _read_header(header: bytes) -> tuple[int, int, int | None]:
     """Kind, length of the body, its checksum."""
     if len(header) < HEADER_BYTES:
@@ -87,12 +67,3 @@ def _checked(body: bytes, check: int | None) -> bytes:
     if check is not None and crc32(body) != check:
         raise FrameError(f"a frame's body of {len(body)} bytes is damaged: its checksum does not match")
     return body
-
-
-def _read_up_to(source: Callable[[int], bytes], count: int) -> bytes:
-    pieces: list[bytes] = []
-    missing = count
-    while missing and (piece := source(min(missing, _PIECE_BYTES))):
-        pieces.append(piece)
-        missing -= len(piece)
-    return b"".join(pieces)

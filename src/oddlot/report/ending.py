@@ -1,0 +1,32 @@
+"""What a run itself has said at its end, held against its log."""
+
+import json
+from typing import Any
+
+from oddlot.core.errors import CheckpointError
+from oddlot.run_folder import SUMMARY, RunFolder
+
+
+def read_ending(run: RunFolder) -> dict[str, Any]:
+    """The run's summary; empty while it has not ended. CheckpointError: it is damaged."""
+    path = run.path / SUMMARY
+    if not path.exists():
+        return {}
+    try:
+        ending = dict(json.loads(path.read_text()))
+        kinds = {"ended": str, "ended_version": int, "records": int}
+        if any(type(ending[key]) is not kind for key, kind in kinds.items()):
+            raise ValueError
+    except (OSError, ValueError, TypeError, KeyError):
+        raise CheckpointError(
+            f"{path} is damaged: restore it from a copy, or remove it, and the log alone counts"
+        ) from None
+    return ending
+
+
+def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
+    """CheckpointError: the log, of so many records, was cut after the run had ended."""
+    if ending and ending["records"] != records:
+        raise CheckpointError(
+            f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy"
+        )
