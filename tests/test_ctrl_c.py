@@ -11,6 +11,7 @@ import pytest
 from oddlot import Asynchronous
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
+from oddlot.train.storage import Storage
 from tests.fits import a_job, fleet, one_fork_server, trained
 from tests.processes import descendants, ends, program, says
 from tests.test_resume import ENDLESS
@@ -33,7 +34,7 @@ def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) 
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert ended == "interrupted"
-    assert checkpoint.newest(tmp_path / "checkpoints").version == int(versions)
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == int(versions)
     assert json.loads((tmp_path / "summary.json").read_text())["ended"] == "interrupted"
     until = f"versions>={int(versions) + 5}"
     run, _ = trained(a_job(), Asynchronous(), fleet(), until, RunFolder(tmp_path), resume=True)
@@ -72,7 +73,7 @@ def test_a_second_sigterm_is_the_first_one_s_shadow(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGTERM)
         _, versions, _ = says(process, "stopped").split()
         assert process.wait() == 0
-    assert checkpoint.newest(tmp_path / "checkpoints").version == int(versions)
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == int(versions)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,6 +17,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "wire": 1,
     "machines": 1,
     "log": 1,
+    "interrupt": 1,
     "observe": 2,
     "run_folder": 2,
     "engines": 2,
@@ -41,7 +42,7 @@ WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),
     *("threading", "time", "torch.distributed", "torch.multiprocessing"),
 )
-MAY_WAIT = {"oddlot.train.checkpoint": {"concurrent.futures"}}  # its writer is a thread
+MAY_WAIT = {"oddlot.train.saver": {"concurrent.futures"}}  # its writer is a thread
 # Of the modules random and numpy.random only these do not draw from a state that the whole process shares.
 # A learner seeds that state before each task, for the user's own code.
 STREAMS = {
@@ -121,8 +122,8 @@ def foreign_broken(module: str, part: str, name: str) -> Iterator[str]:
         yield "only engines/ray*.py know Ray"
     if part != "engines" and within(name, WAITING) and not within(name, MAY_WAIT.get(module, ())):
         yield "only engines read clocks, open pipes, start processes or wait"
-    if within(name, ["signal"]) and part not in {"engines", "training", "asked"}:
-        yield "only engines, training and asked hear signals"
+    if within(name, ["signal"]) and part not in {"engines", "interrupt", "asked"}:
+        yield "only engines, interrupt and asked hear signals"
 
 
 def shared_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -237,7 +238,7 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
     [
         ("core.words", "from oddlot.core.errors import UsageError\nfrom random import Random"),
         ("strategies", "from oddlot.strategies.fastest_k import FastestK"),
-        ("train.checkpoint", "import os, concurrent.futures"),
+        ("train.saver", "import os, concurrent.futures"),
         ("wire.plain", "import torch\nfrom oddlot.core.errors import UsageError"),
         ("engines.local", "import time, socket, signal\nfrom oddlot.train.store import Store"),
         ("engines.ray", "import ray"),

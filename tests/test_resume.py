@@ -25,6 +25,7 @@ from oddlot.observe import tally_of
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
+from oddlot.train.storage import Storage
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -117,11 +118,11 @@ def test_one_process_at_a_time_holds_a_run(tmp_path: Path) -> None:
                 UsageError, match=rf"is in use by process {process.pid} on .*: wait for its end"
             ):
                 begun(tmp_path, **how)
-        held = checkpoint.newest(tmp_path / "checkpoints").version
+        held = checkpoint.newest(Storage(tmp_path / "checkpoints")).version
         says(process, "saved")
         process.kill()
         process.wait()
-        assert checkpoint.newest(tmp_path / "checkpoints").version >= held, "the first one went on"
+        assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version >= held, "the first one went on"
     begun(tmp_path, force=True)
 
 
@@ -145,7 +146,7 @@ def test_after_kill_9_of_everything_a_run_goes_on_with_exact_books(tmp_path: Pat
         for pid in [process.pid, *descendants(process.pid)]:
             os.kill(pid, signal.SIGKILL)
         process.wait()
-    books_then = checkpoint.newest(tmp_path / "checkpoints").load().conductor["ledger"]
+    books_then = checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["ledger"]
     reached = (
         max(lane["epoch"] for lane in books_then["lanes"]) + 1
     )  # epochs overlap: the newest one begun counts
@@ -191,7 +192,7 @@ def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> No
     """More of them than the next engine has workers."""
     job = a_job(count=256)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
-    assert len(checkpoint.newest(tmp_path / "checkpoints").load().conductor["inbox"]) == 15
+    assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["inbox"]) == 15
     _, books = trained(job, Synchronous(), local(1), "epochs>=2", RunFolder(tmp_path), resume=True)
     assert sorted(books.merged) == everything(256, 2)
 
@@ -210,7 +211,7 @@ def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
     strategy = Timed(seconds=0.1)
     job = a_job(evaluation=rows(20))
     trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
-    assert checkpoint.newest(tmp_path / "checkpoints").load().conductor["kept"]
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["kept"]
     _, books = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)
     assert sorted(books.merged) == everything(SAMPLES, 4)
 

@@ -16,6 +16,7 @@ from oddlot.recipe import Recipe, Settings
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import RunFolder
 from oddlot.train.job import Job
+from oddlot.train.saver import KEEP
 from oddlot.training import prepared
 from oddlot.wire.codec import Codec, Plain
 
@@ -44,6 +45,8 @@ def fit(
     force: bool = False,
     evaluate_every: str = "1 epochs",
     checkpoint_every: str = "60 seconds",
+    checkpoints: str | PathLike[str] | None = None,
+    keep_checkpoints: int = KEEP,
     codec: Codec | None = None,
     shards: int = 1,
     epoch_barrier: bool = False,
@@ -57,6 +60,9 @@ def fit(
     `on` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. The run ends at
     `until`, such as "accuracy>=0.98 or epochs>=20" (default: the job's own). With `out`, the log, checkpoints and
     the model go into that folder; `resume` goes on from its newest whole checkpoint, `force` throws away what is there.
+    `checkpoints` is another place for checkpoints, a folder or any URL that fsspec reaches (`s3://bucket/run`). All
+    that another machine needs lies there too: `resume` with a new `out` fetches it. The newest `keep_checkpoints` are
+    kept.
     `about` is plain data of yours that run.json keeps.
 
     `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
@@ -76,8 +82,11 @@ def fit(
         raise UsageError("resume goes on with a run and force throws it away: say one of them")
     if (resume or force) and out is None:
         raise UsageError("resume and force are about a run's folder: name it with out=...")
-    if not isinstance(out, str | PathLike | None):
-        raise UsageError(f"out = {out!r} must be a folder's path")
+    for name, path in {"out": out, "checkpoints": checkpoints}.items():
+        if not isinstance(path, str | PathLike | None):
+            raise UsageError(f"{name} = {path!r} must be a folder's path")
+    if checkpoints is not None and out is None:
+        raise UsageError("checkpoints are a part of a run's folder: name that with out=...", "checkpoints")
     settings = Settings(
         until=until,
         seed=seed,
@@ -88,11 +97,12 @@ def fit(
         chaos=chaos,
         evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
         checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
+        keep_checkpoints=keep_checkpoints,
         about=about or {},
     )
     _check_observers(observers)
     recipe = Recipe(job, strategy, Local() if on is None else on, settings)
-    folder = RunFolder(out) if out is not None else None
+    folder = RunFolder(out, checkpoints) if out is not None else None
     with (
         folder.claimed(resume, force) if folder else nullcontext(),
         prepared(recipe, folder, resume) as training,
@@ -100,7 +110,7 @@ def fit(
         training.observe(observers)
         run = training.run()
     if run.ended == INTERRUPTED:
-        raise Interrupted(run, training.stopped_by)
+        raise Interrupted(run, training.stop.signal)
     return run
 
 

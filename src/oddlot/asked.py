@@ -88,9 +88,10 @@ class Asked:
             settings = JobFile.read(self.task, overrides)
             return settings, folder or settings.table.out or str(_next_free(settings.name + suffix))
         is_file = self.task.endswith(".toml")
-        folder = folder or (JobFile.read(self.task, overrides).table.out if is_file else None)
+        table = JobFile.read(self.task, overrides).table if is_file else None
         name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
-        folder = folder or str(_newest(name + suffix))
+        folder = folder or (table.out if table else None) or str(_newest(name + suffix))
+        RunFolder(folder, table.checkpoints if table else self.flags["checkpoints"]).fetch()
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
         if is_file:  # what the file says may have changed; what was said on top of it holds
@@ -115,7 +116,7 @@ class Asked:
 
         paths = {"strategy": ("strategy", "name")}
         flags = [
-            Override(f"--{name} {value}", paths.get(name, (name,)), value)
+            Override(f"{_flag(name)} {value}", paths.get(name, (name,)), value)
             for name, value in self.flags.items()
             if value is not None
         ]
@@ -132,7 +133,7 @@ class Asked:
     def again(self, folder: str) -> str:
         """The command that goes on with this run."""
         flags = [
-            f"--{name} {shlex.quote(str(value))}"
+            f"{_flag(name)} {shlex.quote(str(value))}"
             for name, value in self.flags.items()
             if value is not None and name != "out"
         ]
@@ -200,6 +201,11 @@ class Asked:
         except Interrupted as stopped:
             return stopped.run, stopped.signal
         return run, 0
+
+
+def _flag(name: str) -> str:
+    """As it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _numbers(name: str) -> list[int]:

@@ -52,6 +52,15 @@ Out = Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder."
 SimulatedOut = Annotated[
     str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-simulated-N")
 ]
+CheckpointEvery = Annotated[
+    str | None, typer.Option(metavar="RHYTHM", help='Such as "100 versions".', show_default="60 seconds")
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Another place for checkpoints: a folder, s3://...", show_default="in DIR"
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the task's newest.")]
 Force = Annotated[bool, typer.Option("--force", help="Throw away the run in --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
@@ -73,6 +82,8 @@ def train(
     sets: Sets = None,
     seed: Seed = None,
     out: Out = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoints: Checkpoints = None,
     resume: Resume = False,
     force: Force = False,
     chaos: ChaosFile = None,
@@ -81,6 +92,7 @@ def train(
 ) -> None:
     """Train on worker processes of this machine."""
     flags = {"strategy": strategy, "workers": workers, "until": until, "seed": seed, "out": out}
+    flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     asked = Asked(shlex.join(["train", task]), task, flags, sets or [], resume, force, as_json, quiet, chaos)
     asked.run("", lambda settings: settings.local())
 
@@ -94,6 +106,8 @@ def simulate(
     sets: Sets = None,
     seed: Seed = None,
     out: SimulatedOut = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoints: Checkpoints = None,
     resume: Resume = False,
     force: Force = False,
     chaos: ChaosFile = None,
@@ -114,6 +128,7 @@ def simulate(
         return Simulated(read_machines(machines), settings.table.seed or 0, settings.table.in_flight or 1)
 
     flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
+    flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     command = shlex.join(["simulate", task, "--machines", machines])
     Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos).run("-simulated", fleet)
 

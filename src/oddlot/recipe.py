@@ -20,6 +20,7 @@ from oddlot.run_folder import FORMAT
 from oddlot.train.data import Batches
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
+from oddlot.train.saver import KEEP
 from oddlot.wire.codec import Codec, Plain
 
 
@@ -37,6 +38,7 @@ class Settings:
     chaos: Chaos | None = None
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
+    keep_checkpoints: AtLeastOne = KEEP
     about: Mapping[str, Any] = field(default_factory=dict)
 
 

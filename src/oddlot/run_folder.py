@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from oddlot.core.errors import CheckpointError, JobError, UsageError
+from oddlot.train.storage import Storage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,13 +32,19 @@ FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 
 
 class RunFolder:
-    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run."""
+    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    The `checkpoints` may be elsewhere, at a path or a URL; the log and run.json lie there too then, so that another
+    machine can go on.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], checkpoints: str | os.PathLike[str] | None = None
+    ) -> None:
         self.path = Path(path)
         self.log = self.path / LOG
         self.model = self.path / MODEL
-        self.checkpoints = self.path / CHECKPOINTS
+        self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
 
     @contextmanager
     def claimed(self, resume: bool, force: bool) -> Iterator[None]:
@@ -48,6 +54,8 @@ class RunFolder:
         """
         with ExitStack() as closing:
             try:
+                if resume:
+                    self.fetch()
                 self._check(resume, force)
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._lock(closing)
@@ -56,23 +64,64 @@ class RunFolder:
                 raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
             yield
 
+    @property
+    def checkpoints(self) -> str:
+        """The path or URL where the checkpoints are: as given, or else as the run in the folder has it."""
+        begun = None
+        with suppress(CheckpointError):
+            begun = self.settings().get(CHECKPOINTS)
+        return self._checkpoints or (begun if isinstance(begun, str) else str(self.path / CHECKPOINTS))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the checkpoints are outside the folder."""
+        return self.checkpoints != str(self.path / CHECKPOINTS)
+
+    @property
+    def storage(self) -> Storage:
+        """Where the checkpoints are."""
+        return Storage(self.checkpoints)
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Note what a run is, as `settings()` will tell it."""
+        if self.is_elsewhere:
+            settings = settings | {CHECKPOINTS: self.checkpoints}
+            with _writing(self.storage.path(SETTINGS)):
+                self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
+        self.write(SETTINGS, settings)
+
+    def fetch(self) -> None:
+        """Bring what another machine has left where the checkpoints are into this folder, if no run is in it.
+
+        CheckpointError: no whole checkpoint is there.
+        """
+        if self.is_begun or not self._checkpoints:
+            return
+        from oddlot.train.checkpoint import log_of, newest  # PyTorch comes with it
+
+        storage = self.storage
+        log = log_of(newest(storage))
+        try:
+            settings = storage.read(SETTINGS)
+        except OSError as error:
+            raise CheckpointError(f"{storage.path(SETTINGS)} cannot be read: {error}") from error
+        with _writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            _replace(self.log, log)
+            _replace(self.path / SETTINGS, settings)
+
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
-        with _writing(self.path / name) as path:
-            draft = path.with_name(f".{name}.partial")
-            try:
-                draft.write_text(json.dumps(plain, indent=2) + "\n")
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
+        with _writing(self.path / name):
+            _replace(self.path / name, json.dumps(plain, indent=2).encode() + b"\n")
 
     def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
         from safetensors.torch import save_model  # PyTorch comes with it
 
-        with _writing(self.model) as path:
-            save_model(model, str(path))
-            path.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
+        with _writing(self.model):
+            save_model(model, str(self.model))
+            self.model.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
 
     def remove_if_unused(self) -> None:
         """Remove a folder in which nothing but a lock is left."""
@@ -94,7 +143,7 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ON):
+        for free in (ABOUT, ON, CHECKPOINTS):
             saved.pop(free, None)
         if not saved.keys() >= now.keys():
             raise self._no_settings("damaged")
@@ -133,7 +182,7 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """A run has begun here, whatever became of it."""
-        return (self.path / SETTINGS).exists() or (self.log.exists() and self.checkpoints.exists())
+        return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
     def _lock(self, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
@@ -161,11 +210,20 @@ class RunFolder:
             )
         if used and force and not is_run:
             raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
+        if self._checkpoints and not (resume or force) and self.storage.names():
+            raise UsageError(
+                f"{self._checkpoints} is not empty: resume=True (--resume) goes on with the run in it, "
+                "force=True (--force) throws it away"
+            )
 
     def clear(self) -> None:
         """Throw away what another run has left: nothing, unless `force` was said."""
-        if self.checkpoints.exists():
-            shutil.rmtree(self.checkpoints)
+        from oddlot.train.checkpoint import saved  # PyTorch comes with it
+        from oddlot.train.saver import PARTS
+
+        with _writing(self.checkpoints):
+            for name in (PARTS, SETTINGS, *saved(self.storage)):
+                self.storage.remove(name)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
 
@@ -175,9 +233,19 @@ def _told(value: Any) -> str:
     return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file, which is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield path
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise JobError(f"cannot write {path} ({error}): make room, then resume the run") from error

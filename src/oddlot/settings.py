@@ -132,6 +132,8 @@ class RunTable(Table):
     codec: Literal["plain", "bf16", "fp16"] = "plain"
     evaluate_every: str | None = None
     checkpoint_every: str | None = None
+    checkpoints: Text | None = None
+    keep_checkpoints: Count | None = None
     shards: Count | None = None
     epoch_barrier: bool | None = None
     skip_bad: bool | None = None
@@ -295,4 +297,7 @@ class JobFile:
         return {name: value for name in names if (value := getattr(self.table, name)) is not None}
 
 
-FIT_OPTIONS = ("until", "seed", "evaluate_every", "checkpoint_every", "shards", "epoch_barrier", "skip_bad")
+FIT_OPTIONS = (
+    *("until", "seed", "evaluate_every", "checkpoint_every", "checkpoints", "keep_checkpoints"),
+    *("shards", "epoch_barrier", "skip_bad"),
+)

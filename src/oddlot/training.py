@@ -1,6 +1,5 @@
 """One training from its recipe to its end: the loop's surroundings that are the same on every engine."""
 
-import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,17 +17,19 @@ from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Numbers, Open
 from oddlot.goal import Reminder
+from oddlot.interrupt import StopWish
 from oddlot.log import Log, given_out, read_sound, surviving
 from oddlot.observe import Tally, dollars_after, take_into_account
 from oddlot.recipe import Recipe
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
-from oddlot.run_folder import ABOUT, ON, SETTINGS, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
-from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest
+from oddlot.train.checkpoint import Snapshot, newest
 from oddlot.train.data import order
 from oddlot.train.job import made
 from oddlot.train.layout import Layout
+from oddlot.train.saver import BackgroundSaver
 from oddlot.train.store import Store
 
 MOST_ROWS = 64
@@ -74,8 +75,7 @@ class Training:
         """figures of an evaluation that have always been numbers"""
         self.met_at: int | None = None
         """the version whose figures met the goal"""
-        self.stopped_by = 0
-        """the signal that asked the run to stop"""
+        self.stop = StopWish()
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
             self.model = made(recipe.job)
@@ -95,13 +95,13 @@ class Training:
         self.store = self._store(past)
         observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
         self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, observers)
-        self.saver = BackgroundSaver(folder.checkpoints, folder.log) if folder is not None else None
+        self.saver: BackgroundSaver | None = None
         closing.callback(self._close_saver)
         self._open_log(past, closing)
 
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
-        with self._interruptible(), self._rows_named():
+        with self.stop.heard(), self._rows_named():
             ended = drive(self.host, self.opened.engine, self._ended)
             self._check_learned(ended)
             self._measure_final()
@@ -135,14 +135,14 @@ class Training:
         folder.check_settings(self.identity)
         log, damage = read_sound(folder.log)
         try:
-            checkpoint = newest(folder.checkpoints, self.layout.fingerprint, len(log))
+            checkpoint = newest(folder.storage, self.layout.fingerprint, len(log))
         except CheckpointError as error:
             raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
         for warning in filter(None, (damage, *checkpoint.warnings)):
-            warnings.warn(f"{warning}; going on from {checkpoint.folder.name}", stacklevel=2)
+            warnings.warn(f"{warning}; going on from {checkpoint.name}", stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
-        return Past(conductor, snapshot.tensors, snapshot.extra["records"], log)
+        return Past(conductor, snapshot.tensors, snapshot.records, log)
 
     def _settings_anew(self) -> dict[str, int | None]:
         """What of the books' settings a resumed run may change."""
@@ -185,11 +185,9 @@ class Training:
         else:
             resumed = self._look_back(past, self.folder)
             self.folder.reopen()
-        about = {
-            ON: type(self.recipe.on).__name__,
-            ABOUT: dict(self.recipe.settings.about) or self.folder.about,
-        }
-        self.folder.write(SETTINGS, self.identity | about)
+        about = dict(self.recipe.settings.about) or self.folder.about
+        self.folder.begin({**self.identity, ON: type(self.recipe.on).__name__, ABOUT: about})
+        self.saver = self._saver(self.folder)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
@@ -214,7 +212,7 @@ class Training:
     def _ended(self) -> str:
         """Why the run ends now; empty to go on. Also keeps the rhythms of evaluation and checkpoints."""
         self.tally.advance(self.opened.engine.now)
-        if self.stopped_by:
+        if self.stop.signal:
             for observer in self.host.observers:
                 getattr(observer, "stopping", lambda: None)()
             return INTERRUPTED
@@ -295,58 +293,33 @@ class Training:
             named = ", ".join(map(str, rows[:MOST_ROWS]))
             raise JobError(f"some of data[{named}{more}] {bad.why}") from bad
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C asks the run to stop, and so does SIGTERM, as clouds and job queues send it before they take
-        a machine back; a second Ctrl-C does what it always does. A second SIGTERM does nothing: `timeout` and others
-        send two at once, to the process and to its group. Where Ctrl-C is ignored, as in a shell's background job, and
-        where the program has its own answer to SIGTERM, it stays so.
-        """
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        if before[signal.SIGINT] == signal.SIG_IGN:
-            del before[signal.SIGINT]
-        if before[signal.SIGTERM] != signal.SIG_DFL:
-            del before[signal.SIGTERM]
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def ask(number: int, _: object) -> None:
-            self.stopped_by = self.stopped_by or number
-            if signal.SIGINT in before:
-                signal.signal(signal.SIGINT, before[signal.SIGINT])
-
-        try:
-            for number in before:
-                signal.signal(number, ask)
-        except ValueError:  # not the main thread: signals are somebody else's
-            yield
-            return
-        try:
-            yield
-        finally:
-            restore()
-
     # --- saving --------------------------------------------------------------------------------
 
-    def _checkpoint(self) -> bool:
-        """Have the state of this moment written in the background; the log up to here is in its file first."""
+    def _saver(self, folder: RunFolder) -> BackgroundSaver:
+        return BackgroundSaver(
+            folder.storage, folder.log, self.recipe.settings.keep_checkpoints, copy_log=folder.is_elsewhere
+        )
+
+    def _checkpoint(self) -> None:
+        """Have the state of this moment written in the background; the log up to here is in its file first.
+
+        Nothing is done while another one is being written.
+        """
         if self.saver is None or self.log is None:
-            return False
+            return
         for problem in self.saver.problems():
             warnings.warn(problem, stacklevel=2)
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
-        return self.saver.save(
+        self.saver.save(
             Snapshot(
                 conductor.version,
+                self.log.records,
                 self.layout.fingerprint,
                 conductor.to_plain(),
                 self.layout.to_json(),
                 self.store.state_tensors(self._kept(conductor)),
-                {"records": self.log.records},
             )
         )
 
@@ -357,10 +330,8 @@ class Training:
     def _save_end(self, summary: dict[str, Any]) -> None:
         if self.folder is None or self.saver is None:
             return
-        if not self._checkpoint():  # one is being written: this one comes after it
-            self._close_saver()
-            self.saver = BackgroundSaver(self.folder.checkpoints, self.folder.log)
-            self._checkpoint()
+        self.saver.wait()
+        self._checkpoint()
         self.folder.write_model(self.model)
         self.folder.write(SUMMARY, summary)
 

@@ -3,11 +3,10 @@
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,20 @@ from safetensors.torch import load_file
 
 from oddlot.core.errors import CheckpointError
 from oddlot.train import checkpoint
-from oddlot.train.checkpoint import BackgroundSaver, Snapshot, newest, save
+from oddlot.train import saver as saver_module
+from oddlot.train.checkpoint import Checkpoint, Snapshot
+from oddlot.train.saver import BackgroundSaver
+from oddlot.train.storage import Storage
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def save(folder: Path, what: Snapshot) -> Path:
+    return folder / checkpoint.save(Storage(folder), what)
+
+
+def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
+    return checkpoint.newest(Storage(folder), job, records)
 
 
 def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
@@ -28,35 +38,37 @@ def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
     tensors |= {"version": torch.tensor(version), "empty": torch.zeros(0)}
     what: dict[str, Any] = {
         "version": version,
+        "records": 10 * version,
         "job": "abc",
         "conductor": {"open": ["w1:7"], "now": 1.5},
         "layout": {"sections": [{"dtype": "float32"}]},
         "tensors": tensors,
-        "extra": {"records": 12},
     }
     return Snapshot(**{**what, **changes})
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     before = snapshot()
-    assert save(tmp_path, before) == tmp_path / "00000042"
+    assert save(tmp_path, before) == tmp_path / "00000042-420"
     found = newest(tmp_path, "abc")
-    assert (found.version, found.job, found.extra, found.warnings) == (42, "abc", {"records": 12}, ())
+    assert (found.version, found.job, found.records, found.warnings) == (42, "abc", 420, ())
     after = found.load()
-    assert (after.version, after.job, after.conductor, after.layout, after.extra) == (
-        42, "abc", before.conductor, before.layout, before.extra,
+    assert (after.version, after.job, after.conductor, after.layout, after.records) == (
+        42, "abc", before.conductor, before.layout, before.records,
     )  # fmt: skip
-    assert list(after.tensors) == list(load_file(tmp_path / "00000042" / "tensors.safetensors"))
+    assert list(after.tensors) == list(load_file(tmp_path / "00000042-420" / "tensors.safetensors"))
     for name, tensor in before.tensors.items():
         assert after.tensors[name].dtype == tensor.dtype
         assert torch.equal(after.tensors[name], tensor)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000042"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000042-420"]
 
 
-def test_the_newest_is_the_highest_version_and_may_be_replaced(tmp_path: Path) -> None:
+def test_the_newest_is_the_one_after_the_most_records(tmp_path: Path) -> None:
+    """A run that went on from an older version has a longer log."""
     for version in (9, 100_000_001, 99_999_999, 10):
         save(tmp_path, snapshot(version))
-    save(tmp_path, snapshot(100_000_001, 5.0))
+    assert newest(tmp_path).version == 100_000_001
+    save(tmp_path, snapshot(12, 5.0, records=2_000_000_000))
     assert newest(tmp_path).load().tensors["weights/1"].flatten().tolist() == [5.0] * 15
 
 
@@ -73,7 +85,7 @@ FILES = ["conductor.json", "tensors.safetensors", "manifest.json"]
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda path: path.unlink(),
+        lambda path: path.unlink() if path.name != "manifest.json" else path.write_text("{"),
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(path.read_bytes()[:-1]),
         lambda path: path.write_bytes(path.read_bytes() + b" 1"),
@@ -90,7 +102,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     found = newest(tmp_path, "abc")
     assert found.version == 1
     (warning,) = found.warnings
-    assert f"checkpoint {tmp_path / '00000002'} is damaged: " in warning
+    assert f"checkpoint {tmp_path / '00000002-20'} is damaged: " in warning
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -100,7 +112,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
     for place in [*range(0, size, max(1, size // 40)), size - 1]:
         flip(path, place)
         with pytest.raises(
-            CheckpointError, match=r"no whole checkpoint in .*\n.*00000042 (is damaged|has format)"
+            CheckpointError, match=r"no whole checkpoint in .*\n.*00000042-420 (is damaged|has format)"
         ):
             newest(tmp_path)
         flip(path, place)
@@ -153,7 +165,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, snapshot(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001-10"]
     assert newest(tmp_path).warnings == ()
 
 
@@ -163,59 +175,53 @@ def test_a_write_that_is_cut_off_is_an_error_and_no_checkpoint(tmp_path: Path) -
 import resource, signal, torch
 from pathlib import Path
 from oddlot.train.checkpoint import Snapshot, newest, save
+from oddlot.train.storage import Storage
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 folder = Path({str(tmp_path)!r})
-save(folder, Snapshot(1, "abc", {{}}, {{}}, {{"weights": torch.ones(100)}}, {{}}))
+there = Storage(folder)
+save(there, Snapshot(1, 1, "abc", {{}}, {{}}, {{"weights": torch.ones(100)}}))
 try:
-    save(folder, Snapshot(2, "abc", {{}}, {{}}, {{"weights": torch.ones(100_000)}}, {{}}))
+    save(there, Snapshot(2, 2, "abc", {{}}, {{}}, {{"weights": torch.ones(100_000)}}))
 except OSError as error:
     print("told:", error.strerror)
-print([path.name for path in folder.iterdir()], newest(folder).version)
+print([path.name for path in folder.iterdir()], newest(there).version)
 """
     done = subprocess.run([sys.executable, "-c", story], check=True, capture_output=True, text=True)
-    assert done.stdout == "told: File too large\n['00000001'] 1\n"
-
-
-def test_what_a_killed_run_left_half_written_is_ignored_and_removed(tmp_path: Path) -> None:
-    save(tmp_path, snapshot(1))
-    half = tmp_path / ".00000002.partial"
-    half.mkdir()
-    (half / "conductor.json").write_text("{}")
-    assert newest(tmp_path).version == 1
-    save(tmp_path, snapshot(3))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000003"]
+    assert done.stdout == "told: File too large\n['00000001-1'] 1\n"
 
 
 class Killed(BaseException):
     """As a program ends that is killed: nothing is cleared away."""
 
 
-@pytest.mark.parametrize("moment", range(6))
-def test_a_checkpoint_that_is_replaced_is_there_at_every_moment(
+@pytest.mark.parametrize("moment", range(4))
+def test_a_checkpoint_whose_writer_is_killed_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """A resumed run saves the very version again that it goes on from."""
-    save(tmp_path, snapshot(1, 1.0))
+    """At every moment the one before is whole; what was left behind is removed once the next one is."""
+    saver = BackgroundSaver(Storage(tmp_path))
+    saver.save(snapshot(1, 1.0))
+    saver.wait()
     deeds = iter(range(100))
+    really = Storage.write
 
-    def killable(deed: Callable[..., Any]) -> Callable[..., Any]:
-        def do(*arguments: Any, **options: Any) -> Any:
-            if next(deeds) >= moment:
-                raise Killed
-            return deed(*arguments, **options)
-
-        return do
+    def killed_at(storage: Storage, name: str, pieces: Iterable[bytes]) -> dict[str, int]:
+        if next(deeds) >= moment:
+            raise Killed
+        return really(storage, name, pieces)
 
     with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(Path, "rename", killable(Path.rename))
-        patch.setattr(shutil, "rmtree", killable(shutil.rmtree))
-        save(tmp_path, snapshot(1, 2.0))
-    found = newest(tmp_path).load().tensors["weights/1"]
-    assert found[0, 0].item() in {1.0, 2.0}
-    save(tmp_path, snapshot(1, 3.0))
-    assert newest(tmp_path).load().tensors["weights/1"][0, 0] == 3.0
-    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
+        patch.setattr(Storage, "write", killed_at)
+        patch.setattr(Storage, "remove", lambda *_: None)
+        save(tmp_path, snapshot(2, 2.0))
+    found = newest(tmp_path)
+    assert found.version == (2 if moment == 3 else 1)
+    assert found.warnings == (), "it was not finished, which is no damage"
+    again = BackgroundSaver(Storage(tmp_path), keep=1)
+    again.save(snapshot(3))
+    assert again.close() == saver.close() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["00000003-30"]
 
 
 def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +239,7 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
         "conductor.json",
         "tensors.safetensors",
         "manifest.json",
-        ".00000042.partial",
+        "00000042-420",
         tmp_path.name,
     ]
 
@@ -247,12 +253,12 @@ def wait(saver: BackgroundSaver) -> None:
 
 
 def test_the_newest_three_are_kept(tmp_path: Path) -> None:
-    saver = BackgroundSaver(tmp_path)
+    saver = BackgroundSaver(Storage(tmp_path))
     for version in range(1, 6):
         assert saver.save(snapshot(version))
         wait(saver)
     assert saver.close() == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003", "00000004", "00000005"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003-30", "00000004-40", "00000005-50"]
 
 
 def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
@@ -261,12 +267,12 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
     go = threading.Event()
     really = checkpoint.save
 
-    def slow(folder: Path, what: Snapshot) -> Path:
+    def slow(*arguments: Any) -> str:
         assert go.wait(60)
-        return really(folder, what)
+        return really(*arguments)
 
-    monkeypatch.setattr(checkpoint, "save", slow)
-    saver = BackgroundSaver(tmp_path)
+    monkeypatch.setattr(saver_module, "save", slow)
+    saver = BackgroundSaver(Storage(tmp_path))
     conductor = {"open": ["w1:7"]}
     given = snapshot(1, conductor=conductor)
     assert saver.save(given)
@@ -284,7 +290,7 @@ def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(
 
 
 def test_staged_memory_is_used_again(tmp_path: Path) -> None:
-    saver = BackgroundSaver(tmp_path)
+    saver = BackgroundSaver(Storage(tmp_path))
     places = []
     for version in (1, 2):
         saver.save(snapshot(version))
@@ -297,7 +303,7 @@ def test_staged_memory_is_used_again(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_and_later_checkpoints_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saver = BackgroundSaver(tmp_path)
+    saver = BackgroundSaver(Storage(tmp_path))
     monkeypatch.setattr(os, "fsync", no_space)
     assert saver.save(snapshot(1))
     wait(saver)
@@ -313,14 +319,14 @@ def test_a_full_disk_is_reported_and_later_checkpoints_are_written(
 
 def test_close_waits_and_tells_what_went_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    saver = BackgroundSaver(tmp_path / "file")
+    saver = BackgroundSaver(Storage(tmp_path / "file"))
     saver.save(snapshot(1))
     (told,) = saver.close()
     assert "could not be written" in told
 
 
 def test_a_mistake_in_what_is_given_is_no_bad_luck(tmp_path: Path) -> None:
-    saver = BackgroundSaver(tmp_path)
+    saver = BackgroundSaver(Storage(tmp_path))
     with pytest.raises(TypeError, match="not JSON serializable"):
         saver.save(snapshot(conductor={"rule": object()}))
     saver.save(snapshot(tensors={"a": torch.zeros(1, dtype=torch.complex64)}))

@@ -1,33 +1,33 @@
-"""A saved run on disk: whole or not there.
+"""A saved run: whole or damaged, and its manifest tells which.
 
-`FOLDER/00000042/` holds version 42: `conductor.json` (the books), `tensors.safetensors` (weights, rule state and
-inbox, with the layout in its metadata) and, written last, `manifest.json` with size and CRC-32 of the other two
-and of itself.
-Everything is written into a folder of a temporary name, synced, and renamed.
+`FOLDER/00000042-917/` holds version 42 as it was after 917 records: `conductor.json` (the books), `tensors.safetensors`
+(weights, rule state and inbox, with the layout in its metadata) and, written last, `manifest.json` with size and
+CRC-32 of the other two and of itself. No name is ever used twice in a run, so nothing is replaced.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
+from oddlot.train.storage import PIECE_BYTES, Storage
 
 FORMAT = 1
-REPLACED = ".replaced"
-"""the end of a folder's name while a checkpoint of the same version takes its place"""
-_FILES = ("conductor.json", "tensors.safetensors")
-_PIECE_BYTES = 1 << 24
+UNFINISHED = "was not finished: it has no manifest.json"
+CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
+_NAME = re.compile(r"(\d+)-(\d+)")
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -37,188 +37,165 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a checkpoint holds. `job` is the job's fingerprint, `extra` is the caller's own, JSON-able."""
+    """All that a checkpoint holds. `job` is the job's fingerprint; `records` of the log came before it."""
 
     version: int
+    records: int
     job: str
     conductor: Mapping[str, Any]
     layout: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
-    extra: Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """A part of the run's log that lies beside the checkpoints."""
+
+    name: str
+    bytes: int
+    crc32: int
+
+    @property
+    def check(self) -> dict[str, int]:
+        """What `Storage.write` told of it."""
+        return {"bytes": self.bytes, "crc32": self.crc32}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole checkpoint on disk, its checksums verified."""
+    """A whole checkpoint, its checksums verified."""
 
-    folder: Path
+    storage: Storage
+    name: str
     version: int
+    records: int
     job: str
-    extra: dict[str, Any]
+    log: tuple[Part, ...]
+    """the log up to this checkpoint, if it is kept beside it"""
     warnings: tuple[str, ...] = ()
-    """a sentence for each newer checkpoint that is damaged and was passed over"""
+    """a sentence for each newer checkpoint that is damaged and was passed over; none for one that was not finished"""
 
     def load(self) -> Snapshot:
         """What was saved. CheckpointError when the files hold anything else."""
+        tensors_name = f"{self.name}/{TENSORS}"
         try:
-            conductor = json.loads((self.folder / "conductor.json").read_text())
-            layout = _metadata(self.folder / "tensors.safetensors")["layout"]
-            tensors = load_file(self.folder / "tensors.safetensors")
+            conductor = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            if path := self.storage.local(tensors_name):
+                with path.open("rb") as file:
+                    layout, tensors = _layout(file), load_file(path)
+            else:
+                data = self.storage.read(tensors_name)
+                layout, tensors = _layout(BytesIO(data)), load(data)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(f"checkpoint {self.folder} cannot be read: {error}") from error
-        return Snapshot(self.version, self.job, conductor, json.loads(layout), tensors, self.extra)
+            raise CheckpointError(
+                f"checkpoint {self.storage.path(self.name)} cannot be read: {error}"
+            ) from error
+        return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
 
 
-def save(folder: Path, snapshot: Snapshot) -> Path:
-    """Write a checkpoint into `folder`/version and return that path. OSError leaves nothing half-written there.
-
-    A checkpoint of the same version is replaced.
-    """
-    final = folder / f"{snapshot.version:08d}"
-    draft = folder / f".{final.name}.partial"
-    for left_behind in folder.glob(".*.partial"):
-        shutil.rmtree(left_behind, ignore_errors=True)
-    draft.mkdir(parents=True)
+def save(storage: Storage, snapshot: Snapshot, log: tuple[Part, ...] = ()) -> str:
+    """Write a checkpoint and return its folder's name. OSError leaves no whole one there."""
+    name = f"{snapshot.version:08d}-{snapshot.records}"
     try:
         files = {
-            "conductor.json": _write(draft / "conductor.json", [_json(snapshot.conductor)]),
-            "tensors.safetensors": _write(draft / "tensors.safetensors", _safetensors(snapshot)),
+            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(snapshot.conductor)]),
+            TENSORS: storage.write(f"{name}/{TENSORS}", _safetensors(snapshot)),
         }
-        manifest = {"format": FORMAT, "version": snapshot.version, "job": snapshot.job, "files": files}
-        manifest["extra"] = dict(snapshot.extra)
-        _write(draft / "manifest.json", [_json({**manifest, "crc32": crc32(_json(manifest))})])
-        _sync_path(draft)
-        old = folder / f"{final.name}{REPLACED}"
-        if final.exists():
-            final.rename(old)
-        draft.rename(final)
-        _sync_path(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return final
+        manifest: dict[str, Any] = {"format": FORMAT, "version": snapshot.version}
+        manifest |= {
+            "records": snapshot.records,
+            "job": snapshot.job,
+            "files": files,
+            "log": [part._asdict() for part in log],
+        }
+        storage.write(f"{name}/{MANIFEST}", [to_json({**manifest, "crc32": crc32(to_json(manifest))})])
+        storage.sync(name)
+        storage.sync()
+    except BaseException:
+        with suppress(OSError):
+            storage.remove(name)
+        raise
+    return name
 
 
-def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
-    """The newest whole checkpoint in `folder`; damaged ones are passed over and named in its warnings.
+def newest(storage: Storage, job: str | None = None, records: int | None = None) -> Checkpoint:
+    """The newest whole checkpoint; damaged ones are passed over and named in its warnings.
 
     CheckpointError: there is no whole one, it belongs to another job than the one whose fingerprint is given, or it was
     made after more `records` than the log has.
     """
-    _put_back(folder)
-    warnings: list[str] = []
-    for path in sorted(_saved(folder), key=_version, reverse=True):
+    told: list[str] = []
+    try:
+        names = saved(storage)
+    except OSError as error:
+        raise CheckpointError(f"{storage} cannot be read: {error}") from error
+    for name in reversed(names):
         try:
-            manifest = _verified(path)
+            found = _verified(storage, name)
         except CheckpointError as error:
-            warnings.append(str(error))
+            told.append(str(error))
             continue
-        made_after = manifest["extra"].get("records", 0)
-        if records is not None and made_after > records:
+        if records is not None and found.records > records:
             raise CheckpointError(
-                f"checkpoint {path} was made after {made_after} records, but only {records} of the log are sound: "
-                "restore the log from a copy, or move that checkpoint away to go on from an older one"
+                f"checkpoint {storage.path(name)} was made after {found.records} records, but only {records} of the "
+                "log are sound: restore the log from a copy, or move that checkpoint away to go on from an older one"
             )
-        if job is not None and manifest["job"] != job:
+        if job is not None and found.job != job:
             raise CheckpointError(
-                f"checkpoint {path} belongs to another job: its fingerprint is {manifest['job']}, this job's is "
-                f"{job}; resume with the job that began the run, or choose another folder"
+                f"checkpoint {storage.path(name)} belongs to another job: its fingerprint is {found.job}, this job's "
+                f"is {job}; resume with the job that began the run, or choose another folder"
             )
-        return Checkpoint(path, manifest["version"], manifest["job"], manifest["extra"], tuple(warnings))
-    told = "".join(f"\n  {warning}" for warning in warnings)
+        warnings = tuple(sentence for sentence in told if UNFINISHED not in sentence)
+        return Checkpoint(storage, name, found.version, found.records, found.job, found.log, warnings)
     raise CheckpointError(
-        f"no whole checkpoint in {folder}: begin anew with force=True (--force), or in another folder{told}"
+        "\n  ".join(
+            [f"no whole checkpoint in {storage}: begin anew with force=True (--force), or elsewhere", *told]
+        )
     )
 
 
-class BackgroundSaver:
-    """Writes checkpoints in a thread, one at a time, and keeps the newest few.
+def saved(storage: Storage) -> list[str]:
+    """The folders of all checkpoints, whole or not, the oldest first."""
+    return sorted(filter(_NAME.fullmatch, storage.names()), key=age)
 
-    The `log` is synced first, so that no checkpoint is made after more records than are on the disk. What fails (a
-    full disk) is a sentence in `problems()` and never ends the run.
-    """
 
-    def __init__(self, folder: Path, log: Path | None = None, keep: int = 3) -> None:
-        self.folder = folder
-        self.log = log
-        self.keep = keep
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[None] | None = None
-        self._staged: list[Tensor] = []
-        self._problems: list[str] = []
+def age(name: str) -> tuple[int, int]:
+    """Sorts checkpoints by the log that came before them, which only grows."""
+    version, records = map(int, name.split("-"))
+    return records, version
 
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._writing is not None and not self._writing.done()
 
-    def save(self, snapshot: Snapshot) -> bool:
-        """Copy the snapshot and write it in the background. False, and nothing done, while one is being written.
-
-        What was given may change as soon as this returns.
-        """
-        if self.busy:
-            return False
-        self._collect()
-        staged = Snapshot(
-            snapshot.version,
-            snapshot.job,
-            json.loads(_json(snapshot.conductor)),
-            dict(snapshot.layout),
-            self._stage(snapshot.tensors),
-            json.loads(_json(snapshot.extra)),
+def log_of(checkpoint: Checkpoint) -> bytes:
+    """The run's log up to this checkpoint. CheckpointError: it is not beside it, or damaged."""
+    storage, pieces = checkpoint.storage, list[bytes]()
+    try:
+        for part in checkpoint.log:
+            storage.check(part.name, part.check)
+            pieces.append(storage.read(part.name))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{storage} cannot be gone on from: {error}") from error
+    if not pieces:
+        raise CheckpointError(
+            f"the log of the run is not in {storage}: resume it in its own folder, which has the log"
         )
-        self._writing = self._thread.submit(self._write, staged)
-        return True
+    return b"".join(pieces)
 
-    def problems(self) -> list[str]:
-        """What went wrong since the last call, as sentences."""
-        if not self.busy:
-            self._collect()
-        problems, self._problems = self._problems, []
-        return problems
 
-    def close(self) -> list[str]:
-        """Wait for the last checkpoint; the `problems` that are left."""
-        self._thread.shutdown(wait=True)
-        return self.problems()
-
-    def _write(self, snapshot: Snapshot) -> None:
-        if self.log is not None:
-            _sync_path(self.log)
-        save(self.folder, snapshot)
-        for path in sorted(_saved(self.folder), key=_version)[: -self.keep]:
-            shutil.rmtree(path)
-
-    def _collect(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is None or (error := writing.exception()) is None:
-            return
-        if not isinstance(error, OSError):
-            raise error
-        self._problems.append(
-            f"a checkpoint could not be written into {self.folder}: {error}; the run goes on"
+def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
+    """The log's parts that a checkpoint needs; none of one that is damaged."""
+    try:
+        return tuple(
+            Part(**part) for part in _manifest(storage.read(f"{name}/{MANIFEST}"), name).get("log", ())
         )
-
-    def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies in memory that is used again from checkpoint to checkpoint."""
-        spare, staged = self._staged, {}
-        for name, tensor in tensors.items():
-            fits = (
-                i for i, old in enumerate(spare) if (old.dtype, old.shape) == (tensor.dtype, tensor.shape)
-            )
-            at = next(fits, None)
-            staged[name] = torch.empty_like(tensor, device="cpu") if at is None else spare.pop(at)
-            staged[name].copy_(tensor)
-        self._staged = list(staged.values())
-        return staged
+    except (OSError, ValueError, TypeError, CheckpointError):
+        return ()
 
 
-def _json(plain: Mapping[str, Any]) -> bytes:
+def to_json(plain: Mapping[str, Any]) -> bytes:
+    """As a checkpoint's files have it."""
     return json.dumps(plain, indent=1).encode()
 
 
-def _safetensors(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
+def _safetensors(snapshot: Snapshot) -> Iterable[bytes | memoryview]:
     """The file piece by piece, so that no second copy of the tensors is made (`safetensors.save_file` makes one)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "layout": json.dumps(snapshot.layout)}}
     end = 0
@@ -231,94 +208,53 @@ def _safetensors(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for tensor in snapshot.tensors.values():
+    return chain([len(text).to_bytes(8, "little") + text], _data(snapshot.tensors.values()))
+
+
+def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
+    for tensor in tensors:
         data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        for start in range(0, len(data), _PIECE_BYTES):
-            yield data[start : start + _PIECE_BYTES]
+        for start in range(0, len(data), PIECE_BYTES):
+            yield data[start : start + PIECE_BYTES]
 
 
-def _metadata(path: Path) -> Any:
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return header["__metadata__"]
+def _layout(file: IO[bytes]) -> Any:
+    """The layout in the metadata of a safetensors file."""
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return json.loads(header["__metadata__"]["layout"])
 
 
-def _write(path: Path, pieces: "Iterator[bytes | memoryview] | list[bytes]") -> dict[str, int]:
-    """Write and sync a file; its size and CRC-32."""
-    size = check = 0
-    with path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
-            size += len(piece)
-            check = crc32(piece, check)
-        _sync(file)
-    return {"bytes": size, "crc32": check}
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_path(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _verified(storage: Storage, name: str) -> Checkpoint:
+    """A whole checkpoint. CheckpointError: what is wrong with it."""
+    path = storage.path(name)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _put_back(folder: Path) -> None:
-    """Undo a replacement that was not finished; clear away after one that was."""
-    for old in folder.glob(f"*{REPLACED}"):
-        name = old.with_name(old.name.removesuffix(REPLACED))
-        if name.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(name)
-
-
-def _saved(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
-
-
-def _version(path: Path) -> int:
-    return int(path.name)
-
-
-def _verified(path: Path) -> dict[str, Any]:
-    """The manifest of a whole checkpoint. CheckpointError: what is wrong with it."""
-    try:
-        try:
-            manifest = json.loads((path / "manifest.json").read_bytes())
-            manifest["format"]
-        except (ValueError, TypeError):
-            raise ValueError("manifest.json is cut off, or holds something else") from None
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"checkpoint {path} has format {manifest['format']}, this version of oddlot reads {FORMAT}"
-            )
-        if manifest.pop("crc32") != crc32(_json(manifest)) or manifest["version"] != int(path.name):
-            raise ValueError("the checksum of manifest.json does not match")
-        for name in _FILES:
-            _check_file(path / name, manifest["files"][name])
+        manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), path)
+        version, records = manifest["version"], manifest["records"]
+        if age(name) != (records, version):
+            raise ValueError("its manifest.json is another one's")
+        for file in (CONDUCTOR, TENSORS):
+            storage.check(f"{name}/{file}", manifest["files"][file])
+        log = tuple(Part(**part) for part in manifest["log"])
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename or error.args[-1])).name
+        what = UNFINISHED if missing == MANIFEST else f"is damaged: {missing} is missing"
+        raise CheckpointError(f"checkpoint {path} {what}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"checkpoint {path} is damaged: {reason}") from error
-    assert isinstance(manifest, dict)
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+    return Checkpoint(storage, name, version, records, manifest["job"], log)
+
+
+def _manifest(data: bytes, path: str) -> Any:
+    """What a manifest says. ValueError: it is damaged; CheckpointError: another version of oddlot has written it."""
+    try:
+        manifest = json.loads(data)
+        version, check = manifest["format"], manifest.pop("crc32")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError("manifest.json is cut off, or holds something else") from None
+    if version != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}"
+        )
+    if check != crc32(to_json(manifest)):
+        raise ValueError("the checksum of manifest.json does not match")
     return manifest
-
-
-def _check_file(path: Path, expected: Mapping[str, int]) -> None:
-    size = check = 0
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            size += len(piece)
-            check = crc32(piece, check)
-    if size != expected["bytes"]:
-        raise ValueError(f"{path.name} has {size} of {expected['bytes']} bytes")
-    if check != expected["crc32"]:
-        raise ValueError(f"the checksum of {path.name} does not match")

@@ -1,0 +1,163 @@
+"""Checkpoints written in the background, beside a run that goes on."""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from oddlot.train.checkpoint import Part, Snapshot, age, parts_of, save, saved, to_json
+from oddlot.train.storage import PIECE_BYTES, Storage, sync_path
+
+PARTS = "log"
+"""the folder of the log's parts, beside the checkpoints"""
+MOST_PARTS = 100
+KEEP = 3
+
+
+class LogCopy:
+    """A log that grows, copied part by part to where the checkpoints are, so that another machine can go on."""
+
+    def __init__(self, storage: Storage, log: Path) -> None:
+        self.storage, self.log = storage, log
+        self.parts: tuple[Part, ...] = ()
+        self._records = self._bytes = 0
+
+    def catch_up(self, records: int, size: int) -> tuple[Part, ...]:
+        """All parts, with what has come since the last call: the log has had so many records and bytes."""
+        if len(self.parts) >= MOST_PARTS:  # one part again, so that no manifest grows for ever
+            self.parts, self._records, self._bytes = (), 0, 0
+        if size > self._bytes:
+            name = f"{PARTS}/{self._records}-{records}.jsonl"
+            part = Part(name, **self.storage.write(name, self._pieces(size)))
+            self.parts, self._records, self._bytes = (*self.parts, part), records, size
+        return self.parts
+
+    def forget_all_but(self, needed: set[str]) -> None:
+        """Remove the parts that no checkpoint needs."""
+        for name in self.storage.names(PARTS):
+            if f"{PARTS}/{name}" not in needed:
+                self.storage.remove(f"{PARTS}/{name}")
+
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        with self.log.open("rb") as file:
+            file.seek(self._bytes)
+            while (missing := size - file.tell()) > 0 and (piece := file.read(min(missing, PIECE_BYTES))):
+                yield piece
+
+
+class BackgroundSaver:
+    """Writes checkpoints in a thread, one at a time, and keeps the newest few.
+
+    The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
+    is brought to the storage too. What fails (a full disk) is a sentence in `problems()` and never ends the run.
+    """
+
+    def __init__(
+        self, storage: Storage, log: Path | None = None, keep: int = KEEP, copy_log: bool = False
+    ) -> None:
+        self.storage, self.log, self.keep = storage, log, keep
+        self._copy = LogCopy(storage, log) if log is not None and copy_log else None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+        self._newest = (-1, -1)
+        """of all that were given: records and version"""
+        self._staged: list[Tensor] = []
+        self._problems: list[str] = []
+        self._known: set[str] = set()
+        """the checkpoints that were there at first, or are this saver's own"""
+        self._has_looked = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def save(self, snapshot: Snapshot) -> bool:
+        """Copy the snapshot and write it in the background. False, and nothing done, while one is being written.
+
+        What was given may change as soon as this returns. One that is already saved is not written again.
+        """
+        if self.busy:
+            return False
+        failed = self._collect()
+        if not failed and (snapshot.records, snapshot.version) == self._newest:
+            return True
+        staged = Snapshot(
+            snapshot.version,
+            snapshot.records,
+            snapshot.job,
+            json.loads(to_json(snapshot.conductor)),
+            dict(snapshot.layout),
+            self._stage(snapshot.tensors),
+        )
+        self._newest = snapshot.records, snapshot.version
+        log_bytes = self.log.stat().st_size if self.log is not None else 0
+        self._writing = self._thread.submit(self._write, staged, log_bytes)
+        return True
+
+    def problems(self) -> list[str]:
+        """What went wrong since the last call, as sentences."""
+        if not self.busy:
+            self._collect()
+        problems, self._problems = self._problems, []
+        return problems
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._writing is not None:
+            self._writing.exception()
+
+    def close(self) -> list[str]:
+        """Wait for the last checkpoint; the `problems` that are left."""
+        self._thread.shutdown(wait=True)
+        return self.problems()
+
+    def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
+        if self.log is not None:
+            sync_path(self.log)
+        self._check_alone()
+        log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
+        name = save(self.storage, snapshot, log)
+        self._known.add(name)
+        kept = [one for one in saved(self.storage) if age(one) <= age(name)][-self.keep :]
+        for old in saved(self.storage):
+            if old not in kept:  # also what is damaged, of a history that holds no more
+                self.storage.remove(old)
+        if self._copy:
+            self._copy.forget_all_but({part.name for one in kept for part in parts_of(self.storage, one)})
+
+    def _check_alone(self) -> None:
+        """OSError: another process has come to write here too, and each would remove what the other one saves."""
+        found = set(saved(self.storage))
+        if not self._has_looked:
+            self._known, self._has_looked = found, True
+        for stranger in found - self._known:
+            raise OSError(f"{stranger} in it is another process's: one run can have it at a time")
+
+    def _collect(self) -> bool:
+        """Take notice of how the last one ended; whether it has failed."""
+        writing, self._writing = self._writing, None
+        if writing is None or (error := writing.exception()) is None:
+            return False
+        if not isinstance(error, OSError):
+            raise error
+        self._problems.append(
+            f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
+        )
+        return True
+
+    def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies in memory that is used again from checkpoint to checkpoint."""
+        spare, staged = self._staged, {}
+        for name, tensor in tensors.items():
+            fits = (
+                i for i, old in enumerate(spare) if (old.dtype, old.shape) == (tensor.dtype, tensor.shape)
+            )
+            at = next(fits, None)
+            staged[name] = torch.empty_like(tensor, device="cpu") if at is None else spare.pop(at)
+            staged[name].copy_(tensor)
+        self._staged = list(staged.values())
+        return staged

@@ -1,0 +1,125 @@
+"""Files in a folder that fsspec reaches: of this machine, or of an object store."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+from zlib import crc32
+
+from oddlot.core.errors import UsageError
+
+PIECE_BYTES = 1 << 24
+
+
+class Storage:
+    """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
+
+    Nothing in it is ever renamed, for object stores cannot: what a file holds is proved by its size and CRC-32.
+    Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        self.url = os.fspath(url)
+        self.is_local = "://" not in self.url or self.url.startswith("file://")
+        if self.is_local:
+            self._fs: Any = LocalFileSystem(auto_mkdir=True)
+            self._root = str(Path(self.url.removeprefix("file://")).absolute())
+            return
+        try:
+            self._fs, self._root = url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"{self.url} cannot be reached: {error}") from None
+
+    def __str__(self) -> str:
+        return self.url
+
+    def path(self, name: str) -> str:
+        """Where a file or folder is, as an error would name it."""
+        return f"{self.url.rstrip('/')}/{name}"
+
+    def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> dict[str, int]:
+        """Write a file, safely on the disk if it is of this machine; its size and CRC-32."""
+        size = check = 0
+        with self._reached(), self._fs.open(self._at(name), "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+                size += len(piece)
+                check = crc32(piece, check)
+            if self.is_local:
+                _sync(file)
+        return {"bytes": size, "crc32": check}
+
+    def read(self, name: str) -> bytes:
+        """All that a file holds."""
+        with self._reached():
+            return bytes(self._fs.cat_file(self._at(name)))
+
+    def check(self, name: str, expected: dict[str, int]) -> None:
+        """ValueError: the file is not what `write` has told."""
+        size = check = 0
+        with self._reached(), self._fs.open(self._at(name), "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                size += len(piece)
+                check = crc32(piece, check)
+        if size != expected["bytes"]:
+            raise ValueError(f"{_last(name)} has {size} of {expected['bytes']} bytes")
+        if check != expected["crc32"]:
+            raise ValueError(f"the checksum of {_last(name)} does not match")
+
+    def names(self, folder: str = "") -> list[str]:
+        """What lies in the folder: none where there is no such folder."""
+        with self._reached():
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._at(folder), detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(_last(path) for path in found if path.rstrip("/") != self._at(folder))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it."""
+        with self._reached(), suppress(FileNotFoundError):
+            self._fs.rm(self._at(name), recursive=True)
+
+    def sync(self, folder: str = "") -> None:
+        """See to it that the folder's list of files is on the disk."""
+        if self.is_local:
+            sync_path(Path(self._at(folder)))
+
+    def local(self, name: str) -> Path | None:
+        """The file's path, if it is of this machine."""
+        return Path(self._at(name)) if self.is_local else None
+
+    def _at(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}".rstrip("/")
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:  # every object store has errors of its own
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def sync_path(path: Path) -> None:
+    """See to it that a file, or a folder's list of files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
