@@ -83,7 +83,9 @@ class Tally:
     """seconds, epochs and dollars when each of the newest versions was made: they may still be evaluated"""
     workers: dict[w.NodeId, WorkerRow] = field(default_factory=dict)
     under_way: dict[w.TaskId, int] = field(default_factory=dict)
-    """samples of every task or update that is neither merged nor wasted"""
+    """samples of every task that is neither answered nor wasted"""
+    inbox: dict[w.UpdateId, int] = field(default_factory=dict)
+    """samples of every update that is neither merged nor dropped"""
     last_refusal: str = ""
     dollars_per_second: float = 0.0
 
@@ -140,8 +142,9 @@ class Tally:
 
     def finish(self) -> None:
         """The run is over: what was under way is wasted."""
-        self.wasted["unfinished"] += sum(self.under_way.values())
-        self.under_way.clear()
+        for waiting in (self.under_way, self.inbox):
+            self.wasted["unfinished"] += sum(waiting.values())
+            waiting.clear()
 
     def value(self, name: str) -> float | None:
         """A figure by the name that goals use, or a metric; None while it is not known."""
@@ -190,7 +193,8 @@ class Tally:
             self._wasted(facts.id, "late")
             return
         self.updates += 1
-        self.under_way[facts.id] = facts.samples
+        self.under_way.pop(facts.id, None)
+        self.inbox[facts.id] = facts.samples
         if facts.loss is not None:
             before = facts.loss if self.training_loss is None else self.training_loss
             self.training_loss = before + SMOOTHING * (facts.loss - before)
@@ -211,13 +215,13 @@ class Tally:
             case w.Step(shares) | w.Blend(shares):
                 self.versions += 1
                 for update in shares:
-                    samples = self.under_way.pop(update)
+                    samples = self.inbox.pop(update)
                     self.samples_merged += samples
                     if row := self.workers.get(update.rpartition(":")[0]):
                         row.samples += samples
                 self._note_version()
             case w.Drop(update):
-                self._wasted(update, "dropped")
+                self.wasted["dropped"] += self.inbox.pop(update, 0)
             case w.Abort(task):
                 self._wasted(task, "cancelled")
 

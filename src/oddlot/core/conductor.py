@@ -199,8 +199,9 @@ class Conductor:
             return None, None
         self.tasks_made += 1
         self.slots[node] -= 1
-        if not self.slots[node]:
-            del self.idle[node]
+        del self.idle[node]
+        if self.slots[node]:
+            self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
         self._set_deadline(task_id, command.deadline or self.roster.patience(node, w.samples_in(spans)))
         task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind)
         self.busy[node][task_id] = self.now

@@ -126,7 +126,8 @@ class Host:
         facts = arrival.facts
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
-            self.handle(w.Arrived(facts), now)
+            lies = facts.sender != facts.id.rpartition(":")[0] or facts.samples < 1
+            self.handle(w.Refused(facts.id, "an echo that lies") if lies else w.Arrived(facts), now)
             return
         for task in self.port.loaded():
             self._release(task)  # before the merge, which then writes in place

@@ -181,8 +181,9 @@ class Simulator:
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""
         life = self.nodes[node]
-        life.frozen_at = self.now
-        self._stop(life)
+        if life.frozen_at is None:
+            life.frozen_at = self.now
+            self._stop(life)
 
     def thaw(self, node: w.NodeId) -> None:
         """The machine goes on where it was."""

@@ -1,0 +1,336 @@
+"""A whole run of one seed in which nearly everything goes wrong: hub, machines, messages, all drawn from the seed."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+from typing import Any
+
+from oddlot import Asynchronous, Chaos, FastestK, Fault, LocalSGD, Strategy, Synchronous
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import Refusal
+from oddlot.core.ledger import Ledger
+from oddlot.engines.disturbed import Disturbed
+from oddlot.engines.host import Arrival, Host, Message
+from oddlot.engines.mailbox import drive
+from oddlot.engines.simulator import Simulator
+from oddlot.log import numbered, surviving
+from oddlot.machines.delays import Delay, Deterministic, Exponential, Lognormal
+from oddlot.machines.machine import Lifetime, Link, Machine
+from oddlot.observe import Tally, tally_of
+from oddlot.report.proof import prove
+from oddlot.report.replay import compare
+from oddlot.testing.books import Books
+from tests.toys import Backups, Timed
+
+MOST_STEPS = 20_000
+"""messages and alarms of one run, far more than any needs: beyond them it has stalled"""
+BATCH = 4
+
+STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
+    "synchronous": lambda chance: Synchronous(chance.choice([None, 2, 9])),
+    "fastest_k": lambda chance: FastestK(chance.randint(1, 4), chance.choice([None, 2, 9])),
+    "asynchronous": lambda chance: Asynchronous(
+        chance.choice([None, 2, 9]), max_staleness=chance.choice([None, 0, 1, 3])
+    ),
+    "local_sgd": lambda chance: LocalSGD(chance.randint(1, 4)),
+    "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
+    "timed": lambda chance: Timed(chance.choice([0.05, 0.3]), chance.choice([2, 4, 9])),
+}
+"""the shipped ones, and two that use the words which those do not need"""
+
+
+class Parcel:
+    """What an update weighs: held by somebody until it is released, once."""
+
+    def __init__(self, alive: "set[Parcel]") -> None:
+        self.alive, self.bad = alive, False
+        alive.add(self)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self.alive.remove(self)  # KeyError: twice
+
+    def corrupt(self) -> None:
+        """Bad numbers."""
+        self.bad = True
+
+
+class Shelf:
+    """Store and maths that compute nothing and keep strict count of everything."""
+
+    bytes_down = bytes_up = 1000
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.version = conductor.version
+        self.holds: Counter[int] = Counter({int(version): holds for version, holds in conductor.kept.items()})
+        self.alive: set[Parcel] = set()
+        self.inbox = {update: Parcel(self.alive) for update in conductor.inbox}
+        self.merged: set[w.UpdateId] = set()
+
+    def compute(self, task: w.Task, weights: int) -> tuple[float, Parcel]:
+        """From the very version that the task was given."""
+        assert weights == task.version
+        return 1.0, Parcel(self.alive)
+
+    def evaluate(self, weights: int) -> dict[str, float]:
+        """Its version."""
+        assert self.holds[weights] > 0
+        return {"loss": float(weights)}
+
+    def acquire(self, version: int) -> int:
+        """Only the current version, or one that somebody holds, is there."""
+        assert version == self.version or self.holds[version] > 0, f"version {version} is gone"
+        self.holds[version] += 1
+        return version
+
+    def release(self, version: int) -> None:
+        """Once for each time it was acquired."""
+        assert self.holds[version] > 0, f"version {version} is released too often"
+        self.holds[version] -= 1
+
+    def receive(self, facts: w.Facts, payload: Parcel) -> None:
+        """Once."""
+        if payload.bad:
+            raise Refusal("its numbers are bad")
+        assert facts.id not in self.inbox
+        assert facts.id not in self.merged
+        self.inbox[facts.id] = payload
+
+    def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
+        """What is merged is in the inbox, and never comes back."""
+        for update in shares:
+            self.inbox.pop(update).release()
+            self.merged.add(update)
+        self.version += 1
+
+    blend = step
+
+    def drop(self, update: w.UpdateId) -> None:
+        """Likewise."""
+        self.inbox.pop(update).release()
+
+
+class Post:
+    """Mailbox and port through which answers come twice, late, out of order, with lies or with bad numbers."""
+
+    def __init__(self, engine: Any, chance: Random, rate: float, shelf: Shelf) -> None:
+        self.engine, self.chance, self.rate, self.shelf = engine, chance, rate, shelf
+        self.late: list[tuple[float, int, Message]] = []
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def next(self, until: float) -> Message | None:
+        """The next message, whatever has become of it."""
+        while True:
+            due = self.late[0][0] if self.late else inf
+            if due <= self.engine.now:
+                return heappop(self.late)[2]
+            message = self.engine.next(min(until, due))
+            if message is None and due > self.engine.now:
+                return None
+            if message is not None and (message := self._tamper(message)) is not None:
+                return message
+
+    def _tamper(self, message: Message) -> Message | None:
+        if self.chance.random() >= self.rate or not isinstance(message, Arrival):
+            return message
+        match self.chance.choice(["twice", "later", "lie", "corrupt", "stray"]):
+            case "twice":
+                self._later(Arrival(message.facts, Parcel(self.shelf.alive)))
+            case "later":
+                self._later(message)
+                return None
+            case "lie":
+                return Arrival(replace(message.facts, **self.chance.choice(LIES)), message.payload)
+            case "corrupt":
+                if message.payload is not None:
+                    message.payload.corrupt()
+            case "stray":
+                self._later(Arrival(replace(message.facts, id="nobody:7"), Parcel(self.shelf.alive)))
+        return message
+
+    def _later(self, message: Message) -> None:
+        self.count += 1
+        seconds = self.chance.choice([0.0, 0.01, 0.5, 5.0])
+        heappush(self.late, (self.engine.now + seconds, self.count, message))
+
+
+LIES: list[dict[str, Any]] = [
+    {"samples": 0},
+    {"samples": 10**9},
+    {"samples": -3},
+    {"sender": "somebody"},
+    {"based_on": 10**6},
+    {"kind": "point"},
+]
+
+
+@dataclass
+class World:
+    """Everything of one run; `run` lets it happen and finds what does not add up."""
+
+    name: str
+    seed: int
+    log: list[w.Record] = field(default_factory=list)
+    """as a file would have it: what a resume made void too"""
+    books: Books = field(default_factory=Books)
+    tally: Tally = field(default_factory=Tally)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = chance = Random(f"{self.name} {self.seed}")
+        self.size, self.epochs = chance.randint(1, 60), chance.randint(1, 3)
+        self.shards = chance.choice([1, 1, 2, 3])
+        ledger = Ledger(self.size, self.epochs, min(self.shards, self.size), chance.random() < 0.3, True)
+        self.strategy = STRATEGIES[self.name](chance)
+        self.make = lambda: Conductor(
+            STRATEGIES[self.name](Random(f"{self.name} {self.seed} again")), ledger, BATCH
+        )
+        self.conductor = Conductor(self.strategy, ledger, BATCH, chance.randint(1, 3), self.seed)
+        self.begin = json.dumps(self.conductor.to_plain())
+        self.machines = [self._machine(f"m{i}") for i in range(chance.randint(1, 5))]
+        self.chaos = Chaos([self._fault() for _ in range(chance.randint(0, 4))], self.seed)
+        self.mischief = chance.choice([0.0, 0.1, 0.3])
+        self.every = chance.choice([1, 5, 20])
+        """records from checkpoint to checkpoint"""
+        self.losses = [chance.randint(3, 60) for _ in range(chance.choice([0, 1, 1, 2]))]
+        """of the hub: after so many records of its life"""
+
+    def run(self) -> list[w.Record]:
+        """The whole log, once all that was promised has been found true."""
+        saved = self.begin, 0
+        for life in [*self.losses, None]:
+            saved = self._live(*saved, life)
+            if self.conductor.done:
+                break
+        assert self.conductor.done, "it did not come to its end"
+        held = surviving(self.log)
+        proof = prove(held, self.size, self.epochs)
+        assert not proof.faults, proof
+        assert proof.whole == self.epochs, proof
+        assert self.tally.epochs == self.epochs
+        assert self.tally.samples_merged == proof.merged
+        assert self.tally.samples_skipped == proof.skipped == self.conductor.ledger.skipped
+        assert tally_of(self.log, self.size).summary() == self.tally.summary(), (
+            "figures are functions of the log"
+        )
+        again = compare(Conductor.from_plain(json.loads(self.begin), type(self.strategy)), numbered(self.log))
+        assert not again.difference, again.difference
+        return self.log
+
+    def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
+        """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
+        self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type(self.strategy))
+        taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined))
+        now = self.log[-1].now if self.log else 0.0
+        shelf = Shelf(conductor)
+        engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken)
+        struck = {r.event.fault for r in self.log if isinstance(r.event, w.Struck)}
+        disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck)
+        post = Post(disturbed, self.chance, self.mischief, shelf)
+        host = Host(conductor, shelf, post)
+        saved, born = (checkpoint, records), len(self.log)
+
+        def watch(record: w.Record) -> None:
+            nonlocal saved
+            self.log.append(record)
+            self.books.note(record, conductor)
+            self.tally(record)
+            self._check(host, shelf)
+            if len(self.log) % self.every == 0:
+                saved = json.dumps(conductor.to_plain()), len(self.log)
+
+        host.observers.append(watch)
+        self.books, self.tally = Books(), Tally(self.size)
+        if self.log:
+            for record in surviving(self.log, records):
+                self.books.note(record, conductor)
+                self.tally(record)
+            host.handle(w.Resumed(records), now)
+        drive(host, post, lambda: self._ended(host, born, most))
+        if conductor.done:
+            self._check_end(host, shelf, post)
+        return saved
+
+    def _ended(self, host: Host, born: int, most: int | None) -> str:
+        self.steps += 1
+        assert self.steps < MOST_STEPS, "it has stalled"
+        if self.chance.random() < 0.01:
+            host.evaluate(host.conductor.version)
+        if host.conductor.done:
+            return "done"
+        return "lost" if most is not None and len(self.log) - born >= most else ""
+
+    def _check(self, host: Host, shelf: Shelf) -> None:
+        conductor = host.conductor
+        out = {task for tasks in conductor.busy.values() for task in tasks}
+        assert host.holds.keys() <= out, "a version is held for a task that nobody has"
+        if len(self.log) % 7 == 0 or conductor.done:
+            faults = list(self.books.faults(conductor))
+            assert not faults, faults[:3]
+
+    def _check_end(self, host: Host, shelf: Shelf, post: Post) -> None:
+        """Once everybody has answered or is gone, nothing is held but what the strategy keeps."""
+        conductor = host.conductor
+        for node, tasks in conductor.busy.items():
+            if tasks:
+                post.kill(node)
+        while any(conductor.busy.values()) or host.evaluating or shelf.alive:
+            self.steps += 1
+            assert self.steps < MOST_STEPS, f"{len(shelf.alive)} updates are held for ever"
+            message = post.next(host.alarm)
+            if message is not None:
+                host.receive(message, post.now)
+            else:
+                host.ring(post.now)
+        assert not shelf.inbox
+        assert not host.holds
+        assert shelf.holds.total() == sum(conductor.kept.values())
+
+    def _machine(self, name: str) -> Machine:
+        chance = self.chance
+        delays: list[Delay] = [Deterministic(), Exponential(), Lognormal(1.0)]
+        link = Link(chance.choice([inf, 1.0]), chance.choice([0.0, 5.0]))
+        lifetime = Lifetime(chance.choice([1.0, 5.0, 1e9]))
+        return Machine(
+            name,
+            chance.choice([0.001, 0.01, 0.05]),
+            chance.choice(delays),
+            link,
+            1.0,
+            lifetime,
+            chance.choice([0.0, 0.2, 2.0]),
+        )
+
+    def _fault(self) -> Fault:
+        chance = self.chance
+        kind = chance.choice(["kill", "freeze", "slow", "leave", "delay", "drop", "corrupt"])
+        once: list[dict[str, Any]] = [
+            {"at_seconds": [chance.uniform(0, 2) for _ in range(3)]},
+            {"at_versions": [chance.randint(0, 10)]},
+        ]
+        again: list[dict[str, Any]] = [
+            {"every_seconds": chance.choice([0.5, 2.0])},
+            {"per_hour": 3600 * chance.choice([0.5, 2.0])},
+        ]
+        # What goes on for ever may keep one machine from ever bringing anything, but not all of them.
+        when = chance.choice(once if len(self.machines) == 1 else once + again)
+        whom = chance.choice(["", "m0"]) if when in once else "m0"
+        hows: dict[str, dict[str, Any]] = {
+            "freeze": {"for_seconds": chance.choice([0.05, 80.0, 80.0])},
+            "slow": {"factor": chance.choice([0.5, 5.0]), "for_seconds": chance.choice([None, 1.0])},
+            "delay": {"delay_seconds": chance.choice([0.0, 0.1, 80.0])},
+        }
+        return Fault(kind, whom, **when, **hows.get(kind, {}))
+
+
+def told(log: Iterable[w.Record]) -> str:
+    """The trace, a line a record."""
+    return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)
