@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot.console import NOBODY, Lines, Picture, duration, money, shown, size, summary
+from oddlot.console import NOBODY, Lines, Picture, shown, summary
 from oddlot.core import words as w
 from oddlot.observe import Tally
+from oddlot.units import duration, in_bytes, money
 
 
 def record(now: float, event: w.Stimulus, *actions: w.Action) -> w.Record:
@@ -181,9 +182,9 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
         (money(0.0), "$0"),
         (money(0.00412), "$0.0041"),
         (money(1234.5), "$1,234.50"),
-        (size(999), "999 B"),
-        (size(74_044_800), "74 MB"),
-        (size(5e15), "5,000.0 TB"),
+        (in_bytes(999), "999 B"),
+        (in_bytes(74_044_800), "74 MB"),
+        (in_bytes(5e15), "5,000.0 TB"),
     ],
 )
 def test_numbers_are_written_for_people(formatted: str, expected: str) -> None:

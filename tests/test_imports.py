@@ -18,6 +18,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "machines": 1,
     "log": 1,
     "interrupt": 1,
+    "units": 1,
     "observe": 2,
     "run_folder": 2,
     "engines": 2,

@@ -87,6 +87,10 @@ def fit(
             raise UsageError(f"{name} = {path!r} must be a folder's path")
     if checkpoints is not None and out is None:
         raise UsageError("checkpoints are a part of a run's folder: name that with out=...", "checkpoints")
+    if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
+        raise UsageError(
+            "kill_hub ends this process with all that is not saved: name a folder with out=...", "chaos"
+        )
     settings = Settings(
         until=until,
         seed=seed,

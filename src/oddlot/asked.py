@@ -166,10 +166,10 @@ class Asked:
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
         return stopped_by
 
-    def _chaos(self) -> "Chaos | None":
+    def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read import read_chaos
 
-        return read_chaos(self.chaos) if self.chaos else None
+        return read_chaos(self.chaos, machines) if self.chaos else None
 
     def _trained(
         self,
@@ -186,16 +186,17 @@ class Asked:
         tally.size = len(Batches(job.data, job.collate))
         try:
             with settings.source.placed((), ("job",), ("strategy",)):
+                on = place(settings)
                 run = fit(
                     job,
                     settings.strategy(),
-                    place(settings),
+                    on,
                     out=folder,
                     resume=self.resume,
                     force=self.force,
                     observers=[observer],
                     about=settings.source.about,
-                    chaos=self._chaos(),
+                    chaos=self._chaos(on.names),
                     **settings.fit_options(),
                 )
         except Interrupted as stopped:

@@ -173,21 +173,35 @@ def replay(run: RunDir) -> None:
 
 
 @app.command()
-def report(run: RunDir, as_json: Json = False) -> None:
-    """Say what became of a run, live or ended, and that every sample counted exactly once."""
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Write a page about them, for any browser.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what became of runs, live or ended, and that every sample counted exactly once."""
     from rich.console import Console
 
     from oddlot.console import summary
     from oddlot.report.figures import Figures
 
-    found = Figures.read(run)
-    if as_json:
-        print(json.dumps(without_nan(found.plain()), allow_nan=False))
-    else:
-        console = Console()
-        console.print(summary(found.title, found.summary, found.virtual, found.files), soft_wrap=True)
-        console.print(f"  proof    {found.proof}", markup=False, highlight=False, soft_wrap=True)
-    if found.proof.faults:
+    if as_json and len(runs) > 1:
+        raise UsageError("--json is about one run: name one folder")
+    found = [Figures.read(run) for run in runs]
+    console = Console(stderr=as_json)
+    for one in found:
+        if as_json:
+            print(json.dumps(without_nan(one.plain()), allow_nan=False))
+        else:
+            console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
+            console.print(f"  proof    {one.proof}", markup=False, highlight=False, soft_wrap=True)
+    if html:
+        from oddlot.report.page import write_page
+
+        write_page(found, Path(html))
+        console.print(f"  page     {html}", markup=False, highlight=False, soft_wrap=True)
+    if any(one.proof.faults for one in found):
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from oddlot.core.words import Evaluated, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
+from oddlot.units import duration, in_bytes, money
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -181,34 +182,10 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else ""),
         "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
-        "traffic": f"{size(figures['bytes_up'])} up, {size(figures['bytes_down'])} down",
+        "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down",
         "workers": went(figures["workers_lost"], figures["workers_left"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
     return Text("\n").join([Text(f"{title}: {head}", "bold"), *lines])
-
-
-def money(dollars: float) -> str:
-    """`$12.34`, `$0.0041`."""
-    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
-
-
-def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds >= 3.6e9:
-        return f"{seconds / 3600:.3g} h"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
-
-
-def size(count: float) -> str:
-    """Bytes with a unit that fits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

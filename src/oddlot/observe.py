@@ -23,6 +23,8 @@ WASTES = {
     "unfinished": "under way at the end",
 }
 """Why samples were assigned for nothing."""
+VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
+"""what a row of the history has beside the metrics: what it had taken to make the version"""
 MOST_NOTED = 10_000
 SMOOTHING = 0.05
 """weight of the newest update in the running training loss"""

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
-from oddlot.engines.place import Numbers, Open
+from oddlot.engines.place import Engine, Numbers, Open
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
 from oddlot.log import Log, given_out, read_sound, surviving
@@ -87,14 +87,10 @@ class Training:
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
         self.opened = open_engine(self._numbers(), now, past.nodes if past else frozenset())
         self.log: Log | None = None
-        if recipe.settings.chaos is not None:
-            struck = {r.event.fault for r in past.log if isinstance(r.event, w.Struck)} if past else set()
-            engine = self.opened.engine
-            chaos = Disturbed(engine, recipe.settings.chaos, lambda: conductor.version, self._flush, struck)
-            self.opened = replace(self.opened, engine=chaos)
         self.store = self._store(past)
         observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
-        self.host = Host(conductor, self.opened.shadow or self.store, self.opened.engine, observers)
+        self.engine = self._with_chaos(conductor, past)
+        self.host = Host(conductor, self.opened.shadow or self.store, self.engine, observers)
         self.saver: BackgroundSaver | None = None
         closing.callback(self._close_saver)
         self._open_log(past, closing)
@@ -102,7 +98,7 @@ class Training:
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
         with self.stop.heard(), self._rows_named():
-            ended = drive(self.host, self.opened.engine, self._ended)
+            ended = drive(self.host, self.engine, self._ended)
             self._check_learned(ended)
             self._measure_final()
         met_at = self.tally.versions if self.met_at is None else self.met_at
@@ -143,6 +139,14 @@ class Training:
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
         return Past(conductor, snapshot.tensors, snapshot.records, log)
+
+    def _with_chaos(self, conductor: Conductor, past: Past | None) -> Engine | Disturbed:
+        """The engine, and what is to happen to it on purpose as long as the run trains."""
+        engine, chaos = self.opened.engine, self.recipe.settings.chaos
+        if chaos is None:
+            return engine
+        struck = [r.event.fault for r in past.log if isinstance(r.event, w.Struck)] if past else []
+        return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck)
 
     def _settings_anew(self) -> dict[str, int | None]:
         """What of the books' settings a resumed run may change."""

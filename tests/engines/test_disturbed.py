@@ -2,11 +2,13 @@
 
 import signal
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import oddlot
 from oddlot import (
     Asynchronous,
     Chaos,
@@ -22,6 +24,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
+from oddlot.core.errors import JobError
 from oddlot.log import read_log
 from oddlot.run import Run
 from tests.fits import SAMPLES, Place, a_job, fleet, local, one_fork_server, trained
@@ -70,7 +73,7 @@ def first(run: Run, event: type) -> Any:
 @BOTH
 def test_a_worker_is_killed(on: Place) -> None:
     run = struck_by(on, Fault("kill", "w2", at_versions=(3,)), epochs=ENOUGH[type(on)])
-    assert struck(run) == [w.Struck(0, "kill", "w2")]
+    assert struck(run) == [w.Struck("kill w2 at_versions=3", "kill", "w2")]
     assert run.summary["workers_lost"] == 1
     assert first(run, w.Lost).event.node == "w2"
 
@@ -174,8 +177,139 @@ def test_one_seed_is_one_story() -> None:
 def test_a_fault_waits_for_its_machine() -> None:
     on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)])
     run = struck_by(on, Fault("kill", "late", at_seconds=(0.5,)), epochs=8)
-    assert struck(run) == [w.Struck(0, "kill", "late")]
+    assert struck(run) == [w.Struck("kill late at_seconds=0.5", "kill", "late")]
     assert first(run, w.Struck).now == 1.0
+
+
+@BOTH
+def test_time_zero_is_a_time(on: Place) -> None:
+    """Workers are struck as soon as they are there."""
+    run = struck_by(on, Fault("slow", "w1", at_seconds=(0,), factor=0.0), epochs=ENOUGH[type(on)])
+    assert [event.node for event in struck(run)] == ["w1"]
+
+
+def test_a_run_in_which_nothing_can_happen_any_more_ends(tmp_path: Path) -> None:
+    """Misfortune goes on for ever, but nobody is left to suffer it."""
+    gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
+    chaos = Chaos([Fault("kill", every_seconds=0.1)])
+    with pytest.raises(JobError, match=r"nothing can happen any more .* 0 machines are left"):
+        trained(a_job(), Asynchronous(), gone, "epochs>=40", chaos=chaos)
+
+
+def test_a_run_looks_at_its_goal_while_only_misfortune_goes_on() -> None:
+    """The only machine is frozen for long, and struck again and again."""
+    faults = (
+        Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
+        Fault("slow", every_seconds=0.5, factor=1.0),
+    )
+    run, _ = trained(a_job(), Asynchronous(), machines(1), "epochs>=40 or seconds>=5", chaos=Chaos(faults))
+    assert run.ended == "seconds>=5"
+    assert run.summary["seconds"] == pytest.approx(5, abs=0.5)
+
+
+def test_the_longest_of_several_freezes_counts() -> None:
+    faults = (
+        Fault("freeze", "w1", at_seconds=(0.1,), for_seconds=10.0),
+        Fault("freeze", "w1", at_seconds=(0.5,), for_seconds=1.0),
+    )
+    run = struck_by(machines(2), *faults, epochs=80)
+    answers = [r.now for r in run.records if isinstance(r.event, w.Arrived) and r.event.update.sender == "w1"]
+    after = next(now for now in answers if now > 0.2)
+    assert 10.1 < after < 10.3, "it went on with what it had begun"
+
+
+@BOTH
+def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(on: Place) -> None:
+    """SIGTERM waits for SIGCONT."""
+    faults = Fault("freeze", "w1", at_versions=(3,), for_seconds=0.5), Fault("leave", "w1", at_versions=(3,))
+    run = struck_by(on, *faults, epochs=ENOUGH[type(on)])
+    assert [event.kind for event in struck(run)] == ["freeze", "leave"], "in the order of the file"
+    frozen, left = first(run, w.Struck).now, first(run, w.Leaving).now
+    assert left - frozen == pytest.approx(0.5) or left - frozen > 0.5
+    assert run.summary["workers_left"] == 1
+
+
+def test_nobody_dies_twice() -> None:
+    """Two faults of one moment strike two machines."""
+    for seed in range(5):
+        run = struck_by(
+            machines(),
+            Fault("kill", at_versions=(3,)),
+            Fault("leave", at_versions=(3,)),
+            epochs=20,
+            seed=seed,
+        )
+        assert len({event.node for event in struck(run)}) == 2
+        assert (run.summary["workers_lost"], run.summary["workers_left"]) == (1, 1)
+
+
+def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
+    faults = Fault("corrupt", "w1", at_seconds=(0.01,)), Fault("kill", "w1", at_seconds=(0.02,))
+    run = struck_by(machines(), *faults, epochs=40)
+    assert [event.node for event in struck(run)] == ["w1", "w1.2"]
+    assert sum(isinstance(r.event, w.Refused) for r in run.records) == 1
+
+
+def test_a_fault_has_chance_of_its_own() -> None:
+    """Another fault, or another machine, leaves its times as they were."""
+
+    def times(on: Place, *others: Fault) -> list[float]:
+        run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=0.0), epochs=20)
+        told = [r.now for r in run.records if isinstance(r.event, w.Struck) and r.event.kind == "slow"]
+        return told[:3]
+
+    assert times(machines()) == times(machines(2)) == times(machines(), Fault("kill", "w2", per_hour=3600.0))
+
+
+def test_what_is_dropped_is_given_back() -> None:
+    """Its memory too: a fleet would run out of it."""
+    on = local(2)
+    run = struck_by(on, Fault("drop", at_versions=tuple(range(2, 40))), epochs=30)
+    assert len(struck(run)) == 38
+
+
+class Killed(Exception):
+    """What ends a run in the middle."""
+
+
+def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> None:
+    """Every time of a fault counts once, whatever the run goes on from; another file's faults count from the start."""
+    faults = [
+        Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=0.0),
+        Fault("corrupt", at_versions=(3, 30)),
+    ]
+
+    def goes(until: str, resume: bool, kill: float, *faults: Fault) -> None:
+        def watch(record: w.Record) -> None:
+            if record.now > kill:
+                raise Killed
+
+        watch.replay = lambda _: None  # type: ignore[attr-defined]
+        oddlot.fit(
+            a_job(),
+            Asynchronous(),
+            machines(2),
+            until=until,
+            out=tmp_path,
+            resume=resume,
+            chaos=Chaos(faults),
+            checkpoint_every="2 versions",
+            observers=[watch],
+        )
+
+    with pytest.raises(Killed):
+        goes("epochs>=8", False, 0.6, *faults)
+    goes("epochs>=8", True, inf, *faults)
+    told = [
+        (r.event.kind, round(r.now, 1))
+        for r in read_log(tmp_path / "records.jsonl")
+        if isinstance(r.event, w.Struck)
+    ]
+    assert [now for kind, now in told if kind == "slow"] == [0.1, 0.3, 0.9, 1.2]
+    assert sum(kind == "corrupt" for kind, _ in told) == 2
+    goes("epochs>=9", True, inf, Fault("drop", at_versions=(40,)), Fault("corrupt", at_versions=(50,)))
+    kinds = [r.event.kind for r in read_log(tmp_path / "records.jsonl") if isinstance(r.event, w.Struck)]
+    assert kinds[-2:] == ["drop", "corrupt"]
 
 
 KILLED = """

@@ -33,6 +33,7 @@ file = "notices.txt"
 
 def read(folder: Path, text: str) -> Chaos:
     (folder / "notices.txt").write_text("1.5\n\n20\n")
+    (folder / "bad.txt").write_text("1\nnan\n")
     (folder / "chaos.toml").write_text(text)
     return read_chaos(folder / "chaos.toml")
 
@@ -80,6 +81,7 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         ("factor = 5", "", "chaos.toml:8: slow needs `factor`"),
         ("machine", "machin", "chaos.toml:9: unknown key `machin` of Fault: did you mean `machine`?"),
         ("notices", "absent", "chaos.toml:16: file = "),
+        ("notices", "bad", "chaos.toml:16: file = 'bad.txt': line 2: 'nan' is no number that is finite"),
         ("seed = 7", "seed = -7", "chaos.toml:1: `seed` is -7: it must be a whole number from 0"),
         ("[[faults]]", "[[fault]]", "chaos.toml:1: `faults` is missing"),
     ],
@@ -99,6 +101,9 @@ def test_a_bad_file_is_told_the_line_and_the_remedy(tmp_path: Path, good: str, b
             "kind = 'explode' must be a kind of fault: there are: corrupt, delay, drop",
         ),
         (lambda: Fault("kill", at_seconds=5), "at_seconds = 5 must be a list of numbers"),  # type: ignore[arg-type]
+        (lambda: Fault("kill", at_versions=(0.5,)), "at_versions = (0.5,) must be a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: Fault("kill", at_versions=(True,)), "at_versions = (True,) must be a list of whole numbers"),
+        (lambda: Fault("kill_hub", "w1", at_versions=(1,)), "kill_hub strikes the hub, which is no machine"),
         (lambda: Fault("delay", at_seconds=(5,)), "delay needs `delay_seconds`"),
         (
             lambda: Fault("kill", at_seconds=(5,), for_seconds=1),
@@ -112,6 +117,32 @@ def test_an_impossible_fault_is_told(make: Callable[[], object], told: str) -> N
     with pytest.raises(UsageError) as refusal:
         make()
     assert told in str(refusal.value)
+
+
+def test_faults_have_names_that_tell_them_apart() -> None:
+    trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # as people write it
+    slow = Fault("slow", "w1", per_hour=60, factor=2.5, for_seconds=3)
+    names = [name for name, _ in Chaos([trace, slow, trace]).named()]
+    assert names == [
+        "leave at_seconds=0,0.5,...6 more...,4",
+        "slow w1 per_hour=60 for_seconds=3 factor=2.5",
+        "leave at_seconds=0,0.5,...6 more...,4 #2",
+    ]
+
+
+def test_an_unknown_machine_of_a_file_is_told_with_its_line(tmp_path: Path) -> None:
+    read(tmp_path, FILE)
+    with pytest.raises(UsageError, match=r"chaos\.toml:9: no machine is called 'w1': did you mean"):
+        read_chaos(tmp_path / "chaos.toml", ["w2"])
+    assert read_chaos(tmp_path / "chaos.toml", ["w1"]) == read(tmp_path, FILE)
+
+
+def test_the_hub_is_not_killed_with_all_that_is_not_saved() -> None:
+    chaos = Chaos([Fault("kill_hub", at_versions=(1,))])
+    with pytest.raises(
+        UsageError, match="kill_hub ends this process with all that is not saved: name a folder"
+    ):
+        oddlot.fit(a_job(), oddlot.Synchronous(), fleet(2), until="epochs>=1", chaos=chaos)
 
 
 def test_an_unknown_machine_is_told_before_anything_starts() -> None:

@@ -236,8 +236,8 @@ def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("1.0\nfast\n", "line 2: 'fast' is not a number"),
-        ("1.0\n-1\n", "multipliers = (1.0, -1.0) must be finite and above 0, each: number 2 is -1.0"),
+        ("1.0\nfast\n", "line 2: 'fast' is no number that is finite"),
+        ("1.0\n-1\n", "line 2: '-1' is no number that is finite and not negative"),
         ("\n", "multipliers = () must be a tuple of at least one number"),
         (None, "cannot be read as a trace"),
     ],

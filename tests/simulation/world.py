@@ -232,7 +232,7 @@ class World:
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken)
-        struck = {r.event.fault for r in self.log if isinstance(r.event, w.Struck)}
+        struck = [r.event.fault for r in self.log if isinstance(r.event, w.Struck)]
         disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck)
         post = Post(disturbed, self.chance, self.mischief, shelf)
         host = Host(conductor, shelf, post)
@@ -256,7 +256,7 @@ class World:
             host.handle(w.Resumed(records), now)
         drive(host, post, lambda: self._ended(host, born, most))
         if conductor.done:
-            self._check_end(host, shelf, post)
+            self._check_end(host, shelf, post, engine)
         return saved
 
     def _ended(self, host: Host, born: int, most: int | None) -> str:
@@ -276,12 +276,12 @@ class World:
             faults = list(self.books.faults(conductor))
             assert not faults, faults[:3]
 
-    def _check_end(self, host: Host, shelf: Shelf, post: Post) -> None:
+    def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: Simulator) -> None:
         """Once everybody has answered or is gone, nothing is held but what the strategy keeps."""
         conductor = host.conductor
         for node, tasks in conductor.busy.items():
             if tasks:
-                post.kill(node)
+                engine.kill(node)
         while any(conductor.busy.values()) or host.evaluating or shelf.alive:
             self.steps += 1
             assert self.steps < MOST_STEPS, f"{len(shelf.alive)} updates are held for ever"

@@ -184,12 +184,12 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Misfortune on purpose: the fault at this place in `Chaos.faults` has struck the node (empty: the hub).
+    """Misfortune on purpose: the fault of this name in `Chaos.named()` has struck the node (empty: the hub).
 
     Strategies are not told; they see what comes of it.
     """
 
-    fault: int
+    fault: str
     kind: str
     node: NodeId
 

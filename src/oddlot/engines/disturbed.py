@@ -2,11 +2,13 @@
 
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
+from random import Random
 from typing import Any
 
 from oddlot.core import words as w
@@ -16,11 +18,21 @@ from oddlot.engines.place import Engine
 from oddlot.machines.chaos import ANSWERED, Chaos, Fault
 
 
+@dataclass(frozen=True, eq=False)
+class _Doom:
+    """A fault with chance of its own: one fault more or less leaves the others' times as they were."""
+
+    name: str
+    fault: Fault
+    times: Random
+    victims: Random
+
+
 class Disturbed:
     """Mailbox and port of another engine, which is struck as `chaos` says.
 
-    `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. What has struck
-    in an earlier life of the run (`struck`: places in `chaos.faults`) and was to strike once does not again.
+    `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. `struck` are
+    the names of the faults that have struck in earlier lives of the run: times and versions of theirs are over.
     """
 
     def __init__(
@@ -29,30 +41,29 @@ class Disturbed:
         chaos: Chaos,
         version: Callable[[], int],
         save: Callable[[], None],
-        struck: Collection[int] = (),
+        struck: Iterable[str] = (),
     ) -> None:
-        self.engine, self.chaos, self.version, self.save = engine, chaos, version, save
-        self.chance = stream(chaos.seed, "chaos")
-        self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
+        self.engine, self.version, self.save = engine, version, save
+        self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.entries = 0
-        self.by_version: list[tuple[float, int, Fault]] = []
+        self.to_come = 0
+        """entries of the agenda that may bring a message where nobody works: late answers, ends of faults"""
+        self.by_version: list[tuple[int, int, _Doom]] = []
         self.here: dict[w.NodeId, bool] = {}
-        """who is there, and whether it can be struck: one that leaves has had its share"""
-        self.waiting: list[tuple[int, Fault]] = []
+        """who is there, and whether it can be struck: one that was killed or leaves has had its share"""
+        self.waiting: list[_Doom] = []
         """for somebody to strike; what happens again and again does not wait"""
-        self.spoilt: list[tuple[Fault, w.NodeId]] = []
+        self.spoilt: list[tuple[_Doom, w.NodeId]] = []
         """faults that wait for an answer"""
+        self.until: dict[tuple[str, w.NodeId], float] = {}
+        """when a lasting fault ends, the longest of several"""
         self.told: deque[Message] = deque()
-        for place, fault in enumerate(chaos.faults):
-            for time in fault.at_seconds:
-                if time >= engine.now and place not in struck:
-                    self._at(time, partial(self._strike, place, fault))
-            self.by_version += [
-                (version_, place, fault) for version_ in fault.at_versions if place not in struck
-            ]
-            if not (fault.at_seconds or fault.at_versions):
-                self._again(place, fault)
-        self.by_version.sort(key=lambda entry: entry[0], reverse=True)
+        done = Counter(struck)
+        for place, (name, fault) in enumerate(chaos.named()):
+            doom = _Doom(
+                name, fault, stream(chaos.seed, f"times of {name}"), stream(chaos.seed, f"victims of {name}")
+            )
+            self._plan(place, doom, done[name])
 
     # --- the mailbox ---------------------------------------------------------------------------
 
@@ -63,141 +74,165 @@ class Disturbed:
 
     def next(self, until: float) -> Message | None:
         """The next message that gets through, or the word that something was done to somebody."""
-        while self.by_version and self.by_version[-1][0] <= self.version():
-            _, place, fault = self.by_version.pop()
-            self._tell(self._strike(place, fault))
-        while not self.told:
-            due = self.agenda[0][0] if self.agenda else inf
-            if due <= self.engine.now:
-                self._tell(heappop(self.agenda)[2]())
-                continue
-            message = self.engine.next(min(until, due))
+        while self.by_version and -self.by_version[-1][0] <= self.version():
+            self._strike(self.by_version.pop()[2])
+        due = self.agenda[0][0] if self.agenda else inf
+        if not self.told and due <= self.engine.now:
+            heappop(self.agenda)[2]()  # and let the run look whether it is over
+        elif not self.told:
+            ended = until == inf and self.engine.is_spent and not self.to_come
+            message = self.engine.next(inf if ended else min(until, due))
             if message is not None:
-                self._tell(self._pass(message))
-            elif due > self.engine.now:
-                return None
-        return self.told.popleft()
+                self._pass(message)
+        return self.told.popleft() if self.told else None
 
-    # --- the port, and faults from elsewhere ---------------------------------------------------
+    # --- the port: the engine's ----------------------------------------------------------------
 
     def start(self, task: w.Task, weights: Any) -> None:
-        """The engine's."""
+        """As always."""
         self.engine.start(task, weights)
 
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
-        """The engine's."""
+        """As always."""
         self.engine.abort(task, node)
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """The engine's."""
+        """As always."""
         self.engine.evaluate(version, weights)
 
-    def loaded(self) -> Iterable[w.TaskId]:
-        """The engine's."""
-        return self.engine.loaded()
+    def loaded(self) -> Collection[w.TaskId]:
+        """As always."""
+        return tuple(self.engine.loaded())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+    # --- what comes of messages ----------------------------------------------------------------
 
-    # --- misfortune ----------------------------------------------------------------------------
-
-    def _pass(self, message: Message) -> Message | None:
-        """What comes of a message on its way."""
+    def _pass(self, message: Message) -> None:
         match message:
             case w.Joined(node):
                 self.here[node] = True
-                if self.waiting:
-                    self._at(self.now, self._retry)
+                self._look_for_somebody()
             case w.Leaving(node):
                 self.here[node] = False
             case w.Lost(node):
-                self.here.pop(node, None)
-            case Arrival():
-                return self._spoil(message)
-        return message
+                self._lost(node)
+            case Arrival() if struck := next((s for s in self.spoilt if s[1] == message.facts.sender), None):
+                self.spoilt.remove(struck)
+                self._spoil(struck[0], message)
+                return
+        self.told.append(message)
 
-    def _spoil(self, arrival: Arrival) -> Message | None:
+    def _lost(self, node: w.NodeId) -> None:
+        """What was meant for its answer is meant for somebody else's."""
+        self.here.pop(node, None)
+        for doom, _ in [struck for struck in self.spoilt if struck[1] == node]:
+            self.spoilt.remove((doom, node))
+            if doom.fault.is_once:
+                self.waiting.append(doom)
+        self._look_for_somebody()
+
+    def _look_for_somebody(self) -> None:
+        """Once the message that is being passed has been told."""
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
+            for doom in waiting:
+                self._at(self.now, partial(self._strike, doom))
+
+    def _spoil(self, doom: _Doom, arrival: Arrival) -> None:
         facts = arrival.facts
-        struck = next((each for each in self.spoilt if each[1] == facts.sender), None)
-        if struck is None:
-            return arrival
-        self.spoilt.remove(struck)
-        match struck[0]:
+        self.told.append(w.Struck(doom.name, doom.fault.kind, facts.sender))
+        match doom.fault:
             case Fault(kind="delay", delay_seconds=seconds):
-                self._at(self.now + (seconds or 0.0), lambda: arrival)
-                return None
+                self._at(self.now + (seconds or 0.0), partial(self.told.append, arrival), brings=True)
             case Fault(kind="drop"):
                 if arrival.payload is not None:
                     arrival.payload.release()
-                return w.Cancelled(facts.id, facts.sender)
-        if arrival.payload is None:
-            return w.Refused(facts.id, "it was corrupted on its way")
-        arrival.payload.corrupt()
-        return arrival
+                self.told.append(w.Cancelled(facts.id, facts.sender))
+            case _ if arrival.payload is None:
+                self.told.append(w.Refused(facts.id, "it was corrupted on its way"))
+            case _:
+                arrival.payload.corrupt()
+                self.told.append(arrival)
 
-    def _strike(self, place: int, fault: Fault) -> Message | None:
+    # --- misfortune ----------------------------------------------------------------------------
+
+    def _plan(self, place: int, doom: _Doom, done: int) -> None:
+        """Put the fault on the agenda, without so many of its times as are over."""
+        fault = doom.fault
+        for time in sorted(fault.at_seconds)[done:]:
+            self._at(time, partial(self._strike, doom))
+        self.by_version += [(-version, -place, doom) for version in sorted(fault.at_versions)[done:]]
+        self.by_version.sort(key=lambda entry: entry[:2])
+        if not fault.is_once:
+            self._again(doom)
+
+    def _again(self, doom: _Doom) -> None:
+        """Plan the next time of what happens again and again."""
+        fault = doom.fault
+        wait = fault.every_seconds or doom.times.expovariate((fault.per_hour or 1.0) / 3600)
+
+        def strike() -> None:
+            self._again(doom)
+            self._strike(doom)
+
+        self._at(self.now + wait, strike)
+
+    def _strike(self, doom: _Doom) -> None:
         """Do it to whoever it is for, or wait for somebody."""
+        fault = doom.fault
         if fault.kind == "kill_hub":
+            self.told.append(w.Struck(doom.name, fault.kind, ""))
             self._at(self.now, self._kill_hub)
-            return w.Struck(place, fault.kind, "")
-        nodes = [
-            node for node, can in self.here.items() if can and fault.machine in {"", node.partition(".")[0]}
-        ]
+            return
+        spoilt = {node for other, node in self.spoilt if other is doom}
+        nodes = [node for node, can in self.here.items() if can and fault.is_for(node) and node not in spoilt]
         if not nodes:
-            if fault.at_seconds or fault.at_versions:
-                self.waiting.append((place, fault))
-            return None
-        node = self.chance.choice(nodes)
+            if fault.is_once:
+                self.waiting.append(doom)
+            return
+        node = doom.victims.choice(nodes)
         if fault.kind in ANSWERED:
-            self.spoilt.append((fault, node))
-        else:
-            self._do(fault, node)
-        return w.Struck(place, fault.kind, node)
-
-    def _retry(self) -> None:
-        """Somebody has come."""
-        waiting, self.waiting = self.waiting, []
-        for place, fault in waiting:
-            self._tell(self._strike(place, fault))
+            self.spoilt.append((doom, node))  # and told with the answer
+            return
+        self.told.append(w.Struck(doom.name, fault.kind, node))
+        self._do(fault, node)
 
     def _do(self, fault: Fault, node: w.NodeId) -> None:
-        ends: Callable[[], None] | None = None
         match fault.kind:
             case "kill":
+                self.here[node] = False
                 self.engine.kill(node)
             case "leave":
+                self.here[node] = False
                 self.engine.leave(node)
             case "freeze":
                 self.engine.freeze(node)
-                ends = partial(self.engine.thaw, node)
+                self._lasts(fault, node, partial(self.engine.thaw, node))
             case "slow":
                 self.engine.slow(node, fault.factor or 0.0)
-                ends = partial(self.engine.slow, node, 0.0)
-        if ends is not None and fault.for_seconds is not None:
-            self._at(self.now + fault.for_seconds, partial(self._end, node, ends))
+                self._lasts(fault, node, partial(self.engine.slow, node, 0.0))
 
-    def _end(self, node: w.NodeId, ends: Callable[[], None]) -> None:
-        if node in self.here:
-            ends()
+    def _lasts(self, fault: Fault, node: w.NodeId, end: Callable[[], None]) -> None:
+        """Plan the end of it, which a longer one of the kind puts off."""
+        until = inf if fault.for_seconds is None else self.now + fault.for_seconds
+        self.until[fault.kind, node] = until = max(until, self.until.get((fault.kind, node), 0.0))
+
+        def ends() -> None:
+            if node in self.here and self.until[fault.kind, node] == until:
+                end()
+
+        if until < inf:
+            self._at(until, ends, brings=True)
 
     def _kill_hub(self) -> None:
         self.save()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _again(self, place: int, fault: Fault) -> None:
-        """Plan the next time of what happens again and again."""
-        wait = fault.every_seconds or self.chance.expovariate((fault.per_hour or 1.0) / 3600)
-
-        def strike() -> Message | None:
-            self._again(place, fault)
-            return self._strike(place, fault)
-
-        self._at(self.now + wait, strike)
-
-    def _at(self, time: float, happen: Callable[[], Message | None]) -> None:
+    def _at(self, time: float, happen: Callable[[], None], brings: bool = False) -> None:
         self.entries += 1
-        heappush(self.agenda, (time, self.entries, happen))
+        self.to_come += brings
 
-    def _tell(self, message: Message | None) -> None:
-        if message is not None:
-            self.told.append(message)
+        def happens() -> None:
+            self.to_come -= brings
+            happen()
+
+        heappush(self.agenda, (time, self.entries, happens))

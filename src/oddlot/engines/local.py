@@ -129,6 +129,11 @@ class LocalEngine:
                 ready = self.selector.select(0)
         return [key.data for key, _ in ready or self.selector.select(seconds)]
 
+    @property
+    def is_spent(self) -> bool:
+        """Never: what can be waited for in vain is told by `next`."""
+        return False
+
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: w.Task, weights: Any) -> None:
@@ -322,7 +327,9 @@ class LocalEngine:
             return
         if life.ready:
             self.ready.append(w.Lost(life.node))
-        if self.respawn:
+        if self.respawn and life.leaving:
+            heappush(self.timers, (self.now, life.index))  # it was asked to go, which is no fault of its own
+        elif self.respawn:
             deaths = self.deaths[life.index]
             again = max(self.now, deaths[0] + 60.0) if len(deaths) == RESPAWNS_A_MINUTE else self.now
             deaths.append(again)

@@ -26,6 +26,10 @@ class Mailbox(Protocol):
 class Faults(Protocol):
     """Misfortune on purpose, the same on every engine."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself: nobody works, and nobody will come."""
+
     def kill(self, node: w.NodeId) -> None:
         """End the worker at once, as kill -9 does; `Lost` follows."""
 

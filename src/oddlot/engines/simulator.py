@@ -81,6 +81,8 @@ class _Node:
     free_at: float = 0.0
     has_version: int = -1
     frozen_at: float | None = None
+    notice_waits: bool = False
+    """it is heard once the machine goes on"""
     thawed_at: float = 0.0
     reborn: Callable[[], None] = lambda: None
     """has the machine come back in its next life, if it ever does"""
@@ -129,6 +131,11 @@ class Simulator:
             )
         self.now = until
         return None
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return not self.agenda
 
     # --- the port ------------------------------------------------------------------------------
 
@@ -191,11 +198,13 @@ class Simulator:
         frozen_at, life.frozen_at, life.thawed_at = life.frozen_at, None, self.now
         if frozen_at is None:
             return
-        first = next((i for i, work in enumerate(life.queue) if work.end > frozen_at), len(life.queue))
+        first = next((i for i, work in enumerate(life.queue) if not work.plan), len(life.queue))
         for work in life.queue[first : first + 1]:
             began = work.begin < frozen_at
             work.ready = work.begin + self.now - frozen_at if began else max(work.ready, self.now)
         self._plan(life, first)
+        if life.notice_waits:
+            self.leave(node)
 
     # --- what happens --------------------------------------------------------------------------
 
@@ -218,6 +227,9 @@ class Simulator:
     def _notice(self, name: w.NodeId) -> Message | None:
         node = self.nodes.get(name)
         if node is None or node.leaving:
+            return None
+        if node.frozen_at is not None:
+            node.notice_waits = True
             return None
         node.leaving = True
         for work in node.queue:
@@ -262,8 +274,8 @@ class Simulator:
             work.begin = max(work.ready, free)
             self._end(work, max(work.told, node.thawed_at))
             free = work.end
-            work.plan = number = self.entries + 1
-            if node.frozen_at is None:
+            work.plan = number = self.entries + 1 if node.frozen_at is None else 0
+            if number:
                 size = self.maths.bytes_up if work.brings else 0
                 answer = partial(self._answer, node, work, number)
                 self._at(work.end + node.machine.link.seconds(size), answer)

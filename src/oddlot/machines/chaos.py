@@ -24,7 +24,7 @@ from oddlot.core.nearest import or_nearest
 LASTING = {"freeze", "slow"}
 """They may end again."""
 ANSWERED = {"delay", "drop", "corrupt"}
-"""They strike the machine's next answer."""
+"""They strike the machine's next answer: it comes later, never (as if the machine had given up), with bad numbers."""
 KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
 
 
@@ -38,7 +38,17 @@ def _are_times(times: object) -> bool:
     )
 
 
+def _are_versions(versions: object) -> bool:
+    return isinstance(versions, tuple | list) and all(
+        type(version) is int and version >= 0 for version in versions
+    )
+
+
 Times = Annotated[tuple[float, ...], Must("a list of numbers, finite and not negative", _are_times)]
+
+Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negative", _are_versions)]
+MOST_TOLD = 4
+"""times of a fault in its name"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Fault:
     machine: str = ""
     """empty: one of those that are there, drawn each time"""
     at_seconds: Times = ()
-    at_versions: Times = ()
+    at_versions: Versions = ()
     every_seconds: AboveZero | None = None
     per_hour: AboveZero | None = None
     """memoryless"""
@@ -60,6 +70,24 @@ class Fault:
     delay_seconds: NotNegative | None = None
     """of delay: how much later the answer comes"""
 
+    @property
+    def is_once(self) -> bool:
+        """It strikes at times or versions, and waits then until there is somebody to strike."""
+        return bool(self.at_seconds or self.at_versions)
+
+    def is_for(self, node: str) -> bool:
+        """Whether it may strike this life of a machine."""
+        return self.machine in {"", node.partition(".")[0]}
+
+    def __str__(self) -> str:
+        told = [
+            f"{name}={_short(value)}"
+            for name in WHENS
+            if (value := getattr(self, name)) not in ((), None, [])
+        ]
+        lasts = [f"{name}={value:g}" for name in ALLOWED if (value := getattr(self, name)) is not None]
+        return " ".join(filter(None, [self.kind, self.machine, *told, *lasts]))
+
     def __post_init__(self) -> None:
         check_settings(self)
         whens = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
@@ -67,19 +95,31 @@ class Fault:
             raise UsageError(
                 f"a fault has one of {', '.join(WHENS)}, and this one has {len(whens)} of them", "kind"
             )
-        for name, kinds in NEEDED.items():
-            if (getattr(self, name) is not None) and self.kind not in kinds:
+        if self.machine and self.kind == "kill_hub":
+            raise UsageError("kill_hub strikes the hub, which is no machine: leave `machine` out", "machine")
+        for name, kinds in ALLOWED.items():
+            if getattr(self, name) is not None and self.kind not in kinds:
                 raise UsageError(
                     f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}", name
                 )
-        for name, kind in {"factor": "slow", "delay_seconds": "delay"}.items():
+        for kind, name in NEEDED.items():
             if self.kind == kind and getattr(self, name) is None:
                 raise UsageError(f"{kind} needs `{name}`", "kind")
 
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
-NEEDED = {"for_seconds": LASTING, "factor": {"slow"}, "delay_seconds": {"delay"}}
+ALLOWED = {"for_seconds": LASTING, "factor": {"slow"}, "delay_seconds": {"delay"}}
 """Settings, and the kinds that they are for."""
+NEEDED = {"slow": "factor", "delay": "delay_seconds"}
+"""Kinds, and the setting without which they say nothing."""
+
+
+def _short(value: object) -> str:
+    """Times in few signs."""
+    if not isinstance(value, tuple | list):
+        return f"{value:g}"
+    told = [f"{time:g}" for time in value]
+    return ",".join(told if len(told) <= MOST_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
 
 
 @dataclass(frozen=True)
@@ -95,11 +135,20 @@ class Chaos:
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
             raise UsageError("faults must be a list of oddlot.Fault", "faults")
 
+    def named(self) -> list[tuple[str, Fault]]:
+        """The faults with their names, as the log tells them; equal ones are numbered."""
+        texts = [str(fault) for fault in self.faults]
+        numbers = [texts[: place + 1].count(text) for place, text in enumerate(texts)]
+        names = [
+            f"{text} #{number}" if number > 1 else text for text, number in zip(texts, numbers, strict=True)
+        ]
+        return list(zip(names, self.faults, strict=True))
+
     def check_machines(self, names: Sequence[str]) -> None:
-        """UsageError: a fault is for a machine that is not among these."""
-        for fault in self.faults:
+        """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
+        for place, fault in enumerate(self.faults):
             if fault.machine and fault.machine not in names:
                 raise UsageError(
                     f"no machine is called {fault.machine!r}: {or_nearest(fault.machine, names[:100])}",
-                    "machine",
+                    f"faults.{place}.machine",
                 )

@@ -11,8 +11,9 @@ lifetime = { kind = "exponential", mean_seconds = 3600 }
 seconds_to_return = 120
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,9 +69,13 @@ def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, .
 def _numbers(lines: list[str]) -> Iterator[float]:
     for number, line in enumerate(lines, 1):
         try:
-            yield from [float(line)] if line.strip() else []
+            value = float(line) if line.strip() else None
         except ValueError:
-            raise UsageError(f"line {number}: {line!r} is not a number") from None
+            value = nan
+        if value is not None and not 0 <= value < inf:
+            raise UsageError(f"line {number}: {line!r} is no number that is finite and not negative")
+        if value is not None:
+            yield value
 
 
 class TraceTable(Maker):
@@ -140,10 +145,19 @@ def _path(path: object) -> Path:
     return Path(path)
 
 
-def read_chaos(path: str | Path) -> Chaos:
-    """What is to go wrong, from a TOML file. UsageError: file, line, and what would help."""
-    _, file = read_table(_path(path), ChaosFile)
-    return Chaos([table.make() for table in file.faults], file.seed)
+def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos:
+    """What is to go wrong, from a TOML file; with `machines`, to no others than these.
+
+    UsageError: file, line, and what would help.
+    """
+    text, file = read_table(_path(path), ChaosFile)
+    chaos = Chaos([table.make() for table in file.faults], file.seed)
+    try:
+        chaos.check_machines(machines) if machines is not None else None
+    except UsageError as error:
+        keys = [int(key) if key.isdecimal() else key for key in error.key.split(".")]
+        raise UsageError(f"{path}:{locate(text, keys)}: {error}") from None
+    return chaos
 
 
 def read_machines(path: str | Path) -> list[Machine]:

@@ -1,0 +1,214 @@
+"""Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 860, 260
+LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
+LANE = 18
+MOST_LANES = 48
+Point = tuple[float, float]
+
+
+class Line(NamedTuple):
+    """A line of a plot."""
+
+    name: str
+    points: Sequence[Point]
+    color: int
+    """the place of its colour among the page's"""
+    dashed: bool = False
+
+
+class Bar(NamedTuple):
+    """A bar of a plot, made of parts, and what stands behind it."""
+
+    name: str
+    parts: Mapping[str, float]
+    told: str
+
+
+def lines(title: str, across: str, up: str, drawn: Sequence[Line]) -> str:
+    """Lines over time, with a legend where there are several."""
+    points = [point for line in drawn for point in line.points]
+    if not any(py for _, py in points):
+        return nothing(title)
+    x = Axis.over([0.0, *(px for px, _ in points)], LEFT, WIDTH - RIGHT)
+    y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)
+    parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT)]
+    for line in drawn:
+        style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
+        path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in line.points)
+        if len(line.points) == 1:  # a point is a short line with round ends
+            path += "h0.1"
+            style = style.replace("mark line", "mark line point")
+        parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
+    legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
+    return _figure(title, HEIGHT, parts, _legend(legend))
+
+
+def lanes(
+    title: str,
+    rows: Mapping[str, Mapping[str, Sequence[Point]]],
+    marks: Mapping[str, Sequence[tuple[float, str]]],
+    end: float,
+) -> str:
+    """A lane for each row, filled with what it did when; `marks` are moments on it. Of many rows, the first ones."""
+    shown = dict(list(rows.items())[:MOST_LANES])
+    if not shown:
+        return nothing(title)
+    height = TOP + LANE * len(shown) + BOTTOM
+    x = Axis.over([0.0, end], LEFT, WIDTH - RIGHT)
+    parts = [_grid(x, None, height), _names("seconds", "", height)]
+    for number, (name, spells) in enumerate(shown.items()):
+        top = TOP + LANE * number
+        parts.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{top + 13}">{escape(name)}</text>'
+        )
+        for state, intervals in spells.items():
+            boxes = "".join(_box(x, top + 3, interval) for interval in intervals)
+            if boxes:
+                parts.append(
+                    f'<path class="mark {state}" d="{boxes}"><title>{escape(f"{name} {state}")}</title></path>'
+                )
+        parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
+    states = sorted({state for spells in shown.values() for state, intervals in spells.items() if intervals})
+    legend = [(state, state, False) for state in states]
+    legend += [("fault", "a fault on purpose", False)] if any(marks.values()) else []
+    more = len(rows) - len(shown)
+    return _figure(
+        title + (f" (the first {MOST_LANES} of {len(rows):,})" if more else ""),
+        height,
+        parts,
+        _legend(legend),
+    )
+
+
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """A bar for each row that has anything; of many, the first ones."""
+    shown = [row for row in rows if sum(row.parts.values()) > 0]
+    if not shown:
+        return nothing(title)
+    more, shown = len(shown) - MOST_LANES, shown[:MOST_LANES]
+    x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - 190, ())
+    drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
+    for number, row in enumerate(shown):
+        top, at = TOP + LANE * number, 0.0
+        drawn.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT + 72}" y="{top + 13}">{escape(row.name)}</text>'
+        )
+        for part, value in row.parts.items():
+            if value > 0:
+                box, color = _box(x, top + 3, (at, at + value)), names.index(part)
+                what = escape(f"{row.name} {part}: {value:,.6g}")
+                drawn.append(f'<path class="mark c{color}" d="{box}"><title>{what}</title></path>')
+                at += value
+        drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
+    legend = [(f"c{number}", name, False) for number, name in enumerate(names)] if len(names) > 1 else []
+    title += f" (the first {MOST_LANES} of {MOST_LANES + more:,})" if more > 0 else ""
+    return _figure(title, TOP + LANE * len(shown) + 8, drawn, _legend(legend))
+
+
+def nothing(title: str) -> str:
+    """A plot of which nothing is known."""
+    what = f"<figcaption>{escape(title)}</figcaption><p>Nothing of this is in the log.</p>"
+    return f'<figure class="empty">{what}</figure>'
+
+
+class Axis(NamedTuple):
+    """Numbers along an edge: `low` at the pixel `start`, `high` at `stop`."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    ticks: tuple[float, ...]
+
+    @classmethod
+    def over(cls, values: Iterable[float], start: float, stop: float) -> "Axis":
+        """Round numbers around all of the values."""
+        values = list(values)
+        low, high = min(values), max(values)
+        if high == low:
+            low, high = (0.0, high) if high > 0 else (low - 1.0, low + 1.0)
+        step = _round_step((high - low) / 5)
+        first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+        return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
+
+    def __call__(self, value: float) -> float:
+        """The pixel."""
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + share * (self.stop - self.start)
+
+
+def _round_step(step: float) -> float:
+    """1, 2 or 5 times a power of ten, at least this."""
+    power = 10.0 ** floor(log10(step))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= step * (1 - 1e-9))
+
+
+def _grid(x: Axis, y: Axis | None, height: int) -> str:
+    parts = []
+    for value in x.ticks:
+        at = x(value)
+        parts.append(f'<path class="grid" d="M{at:.1f} {TOP}V{height - BOTTOM}"/>')
+        parts.append(
+            f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{height - BOTTOM + 16}">{_short(value)}</text>'
+        )
+    for value in y.ticks if y else ():
+        at = y(value) if y else 0.0
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{at + 4:.1f}">{_short(value)}</text>'
+        )
+    return "".join(parts)
+
+
+def _names(across: str, up: str, height: int) -> str:
+    parts = [
+        f'<text class="name" text-anchor="end" x="{WIDTH - RIGHT}" y="{height - 6}">{escape(across)}</text>'
+    ]
+    if up:
+        middle = (TOP + height - BOTTOM) / 2
+        parts.append(
+            f'<text class="name" text-anchor="middle" transform="translate(14 {middle}) rotate(-90)">'
+            f"{escape(up)}</text>"
+        )
+    return "".join(parts)
+
+
+def _box(x: Axis, top: float, interval: Point) -> str:
+    left = x(interval[0])
+    width = max(x(interval[1]) - left, 0.4)
+    return f"M{left:.1f} {top}h{width:.1f}v{LANE - 6}h-{width:.1f}z"
+
+
+def _moment(at: float, top: float, told: str) -> str:
+    return f'<path class="mark fault" d="M{at - 3:.1f} {top}h6l-3 6z"><title>{escape(told)}</title></path>'
+
+
+def _legend(entries: Sequence[tuple[str, str, bool]]) -> str:
+    if not entries:
+        return ""
+    told = [
+        f'<span><i class="swatch {kind}{" dashed" if dashed else ""}"></i>{escape(name)}</span>'
+        for kind, name, dashed in entries
+    ]
+    return f'<div class="legend">{"".join(told)}</div>'
+
+
+def _figure(title: str, height: int, parts: Iterable[str], legend: str) -> str:
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption>{legend}<svg viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _short(value: float) -> str:
+    """A number in few signs."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    return f"{value:.4g}" if value else "0"

@@ -1,0 +1,138 @@
+"""What a run was doing when: the log's records laid out over time."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from oddlot.core import words as w
+from oddlot.core.conductor import ECHO
+from oddlot.observe import Tally
+
+MOST_POINTS = 1_000
+"""of a line: what a picture can show"""
+Interval = tuple[float, float]
+
+
+class Moment(NamedTuple):
+    """How far a run had come."""
+
+    seconds: float
+    versions: int
+    samples: int
+    dollars: float
+    training_loss: float | None
+
+
+@dataclass(slots=True)
+class Lane:
+    """A machine's time, in all its lives."""
+
+    state: str = ""
+    since: float = 0.0
+    spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
+    """by state: `working`, `waiting`, `leaving`, `lost`, `left`; in seconds"""
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    """when which misfortune was done to it on purpose"""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    dollars: float = 0.0
+
+    def turn(self, state: str, now: float) -> None:
+        """From now on it does something else."""
+        if state == self.state:
+            return
+        spells = self.spells[self.state]
+        if spells and spells[-1][1] == self.since:
+            spells[-1] = (spells[-1][0], now)
+        elif self.state and now > self.since:
+            spells.append((self.since, now))
+        self.state, self.since = state, now
+
+
+@dataclass
+class Course:
+    """A whole run over time, in seconds of its clock."""
+
+    seconds: float = 0.0
+    progress: list[Moment] = field(default_factory=list)
+    """at most about `MOST_POINTS`"""
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    """by machine"""
+    staleness: Counter[int] = field(default_factory=Counter)
+    """how many merged updates were so many versions late"""
+    _born: dict[w.NodeId, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Sequence[w.Record], size: int, seconds: float = 0.0) -> "Course":
+        """The course of the history that holds; it ends `seconds` after the run's beginning, if not later."""
+        course, tally, based_on = cls(), Tally(size), dict[w.UpdateId, int]()
+        step = max(1, len(records) // MOST_POINTS)
+        for number, record in enumerate(records):
+            version = tally.versions
+            tally(record)
+            course._follow(record, tally)
+            course._note_staleness(record, version, based_on)
+            if number % step == 0 or number == len(records) - 1:
+                course.progress.append(
+                    Moment(
+                        record.now, tally.versions, tally.samples_merged, tally.dollars, tally.training_loss
+                    )
+                )
+        course.seconds = max(seconds, tally.seconds)
+        for lane in course.lanes.values():
+            lane.turn("", course.seconds)
+        for name, row in tally.workers.items():
+            if not row.gone:
+                course._pay(name, row.price, course.seconds)
+        return course
+
+    def _follow(self, record: w.Record, tally: Tally) -> None:
+        """Note what the workers do that this record is about."""
+        for node in _nodes(record, tally):
+            if row := tally.workers.get(node):
+                lane = self._lane(node)
+                gone_now = row.gone and lane.state not in {"lost", "left", ""}
+                lane.turn(row.state, record.now)
+                if gone_now:
+                    self._pay(node, row.price, record.now)
+        match record.event:
+            case w.Joined(node):
+                self._born[node] = record.now
+            case w.Struck(_, kind, node) if node:
+                self._lane(node).faults.append((record.now, kind))
+            case w.Arrived(facts) if facts.sender in tally.workers:
+                lane = self._lane(facts.sender)
+                lane.bytes_up += facts.bytes_up
+                lane.bytes_down += facts.bytes_down
+
+    def _pay(self, node: w.NodeId, price: float, now: float) -> None:
+        self._lane(node).dollars += price / 3600 * (now - self._born.pop(node, now))
+
+    def _lane(self, node: w.NodeId) -> Lane:
+        return self.lanes.setdefault(node.partition(".")[0], Lane())
+
+    def _note_staleness(self, record: w.Record, version: int, based_on: dict[w.UpdateId, int]) -> None:
+        if isinstance(record.event, w.Arrived) and record.remark != ECHO:
+            based_on[record.event.update.id] = record.event.update.based_on
+        for action in record.actions:
+            if isinstance(action, w.Step | w.Blend):
+                self.staleness.update(version - based_on.pop(update) for update in action.shares)
+                version += 1
+            elif isinstance(action, w.Drop):
+                based_on.pop(action.update, None)
+
+
+def _nodes(record: w.Record, tally: Tally) -> set[w.NodeId]:
+    """Whom a record may have given another state."""
+    nodes = {action.task.node for action in record.actions if isinstance(action, w.Start)}
+    match record.event:
+        case w.Joined(node) | w.Leaving(node) | w.Lost(node) | w.Cancelled(_, node):
+            nodes.add(node)
+        case w.Arrived(facts):
+            nodes.add(facts.sender)
+        case w.Refused(task):
+            nodes.add(task.rpartition(":")[0])
+        case w.Resumed():
+            nodes |= tally.workers.keys()
+    return nodes

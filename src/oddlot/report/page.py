@@ -1,0 +1,180 @@
+"""One self-contained HTML file about one or several runs: no script, no address of anything outside."""
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from oddlot.core.errors import UsageError
+from oddlot.observe import VERSION_FIGURES, WASTES
+from oddlot.report.charts import Bar, Line, bars, lanes, lines
+from oddlot.report.course import Course
+from oddlot.report.figures import Figures
+from oddlot.units import duration, in_bytes, money
+
+MOST_FAULTS = 100
+MOST_BARS = 24
+COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
+STATES = {
+    "working": "#2563eb",
+    "waiting": "#cbd5e1",
+    "leaving": "#eab308",
+    "left": "#a8a29e",
+    "lost": "#ef4444",
+}
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
+  margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
+table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
+td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
+.empty p { color: var(--dim); } .bad { color: #dc2626; font-weight: 600; }
+.legend { font-size: 13px; color: var(--dim); } .legend span { margin-right: 1.2em; }
+.swatch { display: inline-block; width: 1em; height: .6em; margin-right: .4em; background: var(--is); }
+.swatch.dashed { background: none; height: 0; border-top: 2px dashed var(--is); vertical-align: middle; }
+.grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); }
+.name { font-size: 12px; fill: var(--dim); } .mark { fill: var(--is); }
+.mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
+.mark.point { stroke-width: 6; stroke-linecap: round; }
+.mark.dashed { stroke-dasharray: 5 4; }
+.fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
+"""
+
+
+def page(runs: Sequence[Figures]) -> str:
+    """The page. Several runs share their plots over time."""
+    courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
+    names = _names(runs)
+    title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>{escape(title)}</h1>", _summary(runs, names), *_over_time(runs, courses, names)]
+    for run, course, name in zip(runs, courses, names, strict=True):
+        body += [
+            f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "<h2>The machines</h2>",
+            *_machines(run, course),
+        ]
+    colors = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(COLORS)]
+    colors += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}{' '.join(colors)}</style></head>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def write_page(runs: Sequence[Figures], path: Path) -> None:
+    """Write it. UsageError: it cannot be written there."""
+    try:
+        path.write_text(page(runs), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _names(runs: Sequence[Figures]) -> list[str]:
+    """What the runs are called, told apart."""
+    titles = [run.title for run in runs]
+    return [
+        f"{title} ({run.folder})" if titles.count(title) > 1 else title
+        for title, run in zip(titles, runs, strict=True)
+    ]
+
+
+def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
+    """A table of the closing figures, a column a run."""
+    rows: dict[str, Callable[[Figures], str]] = {
+        "ended": lambda run: run.summary["ended"],
+        "quality": lambda run: (
+            ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
+        ),
+        "time": lambda run: duration(run.tally.seconds) + (" on the fleet's clock" if run.virtual else ""),
+        "cost": lambda run: money(run.tally.dollars),
+        "epochs": lambda run: f"{run.tally.epochs:.1f}",
+        "versions": lambda run: f"{run.tally.versions:,}",
+        "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
+        "traffic": lambda run: f"{in_bytes(run.tally.bytes_up)} up, {in_bytes(run.tally.bytes_down)} down",
+        "workers": lambda run: f"{run.tally.workers_lost} lost, {run.tally.workers_left} left with notice",
+    }
+    head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
+    body = [
+        f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
+        for what, tell in rows.items()
+    ]
+    proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(str(run.proof))}</td>" for run in runs]
+    body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
+    return f"<table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table>"
+
+
+def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
+    """Plots that all runs share."""
+    metrics = (
+        name for run in runs for row in run.tally.history for name in row if name not in VERSION_FIGURES
+    )
+    for metric in dict.fromkeys(["loss", *metrics]):
+        drawn = list[Line]()
+        for number, (run, course, name) in enumerate(zip(runs, courses, names, strict=True)):
+            color = number % len(COLORS)
+            rows = run.tally.history
+            drawn.append(Line(name, [(row["seconds"], row[metric]) for row in rows if metric in row], color))
+            if metric == "loss":
+                losses = [
+                    (m.seconds, m.training_loss) for m in course.progress if m.training_loss is not None
+                ]
+                drawn.append(Line(f"{name}, training", losses, color, dashed=True))
+        yield lines(f"{metric} over time", "seconds", metric, [line for line in drawn if line.points])
+    for figure in ("versions", "samples", "dollars"):
+        drawn = [
+            Line(name, [(m.seconds, getattr(m, figure)) for m in course.progress], number % len(COLORS))
+            for number, (course, name) in enumerate(zip(courses, names, strict=True))
+        ]
+        yield lines(f"{figure} over time", "seconds", figure, drawn)
+
+
+def _machines(run: Figures, course: Course) -> Iterator[str]:
+    """What is about one run alone."""
+    machines = dict(sorted(course.lanes.items(), key=lambda item: (len(item[0]), item[0])))
+    spells = {name: lane.spells for name, lane in machines.items()}
+    faults = {name: lane.faults for name, lane in machines.items()}
+    yield lanes("what every machine did", spells, faults, course.seconds)
+    yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
+    reasons = {"used": run.tally.samples_merged, **run.tally.wasted, "skipped": run.tally.samples_skipped}
+    told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
+    yield bars("samples: used, and wasted why", told)
+    links = [
+        Bar(
+            name,
+            {"up": lane.bytes_up, "down": lane.bytes_down},
+            f"{in_bytes(lane.bytes_up)} up, {in_bytes(lane.bytes_down)} down",
+        )
+        for name, lane in machines.items()
+    ]
+    yield bars("bytes on every link", links)
+    yield bars(
+        "the bill", [Bar(name, {"": lane.dollars}, money(lane.dollars)) for name, lane in machines.items()]
+    )
+    yield _faults(course)
+
+
+def _staleness(course: Course) -> Iterator[Bar]:
+    """A bar for each staleness or, where there are many, for each range of them."""
+    most = max(course.staleness, default=0)
+    width = most // MOST_BARS + 1
+    for first in range(0, most + 1, width):
+        count = sum(course.staleness[behind] for behind in range(first, first + width))
+        name = f"{first}" if width == 1 else f"{first} to {first + width - 1}"
+        yield Bar(name, {"": count}, f"{count:,}")
+
+
+def _faults(course: Course) -> str:
+    """A table of what went wrong on purpose; nothing where nothing did."""
+    faults = sorted((at, name, kind) for name, lane in course.lanes.items() for at, kind in lane.faults)
+    if not faults:
+        return ""
+    rows = [
+        f'<tr><td class="number">{at:,.2f} s</td><td>{kind}</td><td>{escape(name)}</td></tr>'
+        for at, name, kind in faults
+    ]
+    more = f"<p>and {len(faults) - MOST_FAULTS:,} more</p>" if len(faults) > MOST_FAULTS else ""
+    return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MOST_FAULTS])}</table>{more}"

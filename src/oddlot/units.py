@@ -1,0 +1,25 @@
+"""Numbers as people read them."""
+
+
+def money(dollars: float) -> str:
+    """`$12.34`, `$0.0041`."""
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds >= 3.6e9:
+        return f"{seconds / 3600:.3g} h"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
+def in_bytes(count: float) -> str:
+    """Bytes with a unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
