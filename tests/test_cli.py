@@ -343,7 +343,7 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     )
     told = oddlot("report", "run")
     assert told.code == 0
-    assert told.out.startswith("digits with Synchronous: accuracy 0.")
+    assert told.out.startswith("digits with synchronous: accuracy 0.")
     assert "on the fleet's clock" in told.out
     proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
     assert told.out.endswith(f"  proof    {proof}\n")

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import oddlot
 from oddlot import Asynchronous, CheckpointError, JobError, Strategy, Synchronous, UsageError
 from oddlot.core import words as w
 from oddlot.log import Log, read_log
-from oddlot.train import checkpoint
+from oddlot.report.figures import Figures
+from oddlot.train import checkpoint, storage
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges
 from tests.test_resume import begun, content, goes_on, merged
@@ -295,6 +297,10 @@ def full(*_: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+FILES = 3
+"""of a checkpoint"""
+
+
 class ShortLog(Log):
     """Of a run whose disk is full after a while."""
 
@@ -319,11 +325,33 @@ def test_a_disk_that_fills_up_under_the_log_ends_the_run(
 def test_a_checkpoint_that_finds_no_room_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oddlot.train.storage._sync", full)
+    files, really = count(), storage._sync
+
+    def fills_up(file: Any) -> None:
+        return really(file) if next(files) < FILES else full()
+
+    monkeypatch.setattr(storage, "_sync", fills_up)
     with pytest.warns(UserWarning, match=r"checkpoint could not be written .*No space left.*the run goes on"):
         run = begun(tmp_path)
     assert run.ended == "epochs>=2"
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be gone on with; its folder tells why it ended."""
+    monkeypatch.setattr(storage, "_sync", full)
+    seen: list[w.Record] = []
+    with pytest.raises(
+        JobError, match=r"checkpoint could not be written .*No space left.*: make room, then resume"
+    ):
+        begun(tmp_path, observers=[seen.append])
+    assert not seen
+    monkeypatch.undo()
+    ended = Figures.read(tmp_path).summary["ended"]
+    assert ended.startswith("failed: a checkpoint could not be written into")
+    begun(tmp_path, force=True)
 
 
 def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,12 @@ def test_a_goal_that_never_comes_is_refused() -> None:
         ({}, Synchronous(), {"shards": 25}, "shards = 25 of 48 samples: a shard would have one alone"),
         ({}, Synchronous(), {"resume": "no"}, "resume = 'no' must be True or False"),
         ({}, Synchronous(), {"about": 3}, "about = 3 must be a dict"),
-        ({"data": [[1.0]] * 2}, Synchronous(), {}, "there are 2; a list is a data set of its items"),
+        (
+            {"data": [[1.0]] * 2},
+            Synchronous(),
+            {},
+            "there are 2; lower it; a list is a data set of its items",
+        ),
         ({"data": ([1.0], [2.0])}, Synchronous(), {}, "and a tuple of arrays or tensors one of their rows"),
         ({}, Synchronous(), {"shards": 49}, "shards = 49 is more than the samples: there are 48"),
     ],

@@ -156,7 +156,7 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
         ("momentum", "momentm", "job.toml:12: unknown key `momentm`: did you mean `momentum`?"),
         ("[strategy]", "[strategies]", "job.toml:9: unknown key `strategies`: did you mean `strategy`?"),
         ("batch = 8", "batch = 0", "job.toml:15: `job.batch` is 0: it must be at least 1"),
-        ("{ lr", "{ betas", "job.toml:16: `job.optimizer.betas` is 0.5: it must be a valid tuple"),
+        ("{ lr", "{ betas", "job.toml:16: `job.optimizer.betas` is 0.5: it must be a list, in brackets"),
         ("momentum", "eps", "job.toml:12: eps is no setting of SGD(lr=1.0"),
         ("lr = 0.5", "eps = 1e-8", "job.toml:16: eps is no setting of SGD(lr=0.03, momentum=0.9"),
         ("{ lr = 0.5", "{ kind = 'adm'", "job.toml:16: unknown optimizer `adm`: did you mean `adam`?"),

@@ -94,7 +94,7 @@ def fit(
     settings = Settings(
         until=until,
         seed=seed,
-        codec=codec or Plain(),
+        codec=Plain() if codec is None else codec,
         shards=shards,
         epoch_barrier=epoch_barrier,
         skip_bad=skip_bad,
@@ -102,7 +102,7 @@ def fit(
         evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
         checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
         keep_checkpoints=keep_checkpoints,
-        about=about or {},
+        about={} if about is None else about,
     )
     _check_observers(observers)
     recipe = Recipe(job, strategy, Local() if on is None else on, settings)

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -94,6 +95,11 @@ class Asked:
         RunFolder(folder, table.checkpoints if table else self.flags["checkpoints"]).fetch()
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
+        if about.get("chaos") and self.chaos is None:
+            warnings.warn(
+                f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on",
+                stacklevel=2,
+            )
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.task, [*earlier, *overrides]), folder
@@ -138,7 +144,7 @@ class Asked:
             if value is not None and name != "out"
         ]
         sets = [f"--set {shlex.quote(text)}" for text in self.sets]
-        sets += [f"--chaos {shlex.quote(self.chaos)}"] if self.chaos else []
+        sets += [f"--chaos {shlex.quote(self.chaos)}"] if self.chaos is not None else []
         return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
 
     def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
@@ -169,7 +175,7 @@ class Asked:
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read import read_chaos
 
-        return read_chaos(self.chaos, machines) if self.chaos else None
+        return read_chaos(self.chaos, machines) if self.chaos is not None else None
 
     def _trained(
         self,
@@ -195,7 +201,7 @@ class Asked:
                     resume=self.resume,
                     force=self.force,
                     observers=[observer],
-                    about=settings.source.about,
+                    about=settings.source.about | {"chaos": self.chaos},
                     chaos=self._chaos(on.names),
                     **settings.fit_options(),
                 )

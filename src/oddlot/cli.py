@@ -212,12 +212,17 @@ def notice(
         str | None,
         typer.Option(metavar="URL", help="The metadata service.", show_default="http://169.254.169.254"),
     ] = None,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to ask.")] = 5.0,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="How often to ask.", show_default="5.0, as Amazon recommends"
+        ),
+    ] = None,
 ) -> None:
     """Send SIGTERM to a process when the cloud (Amazon's form) wants this spot instance back."""
-    from oddlot.engines.notice import METADATA, watch
+    from oddlot.engines.notice import EVERY_SECONDS, METADATA, watch
 
-    told = watch(pid, url or METADATA, every)
+    told = watch(pid, url or METADATA, every or EVERY_SECONDS)
     print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
 
 

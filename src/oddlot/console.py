@@ -48,12 +48,12 @@ class Opening:
 
     def replay(self, record: Record) -> None:
         """What a resumed run had done before is counted, and not said again."""
-        wasted = self.tally.samples_wasted
+        wasted, version = self.tally.samples_wasted, self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
             again = self.tally.samples_wasted - wasted
             self.going_on = (
-                f"going on from version {self.tally.versions:,}, epoch {self.tally.epochs:.1f}, after "
+                f"going on from version {version:,}, epoch {self.tally.epochs:.1f}, after "
                 f"{duration(record.now)}; {again:,} samples merged or under way since are computed again"
             )
 
@@ -144,6 +144,7 @@ def quality(tally: Tally) -> str:
 
 def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
     """A row for every worker that is here or was not replaced; of many, the first ones and a count of the rest."""
+    workers = sorted(workers, key=lambda worker: (len(worker[0].partition(".")[0]), worker[0]))
     newest = {name.partition(".")[0]: (name, row) for name, row in workers}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for header in ("worker", "state", "samples"):

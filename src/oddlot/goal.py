@@ -95,7 +95,9 @@ def _term(part: str, known: Sequence[str]) -> Term:
     except ValueError:
         value = nan
     if not isfinite(value):
-        raise UsageError(f"{part.strip()!r} is not of the form NAME>=NUMBER, such as epochs>=10")
+        raise UsageError(
+            f"{part.strip()!r} is not of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1"
+        )
     if name not in known:
         raise UsageError(f"there is no figure {name!r}: {or_nearest(name, known)}")
     if name not in GOAL_FIGURES:

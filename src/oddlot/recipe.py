@@ -23,6 +23,9 @@ from oddlot.train.layout import Layout
 from oddlot.train.saver import KEEP
 from oddlot.wire.codec import Codec, Plain
 
+FEW = 10
+"""samples: so few that the data may be something else than was meant"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -69,7 +72,7 @@ class Recipe:
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
-        hint = hint if isinstance(self.job.data, list | tuple) else ""
+        hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
         for name, size in sizes.items():
             alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
@@ -79,7 +82,8 @@ class Recipe:
                 )
             if size > self.samples:
                 raise UsageError(
-                    f"{name} = {size} is more than the samples: there are {self.samples}{hint}", name
+                    f"{name} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
+                    name,
                 )
 
     @cached_property

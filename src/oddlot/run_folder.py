@@ -164,6 +164,10 @@ class RunFolder:
         try:
             saved = dict(json.loads((self.path / SETTINGS).read_text()))
             version = saved["format"]
+            if version == FORMAT and not (
+                isinstance(saved["job"], str) and isinstance(saved["strategy"], str)
+            ):
+                raise ValueError
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self._no_settings(
                 "missing" if isinstance(error, FileNotFoundError) else "damaged"

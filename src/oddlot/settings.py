@@ -139,12 +139,12 @@ class RunTable(Table):
     skip_bad: bool | None = None
     out: Text | None = None
 
-    @field_validator("evaluate_every", "checkpoint_every")
+    @field_validator("evaluate_every", "checkpoint_every", mode="before")
     @classmethod
-    def _rhythm(cls, value: str, info: ValidationInfo) -> str:
+    def _rhythm(cls, value: object, info: ValidationInfo) -> str:
         with as_fault():
             Every.parse(value, info.field_name or "")
-        return value
+        return str(value)
 
     @field_validator("task")
     @classmethod

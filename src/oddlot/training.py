@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,20 +97,20 @@ class Training:
 
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
-        with self.stop.heard(), self._rows_named():
-            ended = drive(self.host, self.engine, self._ended)
-            self._check_learned(ended)
-            self._measure_final()
-        met_at = self.tally.versions if self.met_at is None else self.met_at
-        self.tally.finish()
-        self.store.weights.scatter(self.model)
-        self.model.eval()
+        try:
+            with self.stop.heard(), self._rows_named():
+                self._await_first_checkpoint()
+                ended = drive(self.host, self.engine, self._ended)
+                self._check_learned(ended)
+                self._measure_final()
+            self.store.weights.scatter(self.model)
+            self.model.eval()
+            summary = self._summary(ended)
+            self._save_end(summary)
+        except JobError as error:
+            self._note_failure(error)
+            raise
         path = self.folder.path if self.folder else None
-        summary = self.tally.summary()
-        records = self.log.records if self.log else len(self.records)
-        summary |= {"ended": ended, "ended_version": met_at, "records": records}
-        summary |= {"run_dir": str(path) if path else None}
-        self._save_end(summary)
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
 
     def observe(self, observers: Sequence[Observer]) -> None:
@@ -269,6 +269,16 @@ class Training:
                 "learning rate; what was saved before is sound"
             )
 
+    def _summary(self, ended: str) -> dict[str, Any]:
+        """The closing figures."""
+        self.tally.finish()
+        return self.tally.summary() | {
+            "ended": ended,
+            "ended_version": self.tally.versions if self.met_at is None else self.met_at,
+            "records": self.log.records if self.log else len(self.records),
+            "run_dir": str(self.folder.path) if self.folder else None,
+        }
+
     def _measure_final(self) -> None:
         """Wait for the final version's metrics; whatever else comes in is too late to count."""
         final = self.host.conductor.version
@@ -295,7 +305,7 @@ class Training:
             rows = sorted(int(row) for part in orders for row in part)
             more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
             named = ", ".join(map(str, rows[:MOST_ROWS]))
-            raise JobError(f"some of data[{named}{more}] {bad.why}") from bad
+            raise JobError(f"some samples {bad.why}\nThey are among data[{named}{more}]") from bad
 
     # --- saving --------------------------------------------------------------------------------
 
@@ -326,6 +336,20 @@ class Training:
                 self.store.state_tensors(self._kept(conductor)),
             )
         )
+
+    def _await_first_checkpoint(self) -> None:
+        """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
+        if self.saver is not None:
+            self.saver.wait()
+            for problem in self.saver.problems():
+                raise JobError(problem.removesuffix("; the run goes on") + ": make room, then resume the run")
+
+    def _note_failure(self, error: JobError) -> None:
+        """So that the run's folder tells how it ended, if there is room to tell it."""
+        with suppress(JobError):
+            self._flush()
+            if self.folder is not None and self.log is not None:
+                self.folder.write(SUMMARY, self._summary(f"failed: {str(error).splitlines()[0]}"))
 
     def _flush(self) -> None:
         if self.log is not None:

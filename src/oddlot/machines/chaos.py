@@ -53,7 +53,13 @@ MOST_TOLD = 4
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of misfortune, at times, at versions, with a period or at a rate: exactly one of these four."""
+    """One kind of misfortune, at times, at versions, with a period or at a rate (per hour, memoryless): one of these.
+
+    A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
+    it waits `factor` times as long as the step took), both `for_seconds` or for good, or `leave`s with notice, as
+    SIGTERM makes it. Its next answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or
+    with bad numbers (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on.
+    """
 
     kind: Annotated[str, _is_kind]
     machine: str = ""

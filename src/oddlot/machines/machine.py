@@ -54,7 +54,11 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One worker's machine: a task of n samples computes for n x seconds_per_sample x a time from `delay`."""
+    """One worker's machine: a task of n samples computes for n x seconds_per_sample x a time from `delay`.
+
+    It comes at `joins_at_seconds`, stays for its `lifetime` (None: for good), and is there again `seconds_to_return`
+    later (None: never) under the next name, `NAME.2`, `NAME.3`, ...
+    """
 
     name: Annotated[str, _node_name]
     seconds_per_sample: AboveZero = 0.001

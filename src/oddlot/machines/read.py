@@ -49,7 +49,10 @@ def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
     """Seconds, one a line."""
     with as_fault():
-        return _read_lines(file, info, "times")
+        times = _read_lines(file, info, "times")
+        if not times:
+            raise UsageError(f"file = {file!r} holds no times: write seconds, one a line")
+        return times
 
 
 def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, ...]:
@@ -59,7 +62,8 @@ def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, .
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {why}") from None
     try:
         return tuple(_numbers(lines))
     except UsageError as error:

@@ -127,6 +127,8 @@ def _sentence(detail: ErrorDetails) -> str:
             return f"`{_dotted(detail['loc'])}` is empty"
         case "invalid-json-value":
             return f"`{_dotted(detail['loc'])}` is {detail['input']}: write a date or a time as a text, in quotes"
+        case "tuple_type":
+            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a list, in brackets"
         case "model_type":
             return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a table"
     remedy = detail["msg"].replace("Input should", "it must")

@@ -13,6 +13,7 @@ from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import check_whole, read_ending
 from oddlot.report.proof import Proof, prove_log
 from oddlot.run_folder import ABOUT, FILES, ON, RunFolder
+from oddlot.strategies import BY_NAME
 
 NOT_ENDED = "not ended"
 
@@ -61,7 +62,9 @@ class Figures:
     @property
     def title(self) -> str:
         """Which job by which strategy."""
-        return f"{self.settings.get('job')} with {str(self.settings.get('strategy')).partition('(')[0]}"
+        kind = self.settings["strategy"].partition("(")[0]
+        name = next((name for name, strategy in BY_NAME.items() if strategy.__name__ == kind), kind)
+        return f"{self.settings['job']} with {name}"
 
     @property
     def virtual(self) -> bool:

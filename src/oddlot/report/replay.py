@@ -60,6 +60,8 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
     The strategy's class is found where the log says, or is given. CheckpointError: the log cannot be read, or
     is not whole.
     """
+    if not isinstance(folder, str | PathLike):
+        raise UsageError(f"folder = {folder!r} must be a run's folder")
     run = RunFolder(folder)
     run.settings()  # CheckpointError: there is no run
     path = run.log

@@ -193,8 +193,8 @@ class FlatBuffer:
         """The buffers as an update tells them: floats by their new values, integers by their increments."""
         for index in self.layout.of_role("buffer"):
             out = self._sections[index].copy_(end.section(index))
-            if not out.is_floating_point():
-                out.sub_(start.section(index))
+            if not out.is_floating_point():  # of the unsigned ones PyTorch subtracts uint8 alone
+                out.copy_(out.long() - start.section(index).long())
 
     def gather(self, module: nn.Module) -> None:
         """Copy the module's values into the block."""

@@ -146,4 +146,5 @@ def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> Non
             mean = sum(
                 (stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0
             )
-            torch.add(source, torch.as_tensor(mean).round().to(source), out=target)
+            # PyTorch adds no unsigned integers but uint8.
+            target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

@@ -116,7 +116,7 @@ class Half:
     dtype: Literal["bf16", "fp16"] = "bf16"
 
     def __post_init__(self) -> None:
-        if self.dtype not in _HALVES:
+        if self.dtype not in tuple(_HALVES):
             raise UsageError(f"Half(dtype={self.dtype!r}): choose 'bf16' or 'fp16'")
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
