@@ -1,9 +1,14 @@
 """Settings for all tests: how long Hypothesis searches, and whether stories are rewritten."""
 
 import signal
+import sys
+import warnings
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.command import FLEET, JOB, MY_TASKS, Oddlot
 
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
@@ -14,3 +19,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what comes out into tests/stories")
+
+
+@pytest.fixture
+def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Oddlot:
+    """The command line in an empty folder with a fleet, a job file and a module of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
+        (tmp_path / name).write_text(text)
+    return Oddlot(capsys, monkeypatch)

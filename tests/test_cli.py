@@ -6,101 +6,23 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oddlot import __version__
-from oddlot.cli import main
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import TASKS
+from tests.command import Oddlot
 from tests.processes import ROOT
 
 KEYS = {
     *("accuracy", "loss", "seconds", "versions", "samples_merged", "samples_wasted"),
     *("bytes_up", "bytes_down", "dollars", "run_dir"),
 }
-FLEET = """\
-[[machines]]
-name = "spot"
-count = 3
-seconds_per_sample = 0.01
-delay = { kind = "lognormal", cv = 0.5 }
-link = { megabits_per_second = 100, latency_milliseconds = 20 }
-dollars_per_hour = 3.6
-"""
-JOB = """\
-task = "my_tasks:small"
-until = "epochs>=2"
-workers = 1
-
-[strategy]
-name = "fastest_k"
-k = 1
-"""
-MY_TASKS = """\
-import oddlot, torch
-from torch import nn
-
-def small(until="epochs>=1", loss="fine"):
-    print("the job's own words")
-    x = torch.arange(32.0).reshape(16, 2) / 32
-    losses = {"fine": nn.functional.mse_loss, "broken": broken, "unsound": unsound}
-    return oddlot.Job(lambda: nn.Linear(2, 1), (x, x[:, :1]), loss=losses[loss], batch=4, until=until, name="small")
-
-def broken(outputs, targets):
-    raise ValueError("a fault in the user's loss")
-
-def unsound(outputs, targets):
-    return outputs.mean() * torch.nan
-"""
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-class Oddlot:
-    """Runs the command line in this process: PyTorch need not be imported again."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.capsys, self.monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: str) -> Answer:
-        self.monkeypatch.setattr(sys, "argv", ["oddlot", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = self.capsys.readouterr()
-        return Answer(int(end.value.code or 0), out, err)
-
-    def json(self, *arguments: str) -> dict[str, Any]:
-        answer = self(*arguments, "--json", "--quiet")
-        assert answer.code == 0, answer.err
-        assert answer.out.count("\n") == 1
-        return json.loads(answer.out)  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Oddlot:
-    """The command line in an empty folder with a fleet, a job file and a module of the user's."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
-    monkeypatch.delenv("ODDLOT_DATA", raising=False)
-    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
-        (tmp_path / name).write_text(text)
-    return Oddlot(capsys, monkeypatch)
-
-
 # --- training ----------------------------------------------------------------------------------
 
 
@@ -334,86 +256,6 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
     )
 
 
-# --- what a run's folder tells -----------------------------------------------------------------
-
-
-def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
-    ended = oddlot.json(
-        "simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"
-    )
-    told = oddlot("report", "run")
-    assert told.code == 0
-    assert told.out.startswith("digits with synchronous: accuracy 0.")
-    assert "on the fleet's clock" in told.out
-    proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
-    assert told.out.endswith(f"  proof    {proof}\n")
-    figures = json.loads(oddlot("report", "run", "--json").out)
-    assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
-    assert (figures["exactly_once"], figures["epochs_whole"]) == (True, 1)
-    again = oddlot("replay", "run")
-    assert (again.code, again.out) == (0, f"run: all {_records(Path('run'))} records are decided the same\n")
-
-
-def _records(run: Path) -> int:
-    return (run / "records.jsonl").read_bytes().count(b"\n") - 1
-
-
-def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    log = Path("run/records.jsonl")
-    lines = log.read_text().splitlines(keepends=True)
-    steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
-    doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
-    del doubled[steps[-1] + 1]  # as many versions as the run has said
-    log.write_text("".join(doubled))
-    answer = oddlot("replay", "run")
-    assert answer.code == 1
-    assert f"then line {steps[0] + 2} of the log differs. It came about like this:" in answer.err
-    answer = oddlot("report", "run")
-    assert answer.code == 1
-    assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
-
-
-def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    log = Path("run/records.jsonl")
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:20]))
-    for command in ("report", "replay"):
-        answer = oddlot(command, "run")
-        assert answer.code == 2
-        told = (
-            f"records.jsonl has 19 of the {len(lines) - 1} records of the run: restore the file from a copy"
-        )
-        assert told in answer.err
-    starts = [number for number, line in enumerate(lines) if '"is":"Start"' in line]
-    for broken in (
-        [*lines[: starts[3]], lines[-1], *lines[starts[3] + 1 :]],
-        [lines[0].replace('"size":1437', '"size":"a"'), *lines[1:]],
-    ):
-        log.write_text("".join(broken))
-        answer = oddlot("report", "run")
-        assert answer.code == 2
-        assert "records.jsonl is damaged" in answer.err
-    log.write_text("".join([lines[0].replace('"format":1', '"format":9'), *lines[1:]]))
-    assert "has format 9, this version of oddlot reads 1" in oddlot("report", "run").err
-
-
-def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    for name in ("summary.json", "model.safetensors"):
-        Path("run", name).unlink()
-    answer = oddlot("report", "run")
-    assert "  ended    not ended, after 1.0 epochs" in answer.out
-    assert "  written  run: records.jsonl, checkpoints\n" in answer.out
-
-
-@pytest.mark.parametrize("command", ["report", "replay"])
-def test_what_is_no_run_is_told(oddlot: Oddlot, command: str) -> None:
-    answer = oddlot(command, "nothing")
-    assert (answer.code, answer.err) == (2, "oddlot: there is no run in nothing\n")
-
-
 # --- what there is -----------------------------------------------------------------------------
 
 
@@ -440,121 +282,3 @@ def test_the_version_and_the_help(oddlot: Oddlot) -> None:
 def test_help_needs_nothing_heavy() -> None:
     program = "import sys, oddlot.cli; sys.exit(bool({'torch', 'numpy', 'pydantic', 'rich.live'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-# --- bad input ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("train digitz", "oddlot: unknown task `digitz`: did you mean `digits`?"),
-        (
-            "train digits --strategy fastestk",
-            "--strategy fastestk: unknown strategy `fastestk`: did you mean `fastest_k`",
-        ),
-        (
-            "train digits --set strategy.sample=3",
-            "--set strategy.sample=3: unknown key `sample` of Synchronous: did you mean `samples`",
-        ),
-        ("train digits --workers 0", "--workers 0: `workers` is 0: it must be at least 1"),
-        ("train digits --workers two", "Invalid value for '--workers'"),
-        (
-            "train digits --workers 9999",
-            "--workers 9999: workers = 9999 is more than the samples: there are 1437",
-        ),
-        ("train digits --until accurcy>=1", "--until accurcy>=1: until = 'accurcy>=1': there is no figure"),
-        ("train digits --until never", "'never' is not of the form NAME>=NUMBER"),
-        (
-            "train digits --strategy fastest_k --set strategy.k=3",
-            "--set strategy.k=3: k = 3 results of 2 workers: lower k or add workers",
-        ),
-        (
-            "train digits --set job.batch=2000",
-            "--set job.batch=2000: batch = 2000 is more than the samples: ",
-        ),
-        (
-            "train digits --set evaluate_every=often",
-            "--set evaluate_every=often: evaluate_every = 'often' is",
-        ),
-        ("train digits --seed -1", "--seed -1: `seed` is -1: it must be a whole number from 0 to"),
-        (
-            "train digits --workers 2 --set workers=1",
-            "--set workers=1: --workers 2 says it already; leave one",
-        ),
-        (
-            "train digits --strategy fastest_k --set strategy={name='local_sgd'}",
-            "--set strategy={name='local_sgd'}: --strategy fastest_k says it already; leave one",
-        ),
-        (
-            "train digits --set seed=1 --set seed=2",
-            "--set seed=2: --set seed=1 says it already; leave one",
-        ),
-        (
-            "train digits --set job={batch=8} --set job.batch=9",
-            "--set job.batch=9: --set job={batch=8} says it already; leave one",
-        ),
-        ("train digits --set task=mnist", "--set task=mnist: the task digits says it already"),
-        ("train digits --until dollars>=1", "until = 'dollars>=1' never comes: no machine has a price"),
-        ("train digits --set threads=9999", "--set threads=9999: threads = 9999 for each worker"),
-        ("train os:getcwd", "the task os:getcwd must return an oddlot.Job, not str"),
-        ("train digits --resume", "there is no run runs/digits-N to resume: name its folder with --out"),
-        ("train digits --resume --out here", "there is no run to resume in here"),
-        ("train digits --out .", "is not empty: resume=True (--resume) goes on"),
-        ("train digits --out . --force", "holds no run, so it is not thrown away"),
-        ("train digits --out fleet.toml", "the run's folder: Not a directory"),
-        ("train mnist", "No folder was named to look in"),
-        ("train absent.toml", "absent.toml cannot be read: No such file"),
-        ("train my_task:small", "there is no module my_task"),
-        ("train fleet.toml", "fleet.toml:1: unknown key `machines`"),
-        ("train", "Missing argument"),
-        ("tran digits", "No such command 'tran'. Did you mean 'train'?"),
-        ("simulate digits", "Missing option '--machines'"),
-        ("simulate digits --machines absent.toml", "absent.toml cannot be read: No such file"),
-        ("simulate digits --machines job.toml", "job.toml:1: unknown key `task`"),
-        (
-            "simulate digits --machines fleet.toml --set workers=3",
-            "--set workers=3: fleet.toml says what machines there are",
-        ),
-    ],
-)
-def test_what_cannot_be_done_is_told_with_exit_code_2(oddlot: Oddlot, arguments: str, sentence: str) -> None:
-    answer = oddlot(*arguments.split(), *(["--json"] if "digits" in arguments else []))
-    assert answer.code == 2
-    assert sentence in " ".join(answer.err.split())
-    assert not answer.out
-    assert "Traceback" not in answer.err
-
-
-def test_another_job_s_checkpoint_is_refused_with_the_difference(oddlot: Oddlot) -> None:
-    simulate = ["simulate", "digits", "--machines", "fleet.toml", "--until", "versions>=2", "--out", "run"]
-    oddlot.json(*simulate)
-    answer = oddlot(*simulate, "--resume", "--seed", "5")
-    assert answer.code == 2
-    assert "seed: 0 in the run, 5 now" in answer.err
-    assert oddlot.json(*simulate, "--force", "--seed", "5")["versions"] == 2
-
-
-@pytest.mark.parametrize(
-    ("loss", "words"),
-    [
-        ("broken", "ValueError: a fault in the user's loss"),
-        ("unsound", "not finite in weight"),
-        ("absent", "KeyError: 'absent'"),
-    ],
-)
-def test_a_failing_job_ends_with_exit_code_3(oddlot: Oddlot, loss: str, words: str) -> None:
-    answer = oddlot("train", "my_tasks:small", "--set", f"task_options.loss={loss}", "--json", "--quiet")
-    assert answer.code == 3
-    assert words in answer.err
-    assert not answer.out
-
-
-def test_a_bug_is_a_traceback_and_exit_code_1(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> str:
-        raise RuntimeError("a bug of ours")
-
-    monkeypatch.setattr("oddlot.settings.JobFile.strategy", broken)
-    monkeypatch.setattr(sys, "argv", ["oddlot", "train", "digits"])
-    with pytest.raises(RuntimeError, match="a bug of ours"):
-        main()

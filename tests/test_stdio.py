@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oddlot.stdio import Lasting
-from tests.test_cli import FLEET, JOB, MY_TASKS
+from tests.command import FLEET, JOB, MY_TASKS
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])

@@ -1,0 +1,72 @@
+"""The command line in an empty folder, for tests."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from oddlot.cli import main
+
+FLEET = """\
+[[machines]]
+name = "spot"
+count = 3
+seconds_per_sample = 0.01
+delay = { kind = "lognormal", cv = 0.5 }
+link = { megabits_per_second = 100, latency_milliseconds = 20 }
+dollars_per_hour = 3.6
+"""
+JOB = """\
+task = "my_tasks:small"
+until = "epochs>=2"
+workers = 1
+
+[strategy]
+name = "fastest_k"
+k = 1
+"""
+MY_TASKS = """\
+import oddlot, torch
+from torch import nn
+
+def small(until="epochs>=1", loss="fine"):
+    print("the job's own words")
+    x = torch.arange(32.0).reshape(16, 2) / 32
+    losses = {"fine": nn.functional.mse_loss, "broken": broken, "unsound": unsound}
+    return oddlot.Job(lambda: nn.Linear(2, 1), (x, x[:, :1]), loss=losses[loss], batch=4, until=until, name="small")
+
+def broken(outputs, targets):
+    raise ValueError("a fault in the user's loss")
+
+def unsound(outputs, targets):
+    return outputs.mean() * torch.nan
+"""
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+class Oddlot:
+    """Runs the command line in this process: PyTorch need not be imported again."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str) -> Answer:
+        self.monkeypatch.setattr(sys, "argv", ["oddlot", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = self.capsys.readouterr()
+        return Answer(int(end.value.code or 0), out, err)
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        answer = self(*arguments, "--json", "--quiet")
+        assert answer.code == 0, answer.err
+        assert answer.out.count("\n") == 1
+        return json.loads(answer.out)  # type: ignore[no-any-return]

@@ -1,0 +1,85 @@
+"""`oddlot report` and `oddlot replay`: what a run's folder tells."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import Oddlot
+
+
+def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
+    ended = oddlot.json(
+        "simulate", "digits", "--machines", "fleet.toml", "--until", "epochs>=1", "--out", "run"
+    )
+    told = oddlot("report", "run")
+    assert told.code == 0
+    assert told.out.startswith("digits with synchronous: accuracy 0.")
+    assert "on the fleet's clock" in told.out
+    proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
+    assert told.out.endswith(f"  proof    {proof}\n")
+    figures = json.loads(oddlot("report", "run", "--json").out)
+    assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
+    assert (figures["exactly_once"], figures["epochs_whole"]) == (True, 1)
+    again = oddlot("replay", "run")
+    assert (again.code, again.out) == (0, f"run: all {_records(Path('run'))} records are decided the same\n")
+
+
+def _records(run: Path) -> int:
+    return (run / "records.jsonl").read_bytes().count(b"\n") - 1
+
+
+def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    log = Path("run/records.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
+    doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
+    del doubled[steps[-1] + 1]  # as many versions as the run has said
+    log.write_text("".join(doubled))
+    answer = oddlot("replay", "run")
+    assert answer.code == 1
+    assert f"then line {steps[0] + 2} of the log differs. It came about like this:" in answer.err
+    answer = oddlot("report", "run")
+    assert answer.code == 1
+    assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
+
+
+def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    log = Path("run/records.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:20]))
+    for command in ("report", "replay"):
+        answer = oddlot(command, "run")
+        assert answer.code == 2
+        told = (
+            f"records.jsonl has 19 of the {len(lines) - 1} records of the run: restore the file from a copy"
+        )
+        assert told in answer.err
+    starts = [number for number, line in enumerate(lines) if '"is":"Start"' in line]
+    for broken in (
+        [*lines[: starts[3]], lines[-1], *lines[starts[3] + 1 :]],
+        [lines[0].replace('"size":1437', '"size":"a"'), *lines[1:]],
+    ):
+        log.write_text("".join(broken))
+        answer = oddlot("report", "run")
+        assert answer.code == 2
+        assert "records.jsonl is damaged" in answer.err
+    log.write_text("".join([lines[0].replace('"format":1', '"format":9'), *lines[1:]]))
+    assert "has format 9, this version of oddlot reads 1" in oddlot("report", "run").err
+
+
+def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    for name in ("summary.json", "model.safetensors"):
+        Path("run", name).unlink()
+    answer = oddlot("report", "run")
+    assert "  ended    not ended, after 1.0 epochs" in answer.out
+    assert "  written  run: records.jsonl, checkpoints\n" in answer.out
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_what_is_no_run_is_told(oddlot: Oddlot, command: str) -> None:
+    answer = oddlot(command, "nothing")
+    assert (answer.code, answer.err) == (2, "oddlot: there is no run in nothing\n")

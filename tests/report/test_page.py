@@ -1,0 +1,228 @@
+"""A page about runs: what it says, and what a browser draws of it."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
+from oddlot.core import words as w
+from oddlot.core.errors import UsageError
+from oddlot.report.course import Course
+from oddlot.report.figures import Figures
+from oddlot.report.page import page, write_page
+from tests.command import Oddlot
+from tests.fits import a_job, rows
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PLOTS = [
+    *("loss over time", "accuracy over time", "versions over time", "samples over time", "dollars over time"),
+    *(
+        "what every machine did",
+        "staleness of the merged updates, in versions",
+        "samples: used, and wasted why",
+    ),
+    *("bytes on every link", "the bill"),
+]
+COUNTS_MARKS = """
+<script>
+window.onerror = told => document.body.dataset.error = told;
+addEventListener("load", () => {
+  const figures = {};
+  for (const figure of document.querySelectorAll("figure")) {
+    const drawn = [...figure.querySelectorAll(".mark")].filter(mark => {
+      const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);
+      const painted = [style.fill, style.stroke].some(color => !["none", "rgba(0, 0, 0, 0)"].includes(color));
+      return painted && box.width + box.height > 0;
+    });
+    figures[figure.querySelector("figcaption").textContent] = drawn.length;
+  }
+  const outside = performance.getEntriesByType("resource").map(entry => entry.name);
+  document.body.dataset.seen = JSON.stringify({ figures, outside });
+});
+</script>
+"""
+
+
+def fleet(price: float = 3600.0) -> Simulated:
+    """Unequal machines that cost something, one of which comes and goes."""
+    short = Lifetime(1.0)
+    return Simulated(
+        [
+            Machine("a", 0.01, dollars_per_hour=price),
+            Machine("b", 0.02, dollars_per_hour=price, lifetime=short, seconds_to_return=0.5),
+            Machine("c", 0.03, dollars_per_hour=price),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of everything that a page shows."""
+    folder = tmp_path_factory.mktemp("run")
+    job = replace(a_job(), evaluation=rows(20), metrics={"accuracy": oddlot.accuracy}, name="sides & <lines>")
+    chaos = Chaos([Fault("slow", "a", at_seconds=(1,), factor=1), Fault("corrupt", at_versions=(9,))])
+    oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=10", out=folder, chaos=chaos)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing is evaluated and nothing costs anything."""
+    folder = tmp_path_factory.mktemp("plain")
+    oddlot.fit(a_job(), Synchronous(), fleet(price=0.0), until="epochs>=2", out=folder)
+    return folder
+
+
+# --- the course of a run -------------------------------------------------------------------------
+
+
+def test_a_machine_s_time_is_filled_without_gaps(run: Path) -> None:
+    figures = Figures.read(run)
+    course = Course.of(figures.records, figures.tally.size, figures.tally.seconds)
+    assert course.lanes.keys() == {"a", "b", "c"}
+    for name, lane in course.lanes.items():
+        spells = sorted(spell for spells in lane.spells.values() for spell in spells)
+        joined = next(
+            r.now for r in figures.records if isinstance(r.event, w.Joined) and r.event.node == name
+        )
+        assert spells[0][0] == joined
+        assert spells[-1][1] == course.seconds
+        assert all(before[1] == after[0] for before, after in pairwise(spells))
+    assert course.lanes["b"].spells["lost"]
+    assert course.lanes["a"].faults[0][1] == "slow"
+
+
+def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
+    figures = Figures.read(run)
+    tally = figures.tally
+    course = Course.of(figures.records, tally.size, tally.seconds)
+    assert sum(lane.dollars for lane in course.lanes.values()) == pytest.approx(tally.dollars)
+    assert sum(lane.bytes_up for lane in course.lanes.values()) == tally.bytes_up
+    assert sum(lane.bytes_down for lane in course.lanes.values()) == tally.bytes_down
+    assert course.staleness.total() == tally.versions, "one update a merge"
+    last = course.progress[-1]
+    assert (last.versions, last.samples) == (tally.versions, tally.samples_merged)
+    assert any(behind > 0 for behind in course.staleness)
+
+
+def test_a_long_run_is_thinned_out() -> None:
+    records = [w.Record(float(second), w.Ticked()) for second in range(100_000)]
+    assert len(Course.of(records, 8).progress) <= 1_001
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+class Sound(HTMLParser):
+    """Every tag is closed, and nothing has an address outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick"}
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag == "path"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_sound_and_needs_nothing_from_outside(run: Path, plain_run: Path) -> None:
+    for folders in ([run], [run, plain_run]):
+        text = page([Figures.read(folder) for folder in folders])
+        parser = Sound()
+        parser.feed(text)
+        assert parser.open == []
+        assert "://" not in text
+        assert "url(" not in text
+        assert "<script" not in text
+        assert "sides &amp; &lt;lines&gt;" in text
+        assert "exactly once: every one of the 48 positions" in text
+
+
+def test_what_is_not_known_is_said(plain_run: Path) -> None:
+    text = page([Figures.read(plain_run)])
+    empty = re.findall(r'<figure class="empty"><figcaption>([^<]*)</figcaption>', text)
+    assert empty == ["dollars over time", "the bill"]
+    assert "accuracy" not in text
+
+
+def test_a_proof_that_fails_is_seen(run: Path) -> None:
+    figures = Figures.read(run)
+    bad = replace(figures, proof=replace(figures.proof, faults=("position 3 is in two updates",)))
+    assert "<td class=bad>NOT exactly once: position 3 is in two updates</td>" in page([bad])
+
+
+def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
+    many = Simulated([Machine(f"m{i}", 0.001 * (1 + i % 7)) for i in range(60)], maths=False)
+    oddlot.fit(a_job(count=600), Asynchronous(), many, until="epochs>=4", out=tmp_path)
+    text = page([Figures.read(tmp_path)])
+    assert "what every machine did (the first 48 of 60)" in text
+    assert re.search(r">\d+ to \d+</text>", text), "ranges of staleness"
+    assert len(text) < 300_000
+
+
+def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot write .*nowhere/page\.html: No such file or directory"):
+        write_page([Figures.read(run)], tmp_path / "nowhere" / "page.html")
+
+
+def test_the_command_writes_it(oddlot: Oddlot, run: Path, plain_run: Path) -> None:
+    answer = oddlot("report", str(run), str(plain_run), "--html", "both.html")
+    assert answer.code == 0
+    assert answer.out.endswith("  page     both.html\n")
+    assert answer.out.count("  proof    exactly once") == 2
+    assert "<h1>2 runs</h1>" in Path("both.html").read_text()
+    answer = oddlot("report", str(run), str(plain_run), "--json")
+    assert (answer.code, answer.err) == (2, "oddlot: --json is about one run: name one folder\n")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+def in_browser(text: str, folder: Path) -> dict[str, Any]:
+    """What a browser makes of the page: marks drawn in each figure, requests, errors."""
+    path = folder / "page.html"
+    path.write_text(text.replace("</body>", COUNTS_MARKS + "</body>"))
+    assert CHROMIUM
+    flags = ["headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
+    flags += ["disable-component-update", "disable-sync", "disable-quic", "enable-logging=stderr"]
+    flags += [f"user-data-dir={folder / 'profile'}", "virtual-time-budget=5000", "dump-dom"]
+    done = subprocess.run(
+        [CHROMIUM, *(f"--{flag}" for flag in flags), f"file://{path}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert "data-error" not in done.stdout
+    seen = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert seen, done.stdout[-1000:]
+    found: dict[str, Any] = json.loads(seen[1].replace("&quot;", '"').replace("&amp;", "&"))
+    return found
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_a_browser_draws_every_plot(run: Path, plain_run: Path, tmp_path: Path) -> None:
+    seen = in_browser(page([Figures.read(run)]), tmp_path)
+    assert list(seen["figures"]) == PLOTS
+    assert all(seen["figures"].values()), seen["figures"]
+    assert seen["outside"] == []
+    both = in_browser(page([Figures.read(run), Figures.read(plain_run)]), tmp_path)
+    assert both["figures"]["versions over time"] == 2, "overlaid"
+    assert both["figures"]["samples over time"] == 2
