@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from oddlot.cli import main
 from tests.command import Oddlot
 
 
