@@ -9,8 +9,10 @@ from rich.table import Table
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:
-    """The median with the range, such as `0.741 (0.702 to 0.768)`."""
+    """The median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that."""
     low, high = min(values), max(values)
+    if len(values) == 1:
+        return f"{low:.{digits}f}"
     return f"{median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
@@ -24,6 +26,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     Console(width=160).print(table)
 
 
-def finish(figures: Mapping[str, float]) -> None:
-    """Print the last line: the figures as one JSON object, rounded to four digits after the point."""
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}), flush=True)
+def finish(figures: Mapping[str, float | None]) -> None:
+    """Print the last line: the figures as one JSON object, rounded to four digits; null: not measured."""
+    rounded = {name: None if value is None else round(value, 4) for name, value in figures.items()}
+    print(json.dumps(rounded), flush=True)

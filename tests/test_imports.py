@@ -36,6 +36,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "console": 6,
     "stdio": 6,
     "asked": 7,
+    "watch": 7,
     "cli": 8,
     "": 9,  # oddlot/__init__.py and __main__.py
 }
@@ -43,7 +44,11 @@ WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),
     *("threading", "time", "torch.distributed", "torch.multiprocessing"),
 )
-MAY_WAIT = {"oddlot.train.saver": {"concurrent.futures"}}  # its writer is a thread
+MAY_WAIT = {
+    "oddlot.train.saver": {"concurrent.futures"},  # its writer is a thread
+    "oddlot.train.storage": {"concurrent.futures"},  # checksums are computed beside the writing
+    "oddlot.watch": {"time"},  # it is a program beside the run
+}
 # Of the modules random and numpy.random only these do not draw from a state that the whole process shares.
 # A learner seeds that state before each task, for the user's own code.
 STREAMS = {

@@ -206,6 +206,23 @@ def report(
 
 
 @app.command()
+def watch(run: RunDir) -> None:
+    """Follow a run under way, from its folder, and say what it waits for when it waits."""
+    from rich.console import Console
+
+    from oddlot.console import summary
+    from oddlot.report.figures import Figures
+    from oddlot.watch import watch as watched
+
+    console = Console()
+    ended = watched(run, console)
+    found = Figures.read(run)
+    console.print(
+        summary(found.title, found.summary | {"ended": ended}, found.virtual, found.files), soft_wrap=True
+    )
+
+
+@app.command()
 def notice(
     pid: Annotated[int, typer.Argument(min=1, help="The process of a run, or of one of its workers.")],
     url: Annotated[

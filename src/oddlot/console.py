@@ -104,12 +104,12 @@ class Picture:
     progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
     """(seconds, samples merged) at the last draws"""
 
-    def draw(self) -> RenderableType:
-        """The picture of this moment."""
+    def draw(self, at: float | None = None) -> RenderableType:
+        """The picture of this moment: of the tally's, or of a later one on the run's clock."""
         tally = self.tally
         if not tally.samples_merged:
             self.progress.clear()  # the workers' start is no training
-        self.progress.append((tally.seconds, tally.samples_merged))
+        self.progress.append((tally.seconds if at is None else at, tally.samples_merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
         self.spinner.update(text=Text(f"{self.title}   {duration(now)}"))

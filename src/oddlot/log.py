@@ -97,6 +97,12 @@ def read_log(path: Path) -> Iterator[w.Record]:
             yield found
 
 
+def read_record(path: Path, number: int, line: bytes) -> w.Record:
+    """One line of a log but its first. CheckpointError: it is damaged."""
+    record: w.Record = _read_line(path, number, line)
+    return record
+
+
 def _read_line(path: Path, number: int, line: bytes) -> Any:
     """The header or a record."""
     try:

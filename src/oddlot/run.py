@@ -16,7 +16,12 @@ INTERRUPTED = "interrupted"
 
 @dataclass(repr=False)
 class Run:
-    """What became of a training."""
+    """What became of a training.
+
+    `model` has the final weights, in evaluation mode, on the CPU; `summary` the figures that `--json` prints; `history`
+    a row an evaluation: seconds, versions, epochs, dollars, loss and the job's metrics. `ended` is why: the goal that
+    was reached, or `interrupted`; `folder` where the run lies, if it was given one.
+    """
 
     model: nn.Module
     """with the final weights, in evaluation mode, on the CPU"""

@@ -119,6 +119,18 @@ def test_an_impossible_fault_is_told(make: Callable[[], object], told: str) -> N
     assert told in str(refusal.value)
 
 
+def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path) -> None:
+    """As published traces have it: how many instances were alive from when on."""
+    (tmp_path / "trace.csv").write_text("0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n")
+    chaos = read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
+    assert chaos.faults == [Fault("leave", at_seconds=(12.5, 12.5, 60.25))]
+    (tmp_path / "trace.csv").write_text("0,8\n12.5\n")
+    with pytest.raises(
+        UsageError, match=r"chaos\.toml:3: file = .*`seconds` in all lines, or `seconds,alive`"
+    ):
+        read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
+
+
 def test_faults_have_names_that_tell_them_apart() -> None:
     trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # as people write it
     slow = Fault("slow", "w1", per_hour=60, factor=2.5, for_seconds=3)

@@ -11,7 +11,7 @@ lifetime = { kind = "exponential", mean_seconds = 3600 }
 seconds_to_return = 120
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -47,15 +47,20 @@ def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
 
 
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
-    """Seconds, one a line."""
+    """Seconds, one a line; or a preemption trace, of lines `seconds,alive`: each one less alive is a time."""
     with as_fault():
-        times = _read_lines(file, info, "times")
+        times = _read_lines(file, info, "times", _times)
         if not times:
             raise UsageError(f"file = {file!r} holds no times: write seconds, one a line")
         return times
 
 
-def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, ...]:
+def _read_lines(
+    file: object,
+    info: ValidationInfo,
+    what: str,
+    read: "Callable[[list[str]], Iterable[float]] | None" = None,
+) -> tuple[float, ...]:
     """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
     folder: Path = (info.context or {}).get("folder", Path())
     path = folder / str(file)
@@ -65,7 +70,7 @@ def _read_lines(file: object, info: ValidationInfo, what: str) -> tuple[float, .
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {why}") from None
     try:
-        return tuple(_numbers(lines))
+        return tuple((read or _numbers)(lines))
     except UsageError as error:
         raise UsageError(f"file = {str(path)!r}: {error}") from None
 
@@ -80,6 +85,20 @@ def _numbers(lines: list[str]) -> Iterator[float]:
             raise UsageError(f"line {number}: {line!r} is no number that is finite and not negative")
         if value is not None:
             yield value
+
+
+def _times(lines: list[str]) -> Iterator[float]:
+    """How many machines were alive from when on, or simply when."""
+    rows = [line.split(",") for line in lines if line.strip()]
+    if all(len(row) == 1 for row in rows):
+        yield from _numbers(lines)
+        return
+    if any(len(row) != 2 for row in rows):
+        raise UsageError("a line has to be `seconds` in all lines, or `seconds,alive` in all")
+    times = list(_numbers([time for time, _ in rows]))
+    alive = list(_numbers([count for _, count in rows]))
+    for time, before, now in zip(times[1:], alive, alive[1:], strict=False):
+        yield from [time] * round(max(0.0, before - now))
 
 
 class TraceTable(Maker):

@@ -62,9 +62,14 @@ class Figures:
     @property
     def title(self) -> str:
         """Which job by which strategy."""
-        kind = self.settings["strategy"].partition("(")[0]
+        return self.title_of(self.settings)
+
+    @staticmethod
+    def title_of(settings: dict[str, Any]) -> str:
+        """The same, from run.json alone."""
+        kind = settings["strategy"].partition("(")[0]
         name = next((name for name, strategy in BY_NAME.items() if strategy.__name__ == kind), kind)
-        return f"{self.settings['job']} with {name}"
+        return f"{settings['job']} with {name}"
 
     @property
     def virtual(self) -> bool:

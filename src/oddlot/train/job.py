@@ -29,6 +29,11 @@ class Job:
     The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`; it must be a
     scalar, the mean over the batch. `optimizer` turns merged directions into steps at the hub; a worker's local steps
     (LocalSGD) use `local_optimizer(parameters)`, or the same rule as the hub's.
+
+    `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
+    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch,
+    `evaluation_batch` those that are evaluated at once (None: 256, or `batch` if that is more). `device` is `auto`
+    (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is told otherwise.
     """
 
     model: Callable[[], nn.Module]

@@ -1,0 +1,253 @@
+"""What a checkpoint costs a run: `python -m benchmarks.checkpoint [--quick]`.
+
+- The pause: a hub with a store of 25 and 100 million float32 parameters and SGD momentum handles small events without
+  rest, and saves now and then. The longest gap between two events from the begin of a save until it is on the disk,
+  over a warm copy (into memory that was used before) of what is saved, measured beside it.
+- The workers' throughput while it writes: two local workers whose step is a real gradient of 5 million parameters and a
+  wait that stands for an accelerator; runs that save without rest and runs that save nothing, in turn.
+- The writing: bytes a second of a whole checkpoint (safetensors, checksums, synced to the disk) over `torch.save` of
+  the same tensors, which does not sync.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+
+import torch
+from torch import Tensor, nn
+
+import oddlot
+from benchmarks.report import finish, show, told
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.ledger import Ledger
+from oddlot.core.rules import SGD
+from oddlot.engines.host import Host
+from oddlot.strategies import Asynchronous
+from oddlot.train.checkpoint import Snapshot, save
+from oddlot.train.layout import Entry, FlatBuffer, Layout, Section
+from oddlot.train.saver import BackgroundSaver
+from oddlot.train.storage import Storage
+from oddlot.train.store import Store
+
+SIZES = {"25m": 25_000_000, "100m": 100_000_000}
+STEP_SECONDS = 0.05
+
+
+class Nobody:
+    """A port without workers."""
+
+    def loaded(self) -> tuple[w.TaskId, ...]:
+        """None."""
+        return ()
+
+
+class Hub:
+    """Books and a store of so many parameters, and nobody to work."""
+
+    def __init__(self, numbers: int) -> None:
+        layout = Layout((Section("trainable", "float32", 0, numbers),), (Entry("weight", (numbers,), 0, 0),))
+        self.layout = layout
+        weights = FlatBuffer.empty(layout)
+        weights.section(0).normal_()
+        self.store = Store(weights, SGD(lr=0.1, momentum=0.9))
+        self.host = Host(Conductor(Asynchronous(), Ledger(1000), 8), self.store, Nobody())  # type: ignore[arg-type]  # nothing is sent
+
+    def event(self) -> None:
+        """Something small happens."""
+        self.host.handle(w.Ticked(), perf_counter())
+
+    def snapshot(self, records: int) -> Snapshot:
+        """All that a checkpoint holds."""
+        tensors = self.store.state_tensors([])
+        conductor = self.host.conductor.to_plain()
+        return Snapshot(0, records, self.layout.fingerprint, conductor, self.layout.to_json(), tensors)
+
+
+@contextmanager
+def storage() -> Iterator[Storage]:
+    """A folder for checkpoints, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-"))
+    try:
+        yield Storage(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def seconds_of_copy(tensors: dict[str, Tensor], copies: list[Tensor]) -> float:
+    """A warm copy."""
+    start = perf_counter()
+    for tensor, copy in zip(tensors.values(), copies, strict=True):
+        copy.copy_(tensor)
+    return perf_counter() - start
+
+
+def longest_gap(hub: Hub, saver: BackgroundSaver, records: int) -> float:
+    """Between two events, from the begin of a save until it is on the disk."""
+    longest, last, saving = 0.0, perf_counter(), False
+    while not saving or saver.busy:
+        hub.event()
+        now = perf_counter()
+        longest, last = max(longest, now - last), now
+        if not saving:
+            saving = saver.save(hub.snapshot(records))
+    return max(longest, perf_counter() - last)
+
+
+def pauses(numbers: int, blocks: int) -> tuple[list[float], list[float], list[float]]:
+    """Ratios, gaps and copies in seconds. A run's very first save, into memory that is new, is not counted."""
+    hub = Hub(numbers)
+    tensors = dict(hub.store.state_tensors([]))
+    copies = [torch.zeros_like(tensor) for tensor in tensors.values()]
+    gaps, beside = list[float](), list[float]()
+    with storage() as place:
+        saver = BackgroundSaver(place, keep=1)
+        longest_gap(hub, saver, 0)
+        for block in range(blocks):
+            before = seconds_of_copy(tensors, copies)
+            gaps.append(longest_gap(hub, saver, block + 1))
+            beside.append((before + seconds_of_copy(tensors, copies)) / 2)
+        problems = saver.close()
+    assert not problems, problems
+    return [gap / copy for gap, copy in zip(gaps, beside, strict=True)], gaps, beside
+
+
+def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[float]]:
+    """Ratios, and bytes a second of a checkpoint and of torch.save."""
+    snapshot = Hub(numbers).snapshot(0)
+    size = sum(tensor.nbytes for tensor in snapshot.tensors.values())
+    ours, theirs = list[float](), list[float]()
+    with storage() as place:
+        path = place.local("torch.pt")
+        assert path is not None
+        path.parent.mkdir(exist_ok=True)
+        for block in range(blocks + 1):  # the first of each is not counted
+            start = perf_counter()
+            name = save(
+                place, Snapshot(0, block, snapshot.job, snapshot.conductor, snapshot.layout, snapshot.tensors)
+            )
+            middle = perf_counter()
+            torch.save(dict(snapshot.tensors), path)
+            end = perf_counter()
+            ours.append(size / (middle - start))
+            theirs.append(size / (end - middle))
+            place.remove(name)
+            path.unlink()
+    return [a / b for a, b in zip(ours[1:], theirs[1:], strict=True)], ours[1:], theirs[1:]
+
+
+class Wide(nn.Module):
+    """Five million parameters, of which a sample uses a few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(500, 10_000)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """A sum."""
+        out: Tensor = self.table(rows).mean(1)
+        return out
+
+
+def waits(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A gradient, and a wait that stands for an accelerator."""
+    sleep(STEP_SECONDS)
+    loss: Tensor = (model(batch[0]) - batch[1]).square().mean()
+    return loss
+
+
+def samples_a_second(folder: Path, every: str, seconds: float) -> tuple[float, int]:
+    """Of the merges after the first second of training; and how many checkpoints there were."""
+    torch.manual_seed(0)
+    rows = torch.randn(4096, 500)
+    job = oddlot.Job(
+        Wide,
+        (rows, rows[:, 0]),
+        training_step=waits,
+        batch=8,
+        optimizer=SGD(lr=1e-3, momentum=0.9),
+        device="cpu",
+    )
+    names = set[str]()
+
+    def watch(_: w.Record) -> None:
+        if every == "1 versions":
+            names.update(path.name for path in (folder / "checkpoints").glob("0*"))
+
+    run = oddlot.fit(
+        job,
+        Asynchronous(),
+        oddlot.Local(workers=2, threads=1),
+        until=f"seconds>={seconds + 3}",
+        out=folder,
+        checkpoint_every=every,
+        observers=[watch],
+    )
+    merged = [record.now for record in run.records if any(isinstance(a, w.Step) for a in record.actions)]
+    times = [now for now in merged if now >= merged[0] + 1.0]
+    return job.batch * (len(times) - 1) / (times[-1] - times[0]), len(names)
+
+
+def throughput(blocks: int, seconds: float) -> tuple[list[float], list[float], list[float], list[int]]:
+    """Ratios, and samples a second while it writes and while it does not; how many checkpoints were written."""
+    writes, quiet, saved = list[float](), list[float](), list[int]()
+    for _ in range(blocks):
+        with storage() as place:
+            folder = place.local("")
+            assert folder is not None
+            rate, _ = samples_a_second(folder / "quiet", "1000000 versions", seconds)
+            quiet.append(rate)
+            rate, count = samples_a_second(folder / "writes", "1 versions", seconds)
+            writes.append(rate)
+            saved.append(count)
+    return [a / b for a, b in zip(writes, quiet, strict=True)], writes, quiet, saved
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer blocks")
+    quick = parser.parse_args().quick
+    figures, rows = dict[str, float](), list[list[str]]()
+    for name, numbers in SIZES.items():
+        ratios, gaps, copies = pauses(numbers, 5 if quick else 11)
+        figures[f"pause_over_copy_{name}"] = median(ratios)
+        rows.append(
+            [
+                f"longest gap while saving, {name}",
+                told(ratios),
+                f"{told([1e3 * g for g in gaps], 1)} ms",
+                f"{told([1e3 * c for c in copies], 1)} ms warm copy",
+            ]
+        )
+    ratios, writes, quiet, saved = throughput(3 if quick else 7, 4.0 if quick else 8.0)
+    figures["throughput_while_writing"] = median(ratios)
+    rows.append(
+        [
+            f"samples/s, {median(saved):.0f} checkpoints or more",
+            told(ratios),
+            told(writes, 1),
+            f"{told(quiet, 1)} without",
+        ]
+    )
+    ratios, ours, theirs = writing(SIZES["25m"], 5 if quick else 11)
+    figures["write_over_torch_save"] = median(ratios)
+    rows.append(
+        [
+            "writing, 25m",
+            told(ratios),
+            f"{told([b / 1e9 for b in ours], 2)} GB/s",
+            f"{told([b / 1e9 for b in theirs], 2)} GB/s torch.save",
+        ]
+    )
+    show("What a checkpoint costs", ["", "ratio", "oddlot", "beside it"], rows)
+    finish(figures)
+
+
+if __name__ == "__main__":
+    main()

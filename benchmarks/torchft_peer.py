@@ -1,0 +1,152 @@
+"""torchft (gloo, three replicas, one lighthouse) on the step of `benchmarks.faults`, killed or slowed in the same way.
+
+Needs `pip install torchft-nightly`. A replica that is killed with -9 is started again at once by a program beside it,
+as torchft's documentation has a scheduler do. Goodput as in `benchmarks.faults`: a replica is dead from its kill until
+it says that it is there again.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import torch
+
+REPLICAS = 3
+KILL_EVERY_SECONDS = 5.0
+
+
+def replica(index: int, seconds: float, lighthouse: str, slow: float) -> None:
+    """Train for so long; a line when it is there, and after each step how many batches all have committed."""
+    import torchft
+    from torch import distributed
+
+    from benchmarks.faults import BATCH, STEP_SECONDS, Step, network
+
+    torch.set_num_threads(1)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def state() -> dict[str, Any]:
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def load(saved: dict[str, Any]) -> None:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+
+    store = distributed.TCPStore(  # type: ignore[attr-defined]  # PyTorch exports it without saying so
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    manager = torchft.Manager(
+        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=load,
+        state_dict=state,
+        min_replica_size=1,
+        replica_id=f"replica{index}",
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        rank=0,
+        world_size=1,
+        lighthouse_addr=lighthouse,
+        hostname="127.0.0.1",
+        timeout=timedelta(seconds=10),
+    )
+    parallel, steps = torchft.DistributedDataParallel(manager, model), torchft.Optimizer(manager, optimizer)
+    rows, classes = torch.randint(0, 256, (BATCH, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (BATCH,))
+    print(json.dumps({"there": time.time()}), flush=True)
+    end = time.time() + seconds
+    while time.time() < end:
+        steps.zero_grad()
+        Step()(parallel, (rows, classes)).backward()  # type: ignore[no-untyped-call]
+        time.sleep(slow * STEP_SECONDS)
+        steps.step()
+        print(json.dumps({"at": time.time(), "batches": manager.batches_committed()}), flush=True)
+    os._exit(0)  # its threads wait for nobody
+
+
+class Fleet:
+    """Three replicas, each with a thread that listens to it and starts it again."""
+
+    def __init__(self, seconds: float, slow: float) -> None:
+        from torchft.coordination import LighthouseServer
+
+        self.lighthouse = LighthouseServer(
+            bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=200, heartbeat_timeout_ms=1000
+        )
+        self.end, self.slow = time.time() + seconds, slow
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self.commits: list[tuple[float, int]] = []
+        self.dead_since: dict[int, float] = {}
+        self.dead_seconds = 0.0
+        self.threads = [Thread(target=self._live, args=(index,)) for index in range(REPLICAS)]
+        for thread in self.threads:
+            thread.start()
+
+    def _live(self, index: int) -> None:
+        while (left := self.end - time.time()) > 0:
+            slow = self.slow if index == REPLICAS - 1 else 0.0
+            arguments = [str(index), str(left), self.lighthouse.address(), str(slow)]
+            process = self.processes[index] = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.torchft_peer", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            assert process.stdout
+            for line in process.stdout:
+                with suppress(json.JSONDecodeError):
+                    self._hear(index, json.loads(line))
+            process.wait()
+
+    def _hear(self, index: int, told: dict[str, float]) -> None:
+        if "there" in told and index in self.dead_since:
+            self.dead_seconds += told["there"] - self.dead_since.pop(index)
+        elif "batches" in told:
+            self.commits.append((told["at"], int(told["batches"])))
+
+    def kill(self, index: int) -> None:
+        """As kill -9 does."""
+        self.dead_since[index] = time.time()
+        self.processes[index].send_signal(signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Until all have ended."""
+        for thread in self.threads:
+            thread.join()
+        for since in self.dead_since.values():
+            self.dead_seconds += self.end - since
+
+
+def batches_a_machine_second(seconds: float, kills: bool, slow: float, alive: float = REPLICAS) -> float:
+    """What three replicas commit while so many machines are alive on average, but for those that were killed."""
+    fleet, chance = Fleet(seconds, slow), random.Random(0)
+    while kills and time.time() < fleet.end - 1:
+        time.sleep(KILL_EVERY_SECONDS)
+        fleet.kill(chance.randrange(REPLICAS))
+    fleet.wait()
+    commits = sorted(fleet.commits)
+    (begin, first), (end, last) = commits[0], max(commits, key=lambda commit: commit[1])
+    return (last - first) / ((end - begin) * alive - fleet.dead_seconds)
+
+
+def goodputs(seconds: float, slow: float) -> tuple[float, float]:
+    """Under kills, and with one replica that is slow. ImportError: torchft is not installed."""
+    os.environ.setdefault("RUST_LOG", "error")
+    import torchft  # noqa: F401 - to hear now whether it is there
+
+    plain = batches_a_machine_second(seconds, kills=False, slow=0.0)
+    killed = batches_a_machine_second(seconds, kills=True, slow=0.0)
+    slowed = batches_a_machine_second(seconds, kills=False, slow=slow, alive=REPLICAS - slow / (1 + slow))
+    return killed / plain, slowed / plain
+
+
+if __name__ == "__main__":
+    number, left, address, factor = sys.argv[1:]
+    replica(int(number), float(left), address, float(factor))

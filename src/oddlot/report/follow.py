@@ -1,0 +1,103 @@
+"""A run under way, read from its folder as it grows: what is new, who holds it, and what it waits for."""
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oddlot.core import words as w
+from oddlot.log import read_header, read_record, surviving
+from oddlot.observe import Tally, take_into_account
+from oddlot.report.ending import read_ending
+from oddlot.run_folder import LOCK, RunFolder
+from oddlot.units import duration
+
+PATIENCE_SECONDS = 2.0
+USUAL_TIMES = 10
+"""as long as a merge usually takes: then the run is waiting"""
+
+
+@dataclass
+class Follower:
+    """Reads what has been added to a run's log."""
+
+    run: RunFolder
+    tally: Tally = field(default_factory=Tally)
+    records: list[w.Record] = field(default_factory=list)
+    """all of them, in the order of the log"""
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = max(1, int(read_header(self.run.log)["conductor"]["ledger"]["size"]))
+        self.tally = Tally(self.size)
+
+    def read(self) -> list[w.Record]:
+        """The records that are new; the tally has them too. CheckpointError: the log is damaged."""
+        size = self.run.log.stat().st_size
+        if size < self.offset:  # a resumed run has cut off what was not sound
+            self.offset, self.records, self.tally = 0, [], Tally(self.size)
+        with self.run.log.open("rb") as file:
+            file.seek(self.offset)
+            data = file.read(size - self.offset)
+        data = data[: data.rfind(b"\n") + 1]
+        lines = data.splitlines()
+        if self.offset == 0:
+            lines = lines[1:]  # the header
+        first = len(self.records) + 2
+        self.offset += len(data)
+        new = [read_record(self.run.log, number, line) for number, line in enumerate(lines, first)]
+        self.records += new
+        if any(
+            isinstance(record.event, w.Resumed) for record in new
+        ):  # some of what was counted holds no more
+            self.tally = Tally(self.size)
+            take_into_account(self.tally, surviving(self.records), self.run.log)
+        else:
+            take_into_account(self.tally, new, self.run.log)
+        return new
+
+    @property
+    def ended(self) -> str:
+        """How the run has ended; empty while somebody is at work on it."""
+        if ending := read_ending(self.run):
+            return str(ending["ended"])
+        return "" if is_held(self.run.path) else "nobody is at work on it any more: it was killed"
+
+
+def is_held(folder: Path) -> bool:
+    """Whether the process that has locked the run is there; true where that cannot be known from here."""
+    try:
+        told = re.match(r"process (\d+) on (.+)", (folder / LOCK).read_text())
+    except OSError:
+        return False
+    if told is None or told[2].strip() != platform.node():
+        return told is not None
+    try:
+        os.kill(int(told[1]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def waits_for(tally: Tally, now: float, merged_at: float) -> str:
+    """Why no merge has come for a while; empty as long as that is nothing unusual.
+
+    `now` and the time of the last merge are in seconds of the run's clock.
+    """
+    usual = (merged_at / tally.versions) if tally.versions else 0.0
+    if now - merged_at < max(PATIENCE_SECONDS, USUAL_TIMES * usual):
+        return ""
+    here = {name: row for name, row in tally.workers.items() if not row.gone}
+    working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
+    if not tally.workers:
+        return "the workers are starting"
+    if not here:
+        return "no worker is here: it waits until one joins"
+    if not working:
+        return "all workers wait: the strategy gives them nothing, or the data are all given out"
+    told = [f"{name}, at its task for {duration(now - since)}" for since, name in working[:3]]
+    more = f" and {len(working) - 3} more" if len(working) > 3 else ""
+    return f"no merge for {duration(now - merged_at)}: it waits for {'; '.join(told)}{more}"
