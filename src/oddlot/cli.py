@@ -195,7 +195,7 @@ def report(
             print(json.dumps(without_nan(one.plain()), allow_nan=False))
         else:
             console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
-            console.print(f"  proof    {one.proof}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
     if html:
         from oddlot.report.page import write_page
 

@@ -17,8 +17,9 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     assert told.out.startswith("digits with synchronous: accuracy 0.")
     assert "on the fleet's clock" in told.out
     proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
-    assert told.out.endswith(f"  proof    {proof}\n")
     figures = json.loads(oddlot("report", "run", "--json").out)
+    void = ", ".join(f"{count:,} {reason}" for reason, count in figures["wasted"].items()) or "none"
+    assert told.out.endswith(f"  proof    {proof}; assigned for nothing: {void}\n")
     assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
     assert (figures["exactly_once"], figures["epochs_whole"]) == (True, 1)
     again = oddlot("replay", "run")

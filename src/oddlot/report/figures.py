@@ -72,6 +72,12 @@ class Figures:
         return f"{settings['job']} with {name}"
 
     @property
+    def told(self) -> str:
+        """The proof in one line, with what did not count and why."""
+        void = [f"{count:,} {reason}" for reason, count in self.tally.wasted.items() if count]
+        return f"{self.proof}; assigned for nothing: {', '.join(void) or 'none'}"
+
+    @property
     def virtual(self) -> bool:
         """Whether clock and money are a simulated fleet's."""
         return self.settings.get(ON) == "Simulated"

@@ -102,7 +102,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
         for what, tell in rows.items()
     ]
-    proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(str(run.proof))}</td>" for run in runs]
+    proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
     body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
     return f"<table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table>"
 
