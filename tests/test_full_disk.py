@@ -22,7 +22,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """Two and a half megabytes."""
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2560k", "oddlot", path]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2560k", "oddlot", str(path)]
     done = subprocess.run(mount, capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")

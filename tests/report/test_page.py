@@ -164,7 +164,9 @@ def test_what_is_not_known_is_said(plain_run: Path) -> None:
 def test_a_proof_that_fails_is_seen(run: Path) -> None:
     figures = Figures.read(run)
     bad = replace(figures, proof=replace(figures.proof, faults=("position 3 is in two updates",)))
-    assert "<td class=bad>NOT exactly once: position 3 is in two updates</td>" in page([bad])
+    assert "<td class=bad>NOT exactly once: position 3 is in two updates; assigned for nothing: " in page(
+        [bad]
+    )
 
 
 def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
