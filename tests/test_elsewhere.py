@@ -81,6 +81,12 @@ def test_no_run_takes_another_s_place(tmp_path: Path, url: str) -> None:
     assert checkpoints(url)[-1].startswith("00000006-")
 
 
+def test_a_new_run_leaves_none_of_the_old_one_s_checkpoints(tmp_path: Path, url: str) -> None:
+    begun(tmp_path, None)
+    begun(tmp_path, url, force=True)
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -228,6 +229,7 @@ class RunFolder:
         with _writing(self.checkpoints):
             for name in (PARTS, SETTINGS, *saved(self.storage)):
                 self.storage.remove(name)
+            shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
 
