@@ -45,7 +45,7 @@ from oddlot.report.figures import Figures
 from oddlot.tasks import load_task
 
 WORKERS, BATCH, STEP_SECONDS, SLOW = 4, 64, 0.04, 5.0
-FREEZE_AT, FREEZE_SECONDS, HUB_AT = 4.0, 10.0, 500
+FREEZE_AT, FREEZE_SECONDS, HUB_AT = 4.0, 10.0, 200
 KILL = Fault("kill", every_seconds=5.0)
 FREEZE = Fault("freeze", "w3", at_seconds=(FREEZE_AT,), for_seconds=FREEZE_SECONDS)
 SLOWED = Fault("slow", "w4", at_seconds=(0.0,), factor=SLOW)
@@ -184,10 +184,14 @@ def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
     """Read a run's folder."""
     figures = Figures.read(folder)
     log = list(read_log(folder / "records.jsonl"))
-    kills = sum(isinstance(r.event, w.Struck) and r.event.kind == "kill" for r in log)
+    struck = [r.event.kind for r in log if isinstance(r.event, w.Struck)]
+    missing = {fault.kind for fault in faults} - {*struck}
+    if missing:
+        raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
+    kills = struck.count("kill")
     wasted = figures.tally.wasted
     alive = WORKERS * seconds - sum(dead_seconds(log))
-    if FREEZE in faults and any(isinstance(r.event, w.Struck) and r.event.kind == "freeze" for r in log):
+    if FREEZE in faults:
         alive -= min(FREEZE_SECONDS, max(0.0, log[-1].now - FREEZE_AT))
     if SLOWED in faults:
         alive -= seconds * SLOW / (1 + SLOW)
