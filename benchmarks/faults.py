@@ -6,10 +6,11 @@ and a wait that stands for an accelerator, so that four workers are four machine
 after each step); kill -9 of the hub and a resume; all together. Each is compared with the undisturbed run of its
 strategy and seed.
 
-- Goodput is the ideal time over the time from the first merge to the last. Ideal is what the machine-seconds that were
-  alive could do at the undisturbed run's samples per machine-second: a machine is dead between `Lost` and the next
-  `Joined`, frozen while it is frozen, and a sixth of a machine while it is slow; those of a hub that is being restarted
-  count as alive. FastestK throws away what the slower half computes, so that it may reach more than 1.
+- Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
+  machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead between
+  `Lost` and the next `Joined`, frozen while it is frozen, and a sixth of a machine while it is slow; those of a hub
+  that is being restarted count as alive. FastestK throws away what the slower half computes, so that it may reach more
+  than 1.
 - Waste is in tasks: those lost with killed workers per kill, and those since the last checkpoint per hub kill.
 - Every run's log must prove that each sample was merged exactly once.
 
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +39,7 @@ from torch.nn.functional import cross_entropy
 
 import oddlot
 from benchmarks.report import finish, show, told
-from oddlot import Chaos, Fault
+from oddlot import Fault
 from oddlot.core import words as w
 from oddlot.log import read_log
 from oddlot.report.figures import Figures
@@ -58,9 +59,9 @@ SCENARIOS: dict[str, list[Fault]] = {
     "hub": [HUB],
     "all": [Fault("kill", "w1", every_seconds=5.0), FREEZE, SLOWED, HUB],
 }
-STRATEGIES: dict[str, oddlot.Strategy] = {
-    "asynchronous": oddlot.Asynchronous(),
-    "fastest_k": oddlot.FastestK(k=2),
+STRATEGIES = {
+    "asynchronous": ["--strategy", "asynchronous"],
+    "fastest_k": ["--strategy", "fastest_k", "--set", "strategy.k=2"],
 }
 
 
@@ -104,39 +105,12 @@ def job() -> oddlot.Job:
     )
 
 
-def train(strategy: str, scenario: str, seed: int, epochs: int, folder: str, resume: bool) -> None:
-    """One life of a hub: prints the wall times of its first and its last merge."""
-    times = list[float]()
-
-    def watch(record: w.Record) -> None:
-        if any(isinstance(action, w.Step) for action in record.actions):
-            times.append(time.time())
-            if len(times) == 1:
-                print(json.dumps({"first": times[0]}), flush=True)
-
-    watch.replay = lambda _: None  # type: ignore[attr-defined]  # the past is not timed again
-    oddlot.fit(
-        job(),
-        STRATEGIES[strategy],
-        oddlot.Local(WORKERS, threads=1),
-        until=f"epochs>={epochs}",
-        seed=seed,
-        out=folder,
-        resume=resume,
-        chaos=Chaos(SCENARIOS[scenario], seed),
-        checkpoint_every="0.5 seconds",
-        evaluate_every=f"{epochs} epochs",
-        observers=[watch],
-    )
-    print(json.dumps({"last": times[-1]}), flush=True)
-
-
 @dataclass
 class Outcome:
     """What became of one run, from its folder and from the clock on the wall."""
 
     seconds: float
-    """from the first merge to the last, a restart of the hub included"""
+    """from the first worker's joining to the end of the program, a restart of the hub included"""
     samples: int
     accuracy: float
     proved: bool
@@ -155,29 +129,42 @@ class Outcome:
 
 
 def run(strategy: str, scenario: str, seed: int, epochs: int) -> Outcome:
-    """One run, resumed as often as its hub is killed."""
-    with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as folder:
-        told_times, resume = dict[str, float](), False
-        while "last" not in told_times:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.faults",
-                "--train",
-                strategy,
-                scenario,
-                str(seed),
-                str(epochs),
-            ]
-            done = subprocess.run(
-                [*command, folder, *["resume"] * resume], stdout=subprocess.PIPE, text=True, check=False
-            )
-            if done.returncode not in {0, -signal.SIGKILL}:
-                raise RuntimeError(f"{strategy} {scenario}: exit code {done.returncode}")
-            for line in done.stdout.splitlines():
-                told_times = json.loads(line) | told_times  # the first "first" stays
-            resume = True
-        return outcome(Path(folder), told_times["last"] - told_times["first"], SCENARIOS[scenario])
+    """One run of the command line, resumed as often as its hub is killed."""
+    with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as name:
+        folder = Path(name)
+        (folder / "chaos.toml").write_text(toml(SCENARIOS[scenario], seed))
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "oddlot",
+            "train",
+            "benchmarks.faults:job",
+            *STRATEGIES[strategy],
+        ]
+        command += ["--workers", str(WORKERS), "--until", f"epochs>={epochs}", "--seed", str(seed)]
+        command += ["--out", str(folder / "run"), "--chaos", str(folder / "chaos.toml"), "--set", "threads=1"]
+        command += ["--checkpoint-every", "0.5 seconds", "--set", f"evaluate_every='{epochs} epochs'"]
+        begin, code = 0.0, -signal.SIGKILL
+        while code == -signal.SIGKILL:
+            resume = ["--resume"] if begin else []
+            with subprocess.Popen([*command, *resume], stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                for _ in process.stdout:
+                    begin = begin or time.perf_counter()
+            code = process.returncode
+        if code:
+            raise RuntimeError(f"{strategy} {scenario}: exit code {code}")
+        return outcome(folder / "run", time.perf_counter() - begin, SCENARIOS[scenario])
+
+
+def toml(faults: list[Fault], seed: int) -> str:
+    """A chaos file."""
+    lines = [f"seed = {seed}"]
+    for fault in faults:
+        said = {key: value for key, value in asdict(fault).items() if value not in (None, (), "")}
+        lines += ["[[faults]]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
+    return "\n".join(lines if faults else [*lines, "faults = []"])
 
 
 def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
@@ -355,13 +342,9 @@ def main() -> None:
     """Measure and print, or be a part of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed instead of three")
-    parser.add_argument("--train", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--replica", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.train:
-        strategy, scenario, seed, epochs, folder, *resume = asked.train
-        train(strategy, scenario, int(seed), int(epochs), folder, bool(resume))
-    elif asked.replica:
+    if asked.replica:
         rank, speed, steps, port = asked.replica
         replica(int(rank), speed == "slow", int(steps), int(port))
     else:

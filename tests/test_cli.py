@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from oddlot import __version__
+from oddlot.engines import nursery
+from oddlot.engines.nursery import Nursery
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile
 from oddlot.strategies import BY_NAME
@@ -282,3 +284,16 @@ def test_the_version_and_the_help(oddlot: Oddlot) -> None:
 def test_help_needs_nothing_heavy() -> None:
     program = "import sys, oddlot.cli; sys.exit(bool({'torch', 'numpy', 'pydantic', 'rich.live'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_fork_server_that_was_started_in_vain_is_gone(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports PyTorch while the settings are still read."""
+    started: list[Any] = []
+    monkeypatch.setattr(nursery, "Nursery", lambda: started.append(Nursery()) or started[-1])
+    assert oddlot("train", "digitz").code == 2
+    assert [server.process.returncode for server in started] == [-signal.SIGKILL]
+    assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
+    assert len(started) == 2
+    assert started[-1].process.returncode is not None, "the run has used it, and ended it"

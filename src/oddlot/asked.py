@@ -44,9 +44,21 @@ class Asked:
     quiet: bool
     chaos: str | None = None
     """a file"""
+    on_workers: bool = False
+    """whether processes are to be started for it"""
 
     def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
-        """Do it, and say what came of it."""
+        """Do it, and say what came of it. Workers' processes import PyTorch while this one does."""
+        from oddlot.engines.nursery import end_early, start_early
+
+        try:
+            if self.on_workers:
+                start_early()
+            self._run(suffix, place)
+        finally:
+            end_early()
+
+    def _run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         from oddlot.run_folder import RunFolder
 
         folder = ""

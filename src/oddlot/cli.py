@@ -93,7 +93,8 @@ def train(
     """Train on worker processes of this machine."""
     flags = {"strategy": strategy, "workers": workers, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
-    asked = Asked(shlex.join(["train", task]), task, flags, sets or [], resume, force, as_json, quiet, chaos)
+    command = shlex.join(["train", task])
+    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
     asked.run("", lambda settings: settings.local())
 
 

@@ -80,3 +80,24 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+_early: list[Nursery] = []
+
+
+def start_early() -> None:
+    """Have a fork server import PyTorch while this process does so too: the next run takes it."""
+    _early.append(Nursery())
+
+
+def take_early() -> Nursery | None:
+    """The one that was started early, if there is one."""
+    return _early.pop() if _early else None
+
+
+def end_early() -> None:
+    """No run has taken it."""
+    while nursery := take_early():
+        nursery.socket.close()
+        nursery.process.kill()
+        nursery.process.wait()

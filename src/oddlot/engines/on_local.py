@@ -17,7 +17,7 @@ from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.local import LocalEngine
 from oddlot.engines.numbers import packet_bytes
-from oddlot.engines.nursery import Nursery
+from oddlot.engines.nursery import Nursery, take_early
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened, cores
 from oddlot.engines.worker import Setup
 from oddlot.train.job import Job
@@ -60,7 +60,7 @@ class Local:
 
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""
-        nursery = Nursery()
+        nursery = take_early() or Nursery()
         closing.callback(nursery.close)
         return partial(_open, self, nursery, closing)
 
