@@ -7,10 +7,10 @@ after each step); kill -9 of the hub and a resume; all together. Each is compare
 strategy and seed.
 
 - Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
-  machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead between
-  `Lost` and the next `Joined`, frozen while it is frozen, and a sixth of a machine while it is slow; those of a hub
-  that is being restarted count as alive. FastestK throws away what the slower half computes, so that it may reach more
-  than 1.
+  machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead
+  between `Lost` and the next `Joined`, frozen while it is frozen, and a sixth of a machine while it is slow; those of
+  a hub that is being restarted count as alive. FastestK throws away what the slower half computes, so that it may
+  reach more than 1.
 - Waste is in tasks: those lost with killed workers per kill, and those since the last checkpoint per hub kill.
 - Every run's log must prove that each sample was merged exactly once.
 

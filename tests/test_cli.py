@@ -290,8 +290,13 @@ def test_a_fork_server_that_was_started_in_vain_is_gone(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It imports PyTorch while the settings are still read."""
-    started: list[Any] = []
-    monkeypatch.setattr(nursery, "Nursery", lambda: started.append(Nursery()) or started[-1])
+    started = list[Nursery]()
+
+    def begun() -> Nursery:
+        started.append(Nursery())
+        return started[-1]
+
+    monkeypatch.setattr(nursery, "Nursery", begun)
     assert oddlot("train", "digitz").code == 2
     assert [server.process.returncode for server in started] == [-signal.SIGKILL]
     assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
