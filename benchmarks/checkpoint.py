@@ -128,9 +128,8 @@ def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[f
         path.parent.mkdir(exist_ok=True)
         for block in range(blocks + 1):  # the first of each is not counted
             start = perf_counter()
-            name = save(
-                place, Snapshot(0, block, snapshot.job, snapshot.conductor, snapshot.layout, snapshot.tensors)
-            )
+            what = Snapshot(0, block, snapshot.job, snapshot.conductor, snapshot.layout, snapshot.tensors)
+            name = save(place, what, "000000")
             middle = perf_counter()
             torch.save(dict(snapshot.tensors), path)
             end = perf_counter()

@@ -1,7 +1,10 @@
 """Checkpoints in another place: a folder or a URL, from which another machine goes on."""
 
+import errno
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.log import read_log
 from oddlot.run_folder import RunFolder
 from oddlot.train import saver
-from oddlot.train.checkpoint import Snapshot, newest
+from oddlot.train.checkpoint import Snapshot, newest, saved
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
@@ -67,7 +70,8 @@ def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: 
 
 
 def checkpoints(url: str) -> list[str]:
-    return [name for name in Storage(url).names() if name[0].isdigit()]
+    """The oldest first."""
+    return saved(Storage(url))
 
 
 def test_no_run_takes_another_s_place(tmp_path: Path, url: str) -> None:
@@ -104,28 +108,159 @@ def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
     )
 
 
-def test_a_part_of_the_log_that_is_damaged_is_told(tmp_path: Path, url: str) -> None:
+def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
+    tmp_path: Path, url: str
+) -> None:
     begun(tmp_path / "one", url)
     storage = Storage(url)
+    *_, last = json.loads(storage.read(f"{checkpoints(url)[-1]}/manifest.json"))["log"]
+    storage.write(last["name"], [b"nonsense"])
+    with pytest.warns(UserWarning, match=r"jsonl has 8 of \d+ bytes; going on from"):
+        begun(tmp_path / "two", url, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 3)
     for name in storage.names("log"):
         storage.write(f"log/{name}", [b"nonsense"])
-    with pytest.raises(CheckpointError, match=r"cannot be gone on from: .*jsonl has 8 of \d+ bytes"):
-        begun(tmp_path / "two", url, resume=True)
-    assert not (tmp_path / "two").exists()
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint in .*\n.*jsonl has 8 of \d+ bytes"):
+        begun(tmp_path / "three", url, resume=True)
+    assert not (tmp_path / "three").exists()
+
+
+# --- several machines at one place ---------------------------------------------------------------
+
+
+def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
+    """Its run has gone on elsewhere meanwhile."""
+    begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
+    shutil.copytree(tmp_path / "one", tmp_path / "old")
+    log = tmp_path / "old" / "records.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    more = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
+    log.write_bytes(b"".join([*lines, *[more] * 40]))
+    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    with pytest.raises(CheckpointError, match=r"the run has gone on elsewhere: .* Resume it in a new folder"):
+        begun(tmp_path / "old", url, until="epochs>=3", resume=True)
+    begun(tmp_path / "new", url, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "new") == everything(SAMPLES, 3)
+
+
+def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:
+    """Hubs that have gone on from the newest checkpoint at the same moment."""
+    storage = Storage(url)
+    there, found = saved(storage), newest(storage)
+    return [(BackgroundSaver(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
 
 
 def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path: Path, url: str) -> None:
+    """Not even those that would be called the same."""
     begun(tmp_path / "one", url)
-    storage = Storage(url)
-    mine, theirs = BackgroundSaver(storage), BackgroundSaver(storage)
-    snapshot = newest(storage).load()
-    for who, records in ((mine, 101), (theirs, 102), (mine, 103)):
-        who.save(Snapshot(9, records, "job", {}, {}, snapshot.tensors))
+    (mine, before), (theirs, _) = savers(url)
+    for who, records in ((mine, 101), (theirs, 101), (mine, 103)):
+        who.save(replace(before, records=records))
         who.wait()
-    (told,) = mine.close()
-    assert "00000009-102 in it is another process's: one run can have it at a time" in told
-    assert theirs.close() == []
-    assert {"00000009-101", "00000009-102"} <= set(checkpoints(url))
+    for told in (theirs.close(), mine.close()):
+        assert len(told) <= 1
+    assert sum("-101-" in name for name in checkpoints(url)) == 1
+    assert newest(Storage(url)).records == 103
+
+
+def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing and clearing away fail, and what was left behind is the run's own."""
+    begun(tmp_path / "one", url)
+    ((saver_, before),) = savers(url, 1)
+
+    def out_of_reach(*_: object) -> None:
+        raise OSError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "sync", out_of_reach)
+        patch.setattr(Storage, "remove", out_of_reach)
+        saver_.save(replace(before, records=101))
+        saver_.wait()
+    assert "503; the run goes on" in saver_.problems()[0]
+    assert saver_.save(replace(before, records=101)), "the same again, since it is not saved"
+    saver_.wait()
+    saver_.save(replace(before, records=102))
+    assert saver_.close() == []
+    assert newest(Storage(url)).records == 102
+
+
+def test_nothing_is_removed_that_cannot_be_read(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "one", url)
+    before = set(Storage(url).names("log"))
+
+    def out_of_reach(*_: object) -> tuple[Any, ...]:
+        raise OSError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "parts_of", out_of_reach)
+        with pytest.warns(UserWarning, match="old checkpoints cannot be removed from .*: 503"):
+            begun(tmp_path / "one", url, until="epochs>=4", resume=True)
+    assert before <= set(Storage(url).names("log"))
+    begun(tmp_path / "two", url, until="epochs>=5", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 5)
+
+
+def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
+    folder = RunFolder(tmp_path / "late", url)
+    with folder.claimed(resume=False, force=False):
+        begun(tmp_path / "quick", url)
+        with pytest.raises(UsageError, match="is not empty: resume=True"):
+            folder.make_room()
+    assert len(checkpoints(url)) == 3
+
+
+def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> None:
+    storage = Storage(url)
+    for name in ("log/thesis.txt", "2024-11/photo.jpg"):
+        storage.write(name, [b"mine"])
+    with pytest.raises(UsageError, match="holds no run, so it is not thrown away: choose another place"):
+        begun(tmp_path / "run", url, force=True)
+    storage.write("run.json", [b"{}"])
+    begun(tmp_path / "run", url, force=True)
+    assert storage.read("log/thesis.txt") == storage.read("2024-11/photo.jpg") == b"mine"
+
+
+def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path: Path) -> None:
+    """It could not be read once, and the run went on from an older one."""
+    begun(tmp_path, None)
+    names = saved(Storage(tmp_path / "checkpoints"))
+    shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")
+    begun(tmp_path, None, until="versions>=14", resume=True, keep_checkpoints=100)
+    shutil.move(tmp_path / "aside", tmp_path / "checkpoints" / names[-1])
+    for later in saved(Storage(tmp_path / "checkpoints")):
+        if later not in names:
+            shutil.rmtree(tmp_path / "checkpoints" / later)
+    begun(tmp_path, None, until="epochs>=4", resume=True)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_checkpoint_that_cannot_be_read_now_stops_the_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, None)
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "check", broken)
+        with pytest.raises(CheckpointError, match=r"cannot be read: .*Input/output error; try again"):
+            begun(tmp_path, None, until="epochs>=4", resume=True)
+    begun(tmp_path, None, until="epochs>=4", resume=True)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_relative_place_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun(tmp_path / "run", "saved")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "run") == everything(SAMPLES, 3)
 
 
 def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -> None:

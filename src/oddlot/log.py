@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,12 @@ def numbered(records: Iterable[w.Record]) -> list[tuple[int, w.Record]]:
             kept = [(old, before) for old, before in kept if old < record.event.after_record]
         kept.append((number, record))
     return kept
+
+
+def is_void(records: Sequence[w.Record], count: int) -> bool:
+    """Whether what was saved after so many records of this log is of a history that a resume has made void."""
+    resumes = ((place, r.event) for place, r in enumerate(records) if isinstance(r.event, w.Resumed))
+    return any(event.after_record < count <= place for place, event in resumes)
 
 
 def given_out(records: Iterable[w.Record]) -> int:

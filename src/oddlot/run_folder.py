@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from oddlot.core.errors import CheckpointError, JobError, UsageError
-from oddlot.train.storage import Storage
+from oddlot.train.storage import Storage, sync_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,6 +46,11 @@ class RunFolder:
         self.log = self.path / LOG
         self.model = self.path / MODEL
         self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
+        if self._checkpoints and "://" not in self._checkpoints:
+            self._checkpoints = str(
+                Path(self._checkpoints).absolute()
+            )  # it will be looked for from elsewhere
+        self.forced = False
 
     @contextmanager
     def claimed(self, resume: bool, force: bool) -> Iterator[None]:
@@ -53,6 +58,7 @@ class RunFolder:
 
         UsageError where that would overwrite something, or another process holds the run.
         """
+        self.forced = force
         with ExitStack() as closing:
             try:
                 if resume:
@@ -88,7 +94,10 @@ class RunFolder:
         if self.is_elsewhere:
             settings = settings | {CHECKPOINTS: self.checkpoints}
             with _writing(self.storage.path(SETTINGS)):
-                self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
+                if (
+                    SETTINGS not in self.storage.names()
+                ):  # written once, since it cannot be replaced in one go
+                    self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
         self.write(SETTINGS, settings)
 
     def fetch(self) -> None:
@@ -100,16 +109,17 @@ class RunFolder:
             return
         from oddlot.train.checkpoint import log_of, newest  # PyTorch comes with it
 
-        storage = self.storage
-        log = log_of(newest(storage))
+        log = log_of(newest(self.storage, with_log=True))
         try:
-            settings = storage.read(SETTINGS)
+            settings = self.storage.read(SETTINGS)
         except OSError as error:
-            raise CheckpointError(f"{storage.path(SETTINGS)} cannot be read: {error}") from error
-        with _writing(self.path):
+            raise CheckpointError(f"{self.storage.path(SETTINGS)} cannot be read: {error}") from error
+        with _writing(self.path), ExitStack() as closing:
             self.path.mkdir(parents=True, exist_ok=True)
-            _replace(self.log, log)
-            _replace(self.path / SETTINGS, settings)
+            self._lock(closing)
+            if not self.is_begun:  # another process may have fetched it meanwhile
+                _replace(self.log, log)
+                _replace(self.path / SETTINGS, settings)
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
@@ -215,23 +225,50 @@ class RunFolder:
             )
         if used and force and not is_run:
             raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
-        if self._checkpoints and not (resume or force) and self.storage.names():
-            raise UsageError(
-                f"{self._checkpoints} is not empty: resume=True (--resume) goes on with the run in it, "
-                "force=True (--force) throws it away"
-            )
+        if not resume:
+            self._check_place(force)
 
-    def clear(self) -> None:
-        """Throw away what another run has left: nothing, unless `force` was said."""
-        from oddlot.train.checkpoint import saved  # PyTorch comes with it
-        from oddlot.train.saver import PARTS
+    def make_room(self) -> None:
+        """Throw away the run that is here, if `force` was said. UsageError: there is one, and it was not."""
+        from oddlot.train.saver import PART, PARTS  # PyTorch comes with it
 
+        if not self.forced:
+            self._check_place(force=False)  # another one may have begun meanwhile
+            return
         with _writing(self.checkpoints):
-            for name in (PARTS, SETTINGS, *saved(self.storage)):
+            parts = (f"{PARTS}/{name}" for name in self.storage.names(PARTS) if PART.fullmatch(name))
+            for name in (*parts, *self.checkpoint_names(), SETTINGS):
                 self.storage.remove(name)
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
+
+    def checkpoint_names(self) -> list[str]:
+        """The folders of all checkpoints, whole or not. CheckpointError: their place cannot be read."""
+        from oddlot.train.checkpoint import saved  # PyTorch comes with it
+
+        try:
+            return saved(self.storage)
+        except OSError as error:
+            raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
+
+    def _check_place(self, force: bool) -> None:
+        """UsageError: where the checkpoints are to be, something else is."""
+        if not self._checkpoints:
+            return
+        try:
+            names = self.storage.names()
+        except OSError as error:
+            raise UsageError(f"{self._checkpoints} cannot be read: {error}") from None
+        if names and not force:
+            raise UsageError(
+                f"{self._checkpoints} is not empty: resume=True (--resume) goes on with the run in it, "
+                "force=True (--force) throws it away"
+            )
+        if names and SETTINGS not in names:
+            raise UsageError(
+                f"{self._checkpoints} holds no run, so it is not thrown away: choose another place for checkpoints"
+            )
 
 
 def _told(value: Any) -> str:
@@ -244,6 +281,7 @@ def _replace(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
+        sync_path(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

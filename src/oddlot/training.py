@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,14 +19,14 @@ from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Engine, Numbers, Open
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
-from oddlot.log import Log, given_out, read_sound, surviving
+from oddlot.log import Log, given_out, is_void, read_sound, surviving
 from oddlot.observe import Tally, dollars_after, take_into_account
 from oddlot.recipe import Recipe
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
-from oddlot.train.checkpoint import Snapshot, newest
+from oddlot.train.checkpoint import Checkpoint, Snapshot, check_log, newest
 from oddlot.train.data import order
 from oddlot.train.job import made
 from oddlot.train.layout import Layout
@@ -42,7 +43,9 @@ class Past:
 
     conductor: Conductor
     tensors: Mapping[str, Tensor]
-    after_record: int
+    checkpoint: Checkpoint
+    there: list[str]
+    """all checkpoints that were there"""
     log: list[w.Record]
 
     @property
@@ -131,14 +134,17 @@ class Training:
         folder.check_settings(self.identity)
         log, damage = read_sound(folder.log)
         try:
-            checkpoint = newest(folder.storage, self.layout.fingerprint, len(log))
+            there = folder.checkpoint_names()
+            void = partial(is_void, log)
+            checkpoint = newest(folder.storage, self.layout.fingerprint, len(log), void)
+            check_log(checkpoint, folder.log)
         except CheckpointError as error:
             raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
         for warning in filter(None, (damage, *checkpoint.warnings)):
             warnings.warn(f"{warning}; going on from {checkpoint.name}", stacklevel=2)
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
-        return Past(conductor, snapshot.tensors, snapshot.records, log)
+        return Past(conductor, snapshot.tensors, checkpoint, there, log)
 
     def _with_chaos(self, conductor: Conductor, past: Past | None) -> Engine | Disturbed:
         """The engine, and what is to happen to it on purpose as long as the run trains."""
@@ -185,13 +191,13 @@ class Training:
             self.host.observers.append(self.records.append)
             return
         if past is None:
-            self.folder.clear()
+            self.folder.make_room()
         else:
             resumed = self._look_back(past, self.folder)
             self.folder.reopen()
         about = dict(self.recipe.settings.about) or self.folder.about
         self.folder.begin({**self.identity, ON: type(self.recipe.on).__name__, ABOUT: about})
-        self.saver = self._saver(self.folder)
+        self.saver = self._saver(self.folder, past)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
@@ -202,14 +208,14 @@ class Training:
 
     def _look_back(self, past: Past, folder: RunFolder) -> w.Resumed:
         """Count what holds of the past, and what was lost. CheckpointError: the log is no history."""
-        self.earlier = surviving(past.log, past.after_record)
+        self.earlier = surviving(past.log, past.checkpoint.records)
         lost = surviving(past.log)[len(self.earlier) :]
         take_into_account(self.tally, self.earlier, folder.log)
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
             raise CheckpointError(f"{folder.log} is damaged: {proof}. Restore the file from a copy")
         paid = dollars_after(self.tally, lost, folder.log)
-        return w.Resumed(past.after_record, given_out(lost), paid, self._settings_anew())
+        return w.Resumed(past.checkpoint.records, given_out(lost), paid, self._settings_anew())
 
     # --- under way -----------------------------------------------------------------------------
 
@@ -309,10 +315,10 @@ class Training:
 
     # --- saving --------------------------------------------------------------------------------
 
-    def _saver(self, folder: RunFolder) -> BackgroundSaver:
-        return BackgroundSaver(
-            folder.storage, folder.log, self.recipe.settings.keep_checkpoints, copy_log=folder.is_elsewhere
-        )
+    def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundSaver:
+        keep = self.recipe.settings.keep_checkpoints
+        begun_from, there = (past.checkpoint, past.there) if past else (None, ())
+        return BackgroundSaver(folder.storage, folder.log, keep, folder.is_elsewhere, begun_from, there)
 
     def _checkpoint(self) -> None:
         """Have the state of this moment written in the background; the log up to here is in its file first.
@@ -341,8 +347,9 @@ class Training:
         """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
         if self.saver is not None:
             self.saver.wait()
+            goes_on = "resume the run" if self.earlier else "begin again with force=True (--force)"
             for problem in self.saver.problems():
-                raise JobError(problem.removesuffix("; the run goes on") + ": make room, then resume the run")
+                raise JobError(f"{problem.removesuffix('; the run goes on')}: make room, then {goes_on}")
 
     def _note_failure(self, error: JobError) -> None:
         """So that the run's folder tells how it ended, if there is room to tell it."""

@@ -22,15 +22,21 @@ from oddlot.train.checkpoint import Checkpoint, Snapshot
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
 
+LIFE = "a1b2c3"
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
 def save(folder: Path, what: Snapshot) -> Path:
-    return folder / checkpoint.save(Storage(folder), what)
+    return folder / checkpoint.save(Storage(folder), what, LIFE)
 
 
 def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
     return checkpoint.newest(Storage(folder), job, records)
+
+
+def names(folder: Path) -> list[str]:
+    """Without what tells the lives of hubs apart."""
+    return sorted(path.name.rpartition("-")[0] for path in folder.iterdir())
 
 
 def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
@@ -49,18 +55,18 @@ def snapshot(version: int = 42, value: float = 1.0, **changes: Any) -> Snapshot:
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     before = snapshot()
-    assert save(tmp_path, before) == tmp_path / "00000042-420"
+    assert save(tmp_path, before) == tmp_path / "00000042-420-a1b2c3"
     found = newest(tmp_path, "abc")
     assert (found.version, found.job, found.records, found.warnings) == (42, "abc", 420, ())
     after = found.load()
     assert (after.version, after.job, after.conductor, after.layout, after.records) == (
         42, "abc", before.conductor, before.layout, before.records,
     )  # fmt: skip
-    assert list(after.tensors) == list(load_file(tmp_path / "00000042-420" / "tensors.safetensors"))
+    assert list(after.tensors) == list(load_file(tmp_path / "00000042-420-a1b2c3" / "tensors.safetensors"))
     for name, tensor in before.tensors.items():
         assert after.tensors[name].dtype == tensor.dtype
         assert torch.equal(after.tensors[name], tensor)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000042-420"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000042-420-a1b2c3"]
 
 
 def test_the_newest_is_the_one_after_the_most_records(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     found = newest(tmp_path, "abc")
     assert found.version == 1
     (warning,) = found.warnings
-    assert f"checkpoint {tmp_path / '00000002-20'} is damaged: " in warning
+    assert f"checkpoint {tmp_path / '00000002-20-a1b2c3'} is damaged: " in warning
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -112,7 +118,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
     for place in [*range(0, size, max(1, size // 40)), size - 1]:
         flip(path, place)
         with pytest.raises(
-            CheckpointError, match=r"no whole checkpoint in .*\n.*00000042-420 (is damaged|has format)"
+            CheckpointError, match=r"no whole checkpoint in .*\n.*00000042-420-a1b2c3 (is damaged|has format)"
         ):
             newest(tmp_path)
         flip(path, place)
@@ -165,7 +171,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, snapshot(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["00000001-10"]
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001-10-a1b2c3"]
     assert newest(tmp_path).warnings == ()
 
 
@@ -180,15 +186,15 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 folder = Path({str(tmp_path)!r})
 there = Storage(folder)
-save(there, Snapshot(1, 1, "abc", {{}}, {{}}, {{"weights": torch.ones(100)}}))
+save(there, Snapshot(1, 1, "abc", {{}}, {{}}, {{"weights": torch.ones(100)}}), "a1b2c3")
 try:
-    save(there, Snapshot(2, 2, "abc", {{}}, {{}}, {{"weights": torch.ones(100_000)}}))
+    save(there, Snapshot(2, 2, "abc", {{}}, {{}}, {{"weights": torch.ones(100_000)}}), "a1b2c3")
 except OSError as error:
     print("told:", error.strerror)
 print([path.name for path in folder.iterdir()], newest(there).version)
 """
     done = subprocess.run([sys.executable, "-c", story], check=True, capture_output=True, text=True)
-    assert done.stdout == "told: File too large\n['00000001-1'] 1\n"
+    assert done.stdout == "told: File too large\n['00000001-1-a1b2c3'] 1\n"
 
 
 class Killed(BaseException):
@@ -218,10 +224,10 @@ def test_a_checkpoint_whose_writer_is_killed_is_passed_over(
     found = newest(tmp_path)
     assert found.version == (2 if moment == 3 else 1)
     assert found.warnings == (), "it was not finished, which is no damage"
-    again = BackgroundSaver(Storage(tmp_path), keep=1)
+    again = BackgroundSaver(Storage(tmp_path), keep=1, there=checkpoint.saved(Storage(tmp_path)))
     again.save(snapshot(3))
     assert again.close() == saver.close() == []
-    assert [path.name for path in tmp_path.iterdir()] == ["00000003-30"]
+    assert names(tmp_path) == ["00000003-30"]
 
 
 def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +245,7 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
         "conductor.json",
         "tensors.safetensors",
         "manifest.json",
-        "00000042-420",
+        "00000042-420-a1b2c3",
         tmp_path.name,
     ]
 
@@ -258,7 +264,7 @@ def test_the_newest_three_are_kept(tmp_path: Path) -> None:
         assert saver.save(snapshot(version))
         wait(saver)
     assert saver.close() == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003-30", "00000004-40", "00000005-50"]
+    assert names(tmp_path) == ["00000003-30", "00000004-40", "00000005-50"]
 
 
 def test_what_was_given_may_change_at_once_and_only_one_is_written_at_a_time(

@@ -1,13 +1,14 @@
 """A saved run: whole or damaged, and its manifest tells which.
 
-`FOLDER/00000042-917/` holds version 42 as it was after 917 records: `conductor.json` (the books), `tensors.safetensors`
-(weights, rule state and inbox, with the layout in its metadata) and, written last, `manifest.json` with size and
-CRC-32 of the other two and of itself. No name is ever used twice in a run, so nothing is replaced.
+`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the books),
+`tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
+`manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is the hub's own, drawn
+anew in each of its lives, so that no name ever comes twice and nothing is replaced.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -27,7 +28,7 @@ from oddlot.train.storage import PIECE_BYTES, Storage
 FORMAT = 1
 UNFINISHED = "was not finished: it has no manifest.json"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
-_NAME = re.compile(r"(\d+)-(\d+)")
+NAME = re.compile(r"(\d{8,})-(\d+)-([0-9a-f]{6})")
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -92,9 +93,14 @@ class Checkpoint:
         return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
 
 
-def save(storage: Storage, snapshot: Snapshot, log: tuple[Part, ...] = ()) -> str:
-    """Write a checkpoint and return its folder's name. OSError leaves no whole one there."""
-    name = f"{snapshot.version:08d}-{snapshot.records}"
+def name_of(snapshot: Snapshot, life: str) -> str:
+    """Its folder's."""
+    return f"{snapshot.version:08d}-{snapshot.records}-{life}"
+
+
+def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] = ()) -> str:
+    """Write a checkpoint in this life of a hub and return its folder's name. OSError leaves no whole one there."""
+    name = name_of(snapshot, life)
     try:
         files = {
             CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(snapshot.conductor)]),
@@ -117,11 +123,18 @@ def save(storage: Storage, snapshot: Snapshot, log: tuple[Part, ...] = ()) -> st
     return name
 
 
-def newest(storage: Storage, job: str | None = None, records: int | None = None) -> Checkpoint:
+def newest(
+    storage: Storage,
+    job: str | None = None,
+    records: int | None = None,
+    void: Callable[[int], bool] = lambda _: False,
+    with_log: bool = False,
+) -> Checkpoint:
     """The newest whole checkpoint; damaged ones are passed over and named in its warnings.
 
-    CheckpointError: there is no whole one, it belongs to another job than the one whose fingerprint is given, or it was
-    made after more `records` than the log has.
+    Those whose number of records is `void` are of a history that does not hold any more. With `with_log` the log beside
+    it is sound too. CheckpointError: there is no whole one, one cannot be read, it belongs to another job than the one
+    whose fingerprint is given, or it was made after more `records` than the log has.
     """
     told: list[str] = []
     try:
@@ -129,12 +142,17 @@ def newest(storage: Storage, job: str | None = None, records: int | None = None)
     except OSError as error:
         raise CheckpointError(f"{storage} cannot be read: {error}") from error
     for name in reversed(names):
+        if void(age(name)[0]):
+            continue
         try:
-            found = _verified(storage, name)
-        except CheckpointError as error:
+            found = _verified(storage, name, with_log)
+        except Damaged as error:
             told.append(str(error))
             continue
         if records is not None and found.records > records:
+            if problem := _problem_of_log(found):  # so nobody else can go on from it either
+                told.append(problem)
+                continue
             raise CheckpointError(
                 f"checkpoint {storage.path(name)} was made after {found.records} records, but only {records} of the "
                 "log are sound: restore the log from a copy, or move that checkpoint away to go on from an older one"
@@ -155,39 +173,50 @@ def newest(storage: Storage, job: str | None = None, records: int | None = None)
 
 def saved(storage: Storage) -> list[str]:
     """The folders of all checkpoints, whole or not, the oldest first."""
-    return sorted(filter(_NAME.fullmatch, storage.names()), key=age)
+    return sorted(filter(NAME.fullmatch, storage.names()), key=age)
 
 
 def age(name: str) -> tuple[int, int]:
     """Sorts checkpoints by the log that came before them, which only grows."""
-    version, records = map(int, name.split("-"))
-    return records, version
-
-
-def log_of(checkpoint: Checkpoint) -> bytes:
-    """The run's log up to this checkpoint. CheckpointError: it is not beside it, or damaged."""
-    storage, pieces = checkpoint.storage, list[bytes]()
-    try:
-        for part in checkpoint.log:
-            storage.check(part.name, part.check)
-            pieces.append(storage.read(part.name))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{storage} cannot be gone on from: {error}") from error
-    if not pieces:
-        raise CheckpointError(
-            f"the log of the run is not in {storage}: resume it in its own folder, which has the log"
-        )
-    return b"".join(pieces)
+    version, records, _ = name.split("-")
+    return int(records), int(version)
 
 
 def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
-    """The log's parts that a checkpoint needs; none of one that is damaged."""
+    """The log's parts that a checkpoint names; none where it is damaged. OSError: it cannot be read."""
     try:
-        return tuple(
-            Part(**part) for part in _manifest(storage.read(f"{name}/{MANIFEST}"), name).get("log", ())
-        )
-    except (OSError, ValueError, TypeError, CheckpointError):
+        manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
+        return tuple(Part(**part) for part in manifest["log"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError, Damaged):
         return ()
+
+
+def log_of(checkpoint: Checkpoint) -> bytes:
+    """The run's log up to this checkpoint. CheckpointError: it cannot be read."""
+    try:
+        return b"".join(checkpoint.storage.read(part.name) for part in checkpoint.log)
+    except OSError as error:
+        raise CheckpointError(f"the log in {checkpoint.storage} cannot be read: {error}") from error
+
+
+def _problem_of_log(checkpoint: Checkpoint) -> str:
+    """What is wrong with the log beside it; empty if it is sound, or not there."""
+    try:
+        for part in checkpoint.log:
+            checkpoint.storage.check(part.name, part.check)
+    except (OSError, ValueError) as error:
+        return f"checkpoint {checkpoint.storage.path(checkpoint.name)} is damaged: {error}"
+    return ""
+
+
+def check_log(checkpoint: Checkpoint, log: Path) -> None:
+    """CheckpointError: the file is not the log from which this checkpoint came about."""
+    with log.open("rb") as file:
+        if any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
+            raise CheckpointError(
+                f"the run has gone on elsewhere: checkpoint {checkpoint.storage.path(checkpoint.name)} was made after "
+                f"other records than {log} has. Resume it in a new folder, which fetches the log"
+            )
 
 
 def to_json(plain: Mapping[str, Any]) -> bytes:
@@ -224,8 +253,12 @@ def _layout(file: IO[bytes]) -> Any:
     return json.loads(header["__metadata__"]["layout"])
 
 
-def _verified(storage: Storage, name: str) -> Checkpoint:
-    """A whole checkpoint. CheckpointError: what is wrong with it."""
+class Damaged(CheckpointError):
+    """A checkpoint that is not whole: an older one may be."""
+
+
+def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
+    """A whole checkpoint. Damaged: what is wrong with it; CheckpointError: it cannot be read now."""
     path = storage.path(name)
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), path)
@@ -235,26 +268,32 @@ def _verified(storage: Storage, name: str) -> Checkpoint:
         for file in (CONDUCTOR, TENSORS):
             storage.check(f"{name}/{file}", manifest["files"][file])
         log = tuple(Part(**part) for part in manifest["log"])
+        for part in log if with_log else ():
+            storage.check(part.name, part.check)
+        if with_log and not log:
+            raise ValueError("the run's log is not beside it")
+    except IsADirectoryError as error:
+        raise Damaged(f"checkpoint {path} is damaged: {error}") from error
     except FileNotFoundError as error:
         missing = Path(str(error.filename or error.args[-1])).name
         what = UNFINISHED if missing == MANIFEST else f"is damaged: {missing} is missing"
-        raise CheckpointError(f"checkpoint {path} {what}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+        raise Damaged(f"checkpoint {path} {what}") from error
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}; try again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"checkpoint {path} is damaged: {error}") from error
     return Checkpoint(storage, name, version, records, manifest["job"], log)
 
 
 def _manifest(data: bytes, path: str) -> Any:
-    """What a manifest says. ValueError: it is damaged; CheckpointError: another version of oddlot has written it."""
+    """What a manifest says. ValueError: it is damaged; Damaged: another version of oddlot has written it."""
     try:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError("manifest.json is cut off, or holds something else") from None
     if version != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}"
-        )
+        raise Damaged(f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}")
     if check != crc32(to_json(manifest)):
         raise ValueError("the checksum of manifest.json does not match")
     return manifest

@@ -1,18 +1,21 @@
 """Checkpoints written in the background, beside a run that goes on."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+import secrets
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from oddlot.train.checkpoint import Part, Snapshot, age, parts_of, save, saved, to_json
+from oddlot.train.checkpoint import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
 from oddlot.train.storage import PIECE_BYTES, Storage, sync_path
 
 PARTS = "log"
 """the folder of the log's parts, beside the checkpoints"""
+PART = re.compile(r"\d+-\d+-[0-9a-f]{6}\.jsonl")
 MOST_PARTS = 100
 KEEP = 3
 
@@ -20,8 +23,8 @@ KEEP = 3
 class LogCopy:
     """A log that grows, copied part by part to where the checkpoints are, so that another machine can go on."""
 
-    def __init__(self, storage: Storage, log: Path) -> None:
-        self.storage, self.log = storage, log
+    def __init__(self, storage: Storage, log: Path, life: str) -> None:
+        self.storage, self.log, self.life = storage, log, life
         self.parts: tuple[Part, ...] = ()
         self._records = self._bytes = 0
 
@@ -30,16 +33,11 @@ class LogCopy:
         if len(self.parts) >= MOST_PARTS:  # one part again, so that no manifest grows for ever
             self.parts, self._records, self._bytes = (), 0, 0
         if size > self._bytes:
-            name = f"{PARTS}/{self._records}-{records}.jsonl"
+            name = f"{PARTS}/{self._records}-{records}-{self.life}.jsonl"
             part = Part(name, **self.storage.write(name, self._pieces(size)))
+            self.storage.sync(PARTS)
             self.parts, self._records, self._bytes = (*self.parts, part), records, size
         return self.parts
-
-    def forget_all_but(self, needed: set[str]) -> None:
-        """Remove the parts that no checkpoint needs."""
-        for name in self.storage.names(PARTS):
-            if f"{PARTS}/{name}" not in needed:
-                self.storage.remove(f"{PARTS}/{name}")
 
     def _pieces(self, size: int) -> Iterator[bytes]:
         with self.log.open("rb") as file:
@@ -49,26 +47,39 @@ class LogCopy:
 
 
 class BackgroundSaver:
-    """Writes checkpoints in a thread, one at a time, and keeps the newest few.
+    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` whole ones.
 
     The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
     is brought to the storage too. What fails (a full disk) is a sentence in `problems()` and never ends the run.
+
+    A run that goes on says which checkpoint it goes on from (`begun_from`) and which were `there` when it chose that.
+    Of those it removes what it needs no more; others are another process's, which is a problem, and stay.
     """
 
     def __init__(
-        self, storage: Storage, log: Path | None = None, keep: int = KEEP, copy_log: bool = False
+        self,
+        storage: Storage,
+        log: Path | None = None,
+        keep: int = KEEP,
+        copy_log: bool = False,
+        begun_from: Checkpoint | None = None,
+        there: Collection[str] = (),
     ) -> None:
         self.storage, self.log, self.keep = storage, log, keep
-        self._copy = LogCopy(storage, log) if log is not None and copy_log else None
+        self.life = secrets.token_hex(3)
+        self._copy = LogCopy(storage, log, self.life) if log is not None and copy_log else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._newest = (-1, -1)
         """of all that were given: records and version"""
         self._staged: list[Tensor] = []
         self._problems: list[str] = []
-        self._known: set[str] = set()
-        """the checkpoints that were there at first, or are this saver's own"""
-        self._has_looked = False
+        self._known = set(there)
+        """checkpoints that are this run's"""
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        """of the log, by the whole checkpoints that need them, the oldest first"""
+        if begun_from is not None:
+            self._parts[begun_from.name] = begun_from.log
 
     @property
     def busy(self) -> bool:
@@ -82,8 +93,8 @@ class BackgroundSaver:
         """
         if self.busy:
             return False
-        failed = self._collect()
-        if not failed and (snapshot.records, snapshot.version) == self._newest:
+        self._collect()
+        if (snapshot.records, snapshot.version) == self._newest:
             return True
         staged = Snapshot(
             snapshot.version,
@@ -118,36 +129,41 @@ class BackgroundSaver:
     def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
         if self.log is not None:
             sync_path(self.log)
-        self._check_alone()
-        log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
-        name = save(self.storage, snapshot, log)
-        self._known.add(name)
-        kept = [one for one in saved(self.storage) if age(one) <= age(name)][-self.keep :]
-        for old in saved(self.storage):
-            if old not in kept:  # also what is damaged, of a history that holds no more
-                self.storage.remove(old)
-        if self._copy:
-            self._copy.forget_all_but({part.name for one in kept for part in parts_of(self.storage, one)})
-
-    def _check_alone(self) -> None:
-        """OSError: another process has come to write here too, and each would remove what the other one saves."""
-        found = set(saved(self.storage))
-        if not self._has_looked:
-            self._known, self._has_looked = found, True
-        for stranger in found - self._known:
+        for stranger in set(saved(self.storage)) - self._known:
             raise OSError(f"{stranger} in it is another process's: one run can have it at a time")
+        self._known.add(name_of(snapshot, self.life))
+        log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
+        self._parts[save(self.storage, snapshot, self.life, log)] = log
+        try:
+            self._prune()
+        except OSError as error:
+            self._problems.append(f"old checkpoints cannot be removed from {self.storage}: {error}")
 
-    def _collect(self) -> bool:
-        """Take notice of how the last one ended; whether it has failed."""
+    def _prune(self) -> None:
+        """Remove what is not among the newest whole ones; nothing before there are so many."""
+        if len(self._parts) < self.keep:
+            return
+        kept = list(self._parts)[-self.keep :]
+        needed = {part for name in kept for part in self._parts[name]}
+        for name in sorted(self._known.difference(kept)):
+            parts = self._parts.get(name) or (parts_of(self.storage, name) if self._copy else ())
+            self.storage.remove(name)
+            for part in set(parts) - needed:
+                self.storage.remove(part.name)
+            self._known.discard(name)
+            self._parts.pop(name, None)
+
+    def _collect(self) -> None:
+        """Take notice of how the last one ended."""
         writing, self._writing = self._writing, None
         if writing is None or (error := writing.exception()) is None:
-            return False
+            return
+        self._newest = (-1, -1)
         if not isinstance(error, OSError):
             raise error
         self._problems.append(
             f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
         )
-        return True
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies in memory that is used again from checkpoint to checkpoint."""

@@ -16,7 +16,7 @@ PIECE_BYTES = 1 << 24
 class Storage:
     """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
 
-    Nothing in it is ever renamed, for object stores cannot: what a file holds is proved by its size and CRC-32.
+    Nothing in it is ever renamed, for object stores cannot: a size and a CRC-32 prove what a file holds.
     Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
     """
 
@@ -47,7 +47,7 @@ class Storage:
         size, check = 0, Future[int]()
         check.set_result(0)
         # A piece is checked while it is written: together they would take half as long again.
-        with ThreadPoolExecutor(1) as aside, self._reached(), self._fs.open(self._at(name), "wb") as file:
+        with ThreadPoolExecutor(1) as aside, self._reached(), self._new(name) as file:
             for piece in pieces:
                 before, size = check, size + len(piece)
                 check = aside.submit(_check_on, piece, before)
@@ -96,6 +96,14 @@ class Storage:
     def local(self, name: str) -> Path | None:
         """The file's path, if it is of this machine."""
         return Path(self._at(name)) if self.is_local else None
+
+    def _new(self, name: str) -> Any:
+        """A file to write. Object stores need no folders; where there are some, they are made."""
+        try:
+            return self._fs.open(self._at(name), "wb")
+        except FileNotFoundError:
+            self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            return self._fs.open(self._at(name), "wb")
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
