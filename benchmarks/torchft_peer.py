@@ -85,6 +85,10 @@ class Fleet:
         self.commits: list[tuple[float, int]] = []
         self.dead_since: dict[int, float] = {}
         self.dead_seconds = 0.0
+        self.there: set[int] = set()
+        """who trains: only they are killed, as oddlot's workers are"""
+        self.exits = 0
+        """that nobody asked for"""
         self.threads = [Thread(target=self._live, args=(index,)) for index in range(REPLICAS)]
         for thread in self.threads:
             thread.start()
@@ -104,15 +108,18 @@ class Fleet:
                 with suppress(json.JSONDecodeError):
                     self._hear(index, json.loads(line))
             process.wait()
+            self.exits += process.returncode not in {0, -signal.SIGKILL}
 
     def _hear(self, index: int, told: dict[str, float]) -> None:
-        if "there" in told and index in self.dead_since:
-            self.dead_seconds += told["there"] - self.dead_since.pop(index)
+        if "there" in told:
+            self.there.add(index)
+            self.dead_seconds += told["there"] - self.dead_since.pop(index, told["there"])
         elif "batches" in told:
             self.commits.append((told["at"], int(told["batches"])))
 
     def kill(self, index: int) -> None:
         """As kill -9 does."""
+        self.there.discard(index)
         self.dead_since[index] = time.time()
         self.processes[index].send_signal(signal.SIGKILL)
 
@@ -129,8 +136,11 @@ def batches_a_machine_second(seconds: float, kills: bool, slow: float, alive: fl
     fleet, chance = Fleet(seconds, slow), random.Random(0)
     while kills and time.time() < fleet.end - 1:
         time.sleep(KILL_EVERY_SECONDS)
-        fleet.kill(chance.randrange(REPLICAS))
+        if fleet.there:
+            fleet.kill(chance.choice(sorted(fleet.there)))
     fleet.wait()
+    if fleet.exits:
+        print(f"torchft: {fleet.exits} replicas ended that nobody had killed", flush=True)
     commits = sorted(fleet.commits)
     (begin, first), (end, last) = commits[0], max(commits, key=lambda commit: commit[1])
     return (last - first) / ((end - begin) * alive - fleet.dead_seconds)

@@ -196,6 +196,8 @@ def report(
             print(json.dumps(without_nan(one.plain()), allow_nan=False))
         else:
             console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
+            if one.struck:
+                console.print(f"  faults   {one.struck}", highlight=False)
             console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
     if html:
         from oddlot.report.page import write_page

@@ -49,6 +49,20 @@ class Past:
     log: list[w.Record]
 
     @property
+    def left(self) -> set[w.NodeId]:
+        """The workers that were there when the hub was lost."""
+        there = set[w.NodeId]()
+        for record in self.log:
+            match record.event:
+                case w.Joined(node):
+                    there.add(node)
+                case w.Lost(node):
+                    there.discard(node)
+                case w.Resumed():
+                    there.clear()
+        return there
+
+    @property
     def nodes(self) -> frozenset[w.NodeId]:
         """The workers' names that are used up."""
         return frozenset(record.event.node for record in self.log if isinstance(record.event, w.Joined))
@@ -151,8 +165,9 @@ class Training:
         engine, chaos = self.opened.engine, self.recipe.settings.chaos
         if chaos is None:
             return engine
-        struck = [r.event.fault for r in past.log if isinstance(r.event, w.Struck)] if past else []
-        return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck)
+        struck = [(r.now, r.event) for r in past.log if isinstance(r.event, w.Struck)] if past else []
+        left = past.left if past else ()
+        return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck, left)
 
     def _settings_anew(self) -> dict[str, int | None]:
         """What of the books' settings a resumed run may change."""

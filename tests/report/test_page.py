@@ -21,6 +21,7 @@ from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
 from tests.command import Oddlot
 from tests.fits import a_job, rows
+from tests.test_resume import KillAt, Killed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PLOTS = [
@@ -114,6 +115,38 @@ def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
     assert any(behind > 0 for behind in course.staleness)
 
 
+def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
+    """Lost work has cost its money, and its faults are told."""
+    chaos = Chaos([Fault("kill", "b", at_seconds=(1.9,)), Fault("slow", "a", at_seconds=(0.1,), factor=1)])
+    options: dict[str, Any] = {"out": tmp_path, "chaos": chaos, "checkpoint_every": "40 versions"}
+    with pytest.raises(Killed):
+        oddlot.fit(a_job(), Asynchronous(), fleet(), until="epochs>=20", observers=[KillAt(2.5)], **options)
+    oddlot.fit(a_job(), Asynchronous(), fleet(), until="epochs>=20", resume=True, **options)
+    figures = Figures.read(tmp_path)
+    lost = next(r.event for r in figures.records if isinstance(r.event, w.Resumed))
+    course = Course.of(figures.records, figures.tally.size, figures.tally.seconds)
+    paid = sum(lane.dollars for lane in course.lanes.values())
+    assert paid + lost.dollars_lost == pytest.approx(figures.tally.dollars)
+    assert lost.dollars_lost > 0
+    text = page([figures])
+    assert ">lost work</text>" in text
+    assert figures.struck.startswith("2 slow, 1 kill"), "it goes on after the resume"
+    assert text.count("<td>kill b at_seconds=1.9</td>") == 1
+
+
+def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
+    """A delayed answer of `a`, while `a.2` works."""
+    given = w.Start(w.Task("a.2:2", "a.2", (w.Span(0, 4, 8),), 0))
+    records = [
+        w.Record(0.0, w.Joined("a"), (w.Start(w.Task("a:1", "a", (w.Span(0, 0, 4),), 0)),)),
+        w.Record(1.0, w.Lost("a")),
+        w.Record(2.0, w.Joined("a.2"), (given,)),
+        w.Record(3.0, w.Arrived(w.Facts("a:1", "a", 0, 4)), remark="echo"),
+        w.Record(9.0, w.Arrived(w.Facts("a.2:2", "a.2", 0, 4))),
+    ]
+    assert Course.of(records, 8).lanes["a"].spells["working"] == [(0.0, 1.0), (2.0, 9.0)]
+
+
 def test_a_long_run_is_thinned_out() -> None:
     records = [w.Record(float(second), w.Ticked()) for second in range(100_000)]
     assert len(Course.of(records, 8).progress) <= 1_001
@@ -157,8 +190,17 @@ def test_a_page_is_sound_and_needs_nothing_from_outside(run: Path, plain_run: Pa
 def test_what_is_not_known_is_said(plain_run: Path) -> None:
     text = page([Figures.read(plain_run)])
     empty = re.findall(r'<figure class="empty"><figcaption>([^<]*)</figcaption>', text)
-    assert empty == ["dollars over time", "the bill"]
+    assert empty == ["the bill"]
+    assert "dollars over time" not in text
     assert "accuracy" not in text
+
+
+def test_what_a_log_says_is_no_markup(run: Path) -> None:
+    figures = Figures.read(run)
+    bad = replace(figures, faults=[(1.0, w.Struck("<b>", "<script>alert(1)</script>", "<i>"))])
+    text = page([bad])
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
 
 
 def test_a_proof_that_fails_is_seen(run: Path) -> None:

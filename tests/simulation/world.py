@@ -232,7 +232,7 @@ class World:
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken)
-        struck = [r.event.fault for r in self.log if isinstance(r.event, w.Struck)]
+        struck = [(r.now, r.event) for r in self.log if isinstance(r.event, w.Struck)]
         disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck)
         post = Post(disturbed, self.chance, self.mischief, shelf)
         host = Host(conductor, shelf, post)

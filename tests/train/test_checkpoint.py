@@ -242,9 +242,9 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "fsync", note)
     save(tmp_path, snapshot())
     assert order == [
-        "conductor.json",
-        "tensors.safetensors",
-        "manifest.json",
+        "conductor.json.partial",
+        "tensors.safetensors.partial",
+        "manifest.json.partial",
         "00000042-420-a1b2c3",
         tmp_path.name,
     ]

@@ -3,8 +3,8 @@
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
@@ -15,7 +15,11 @@ from oddlot.core import words as w
 from oddlot.core.streams import stream
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.place import Engine
-from oddlot.machines.chaos import ANSWERED, Chaos, Fault
+from oddlot.machines.chaos import ANSWERED, LASTING, Chaos, Fault
+
+GOES_ON = " (goes on)"
+"""behind a fault's name, when it strikes again only because the hub was lost"""
+NOW: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +35,9 @@ class _Doom:
 class Disturbed:
     """Mailbox and port of another engine, which is struck as `chaos` says.
 
-    `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. `struck` are
-    the names of the faults that have struck in earlier lives of the run: times and versions of theirs are over.
+    `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. `struck` is
+    what has struck in earlier lives of the run, and when: its times and versions are over, and what lasts goes on
+    upon the machines of those who were `left` when the hub was lost.
     """
 
     def __init__(
@@ -41,7 +46,8 @@ class Disturbed:
         chaos: Chaos,
         version: Callable[[], int],
         save: Callable[[], None],
-        struck: Iterable[str] = (),
+        struck: Sequence[tuple[float, w.Struck]] = (),
+        left: Collection[w.NodeId] = (),
     ) -> None:
         self.engine, self.version, self.save = engine, version, save
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -58,12 +64,14 @@ class Disturbed:
         self.until: dict[tuple[str, w.NodeId], float] = {}
         """when a lasting fault ends, the longest of several"""
         self.told: deque[Message] = deque()
-        done = Counter(struck)
+        done = Counter(event.fault for _, event in struck)
         for place, (name, fault) in enumerate(chaos.named()):
             doom = _Doom(
                 name, fault, stream(chaos.seed, f"times of {name}"), stream(chaos.seed, f"victims of {name}")
             )
             self._plan(place, doom, done[name])
+            if fault.kind in LASTING:
+                self._go_on(doom, struck, left)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
@@ -164,6 +172,24 @@ class Disturbed:
         self.by_version.sort(key=lambda entry: entry[:2])
         if not fault.is_once:
             self._again(doom)
+
+    def _go_on(
+        self, doom: _Doom, struck: Sequence[tuple[float, w.Struck]], left: Collection[w.NodeId]
+    ) -> None:
+        """What lasts longer than the hub's last life goes on, in the next lives of the same machines."""
+        fault, begun, sufferers = doom.fault, dict[str, float](), set[str]()
+        for time, event in struck:
+            machine = event.node.partition(".")[0]
+            if event.fault == doom.name:
+                begun[machine] = time
+            if event.fault.removesuffix(GOES_ON) == doom.name and event.node in left:
+                sufferers.add(machine)
+        for machine in sorted(sufferers):
+            rest = None if fault.for_seconds is None else begun[machine] + fault.for_seconds - self.now
+            if rest is None or rest > 0:
+                again = replace(fault, machine=machine, for_seconds=rest, **NOW)
+                doomed = replace(doom, name=f"{doom.name}{GOES_ON}", fault=again)
+                self._at(self.now, partial(self._strike, doomed))
 
     def _again(self, doom: _Doom) -> None:
         """Plan the next time of what happens again and again."""

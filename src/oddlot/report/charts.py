@@ -33,7 +33,7 @@ class Bar(NamedTuple):
 def lines(title: str, across: str, up: str, drawn: Sequence[Line]) -> str:
     """Lines over time, with a legend where there are several."""
     points = [point for line in drawn for point in line.points]
-    if not any(py for _, py in points):
+    if not points:
         return nothing(title)
     x = Axis.over([0.0, *(px for px, _ in points)], LEFT, WIDTH - RIGHT)
     y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)

@@ -28,6 +28,8 @@ class Moment(NamedTuple):
 class Lane:
     """A machine's time, in all its lives."""
 
+    node: w.NodeId = ""
+    """its newest life"""
     state: str = ""
     since: float = 0.0
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
@@ -61,6 +63,8 @@ class Course:
     """by machine"""
     staleness: Counter[int] = field(default_factory=Counter)
     """how many merged updates were so many versions late"""
+    last: float = 0.0
+    """the time of the record before"""
     _born: dict[w.NodeId, float] = field(default_factory=dict)
 
     @classmethod
@@ -90,12 +94,17 @@ class Course:
     def _follow(self, record: w.Record, tally: Tally) -> None:
         """Note what the workers do that this record is about."""
         for node in _nodes(record, tally):
-            if row := tally.workers.get(node):
-                lane = self._lane(node)
+            row, lane = tally.workers.get(node), self._lane(node)
+            if isinstance(record.event, w.Joined) and node == record.event.node:
+                lane.node = node
+            if row and lane.node == node:  # what an earlier life's late answer says is not about this one
                 gone_now = row.gone and lane.state not in {"lost", "left", ""}
                 lane.turn(row.state, record.now)
                 if gone_now:
-                    self._pay(node, row.price, record.now)
+                    # A hub that was killed had stopped paying, as far as this log knows, at its last record.
+                    self._pay(
+                        node, row.price, self.last if isinstance(record.event, w.Resumed) else record.now
+                    )
         match record.event:
             case w.Joined(node):
                 self._born[node] = record.now
@@ -105,6 +114,7 @@ class Course:
                 lane = self._lane(facts.sender)
                 lane.bytes_up += facts.bytes_up
                 lane.bytes_down += facts.bytes_down
+        self.last = record.now
 
     def _pay(self, node: w.NodeId, price: float, now: float) -> None:
         self._lane(node).dollars += price / 3600 * (now - self._born.pop(node, now))

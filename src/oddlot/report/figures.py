@@ -1,13 +1,14 @@
 """All that a run's folder tells, read once."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from oddlot.core.errors import CheckpointError
-from oddlot.core.words import Record
+from oddlot.core.words import Record, Struck
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import check_whole, read_ending
@@ -27,6 +28,8 @@ class Figures:
     """run.json"""
     records: list[Record]
     """the history that holds"""
+    faults: list[tuple[float, Struck]]
+    """on purpose, with their times, also those in lost work"""
     tally: Tally
     summary: dict[str, Any]
     """as `--json` printed it or will print it"""
@@ -57,7 +60,8 @@ class Figures:
         summary = tally.summary() | {"run_dir": str(run.path)}
         summary |= {"ended": ending.get("ended", NOT_ENDED)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
-        return cls(run.path, settings, records, tally, summary, proof)
+        faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+        return cls(run.path, settings, records, faults, tally, summary, proof)
 
     @property
     def title(self) -> str:
@@ -76,6 +80,12 @@ class Figures:
         """The proof in one line, with what did not count and why."""
         void = [f"{count:,} {reason}" for reason, count in self.tally.wasted.items() if count]
         return f"{self.proof}; assigned for nothing: {', '.join(void) or 'none'}"
+
+    @property
+    def struck(self) -> str:
+        """How often which fault has struck; empty where none has."""
+        kinds = Counter(fault.kind for _, fault in self.faults)
+        return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
     @property
     def virtual(self) -> bool:

@@ -1,12 +1,11 @@
 """A run under way, read from its folder as it grows: what is new, who holds it, and what it waits for."""
 
-import os
-import platform
-import re
 from dataclasses import dataclass, field
+from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from oddlot.core import words as w
+from oddlot.core.errors import CheckpointError
 from oddlot.log import read_header, read_record, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import read_ending
@@ -34,7 +33,12 @@ class Follower:
 
     def read(self) -> list[w.Record]:
         """The records that are new; the tally has them too. CheckpointError: the log is damaged."""
-        size = self.run.log.stat().st_size
+        try:
+            size = self.run.log.stat().st_size
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.run.log} is gone ({error.strerror}): look at the run again"
+            ) from None
         if size < self.offset:  # a resumed run has cut off what was not sound
             self.offset, self.records, self.tally = 0, [], Tally(self.size)
         with self.run.log.open("rb") as file:
@@ -66,20 +70,15 @@ class Follower:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether the process that has locked the run is there; true where that cannot be known from here."""
+    """Whether a process works on the run in the folder: it holds the lock."""
     try:
-        told = re.match(r"process (\d+) on (.+)", (folder / LOCK).read_text())
+        with (folder / LOCK).open() as file:
+            flock(file, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    if told is None or told[2].strip() != platform.node():
-        return told is not None
-    try:
-        os.kill(int(told[1]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return False
 
 
 def waits_for(tally: Tally, now: float, merged_at: float) -> str:
@@ -97,7 +96,7 @@ def waits_for(tally: Tally, now: float, merged_at: float) -> str:
     if not here:
         return "no worker is here: it waits until one joins"
     if not working:
-        return "all workers wait: the strategy gives them nothing, or the data are all given out"
+        return "all workers wait: there is nothing to give them, or the final version is being measured"
     told = [f"{name}, at its task for {duration(now - since)}" for since, name in working[:3]]
     more = f" and {len(working) - 3} more" if len(working) > 3 else ""
     return f"no merge for {duration(now - merged_at)}: it waits for {'; '.join(told)}{more}"

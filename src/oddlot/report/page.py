@@ -13,6 +13,8 @@ from oddlot.units import duration, in_bytes, money
 
 MOST_FAULTS = 100
 MOST_BARS = 24
+LEAST_DOLLARS = 1e-9
+"""what is less comes of rounding"""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
 STATES = {
     "working": "#2563eb",
@@ -124,7 +126,8 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
                 ]
                 drawn.append(Line(f"{name}, training", losses, color, dashed=True))
         yield lines(f"{metric} over time", "seconds", metric, [line for line in drawn if line.points])
-    for figure in ("versions", "samples", "dollars"):
+    figures = ["versions", "samples", *["dollars"] * any(run.tally.dollars for run in runs)]
+    for figure in figures:
         drawn = [
             Line(name, [(m.seconds, getattr(m, figure)) for m in course.progress], number % len(COLORS))
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
@@ -151,10 +154,11 @@ def _machines(run: Figures, course: Course) -> Iterator[str]:
         for name, lane in machines.items()
     ]
     yield bars("bytes on every link", links)
-    yield bars(
-        "the bill", [Bar(name, {"": lane.dollars}, money(lane.dollars)) for name, lane in machines.items()]
-    )
-    yield _faults(course)
+    bill = {name: lane.dollars for name, lane in machines.items()}
+    lost = run.tally.dollars - sum(bill.values())
+    bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
+    yield bars("the bill", [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()])
+    yield _faults(run)
 
 
 def _staleness(course: Course) -> Iterator[Bar]:
@@ -167,14 +171,14 @@ def _staleness(course: Course) -> Iterator[Bar]:
         yield Bar(name, {"": count}, f"{count:,}")
 
 
-def _faults(course: Course) -> str:
+def _faults(run: Figures) -> str:
     """A table of what went wrong on purpose; nothing where nothing did."""
-    faults = sorted((at, name, kind) for name, lane in course.lanes.items() for at, kind in lane.faults)
-    if not faults:
+    if not run.faults:
         return ""
     rows = [
-        f'<tr><td class="number">{at:,.2f} s</td><td>{kind}</td><td>{escape(name)}</td></tr>'
-        for at, name, kind in faults
+        f'<tr><td class="number">{now:,.2f} s</td><td>{escape(fault.kind)}</td>'
+        f"<td>{escape(fault.node or 'the hub')}</td><td>{escape(fault.fault)}</td></tr>"
+        for now, fault in run.faults
     ]
-    more = f"<p>and {len(faults) - MOST_FAULTS:,} more</p>" if len(faults) > MOST_FAULTS else ""
+    more = f"<p>and {len(rows) - MOST_FAULTS:,} more</p>" if len(rows) > MOST_FAULTS else ""
     return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MOST_FAULTS])}</table>{more}"

@@ -16,7 +16,7 @@ PIECE_BYTES = 1 << 24
 class Storage:
     """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
 
-    Nothing in it is ever renamed, for object stores cannot: a size and a CRC-32 prove what a file holds.
+    A file is there whole, or not at all. A size and a CRC-32 prove what it holds.
     Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
     """
 
@@ -47,13 +47,16 @@ class Storage:
         size, check = 0, Future[int]()
         check.set_result(0)
         # A piece is checked while it is written: together they would take half as long again.
-        with ThreadPoolExecutor(1) as aside, self._reached(), self._new(name) as file:
+        at = f"{self._at(name)}.partial" if self.is_local else self._at(name)
+        with ThreadPoolExecutor(1) as aside, self._reached(), self._new(at) as file:
             for piece in pieces:
                 before, size = check, size + len(piece)
                 check = aside.submit(_check_on, piece, before)
                 file.write(piece)
             if self.is_local:
                 _sync(file)
+        if self.is_local:
+            Path(at).replace(self._at(name))  # an object store's file is there at once, when it is closed
         return {"bytes": size, "crc32": check.result()}
 
     def read(self, name: str) -> bytes:
@@ -97,13 +100,13 @@ class Storage:
         """The file's path, if it is of this machine."""
         return Path(self._at(name)) if self.is_local else None
 
-    def _new(self, name: str) -> Any:
+    def _new(self, path: str) -> Any:
         """A file to write. Object stores need no folders; where there are some, they are made."""
         try:
-            return self._fs.open(self._at(name), "wb")
+            return self._fs.open(path, "wb")
         except FileNotFoundError:
-            self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
-            return self._fs.open(self._at(name), "wb")
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._fs.open(path, "wb")
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
