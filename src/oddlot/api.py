@@ -75,22 +75,7 @@ def fit(
     Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
     (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
     """
-    for name, flag in {"resume": resume, "force": force}.items():
-        if not isinstance(flag, bool):
-            raise UsageError(f"{name} = {flag!r} must be True or False")
-    if resume and force:
-        raise UsageError("resume goes on with a run and force throws it away: say one of them")
-    if (resume or force) and out is None:
-        raise UsageError("resume and force are about a run's folder: name it with out=...")
-    for name, path in {"out": out, "checkpoints": checkpoints}.items():
-        if not isinstance(path, str | PathLike | None):
-            raise UsageError(f"{name} = {path!r} must be a folder's path")
-    if checkpoints is not None and out is None:
-        raise UsageError("checkpoints are a part of a run's folder: name that with out=...", "checkpoints")
-    if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
-        raise UsageError(
-            "kill_hub ends this process with all that is not saved: name a folder with out=...", "chaos"
-        )
+    _check_folders(out, checkpoints, resume, force, chaos)
     settings = Settings(
         until=until,
         seed=seed,
@@ -121,3 +106,25 @@ def fit(
 def _check_observers(observers: object) -> None:
     if not isinstance(observers, Sequence) or not all(callable(observer) for observer in observers):
         raise UsageError(f"observers = {observers!r} must be a list of functions of a record")
+
+
+def _check_folders(out: object, checkpoints: object, resume: object, force: object, chaos: object) -> None:
+    """UsageError: these do not go together."""
+    for name, flag in {"resume": resume, "force": force}.items():
+        if not isinstance(flag, bool):
+            raise UsageError(f"{name} = {flag!r} must be True or False")
+    if resume and force:
+        raise UsageError("resume goes on with a run and force throws it away: say one of them")
+    if (resume or force) and out is None:
+        raise UsageError("resume and force are about a run's folder: name it with out=...")
+    for name, path in {"out": out, "checkpoints": checkpoints}.items():
+        if not isinstance(path, str | PathLike | None):
+            raise UsageError(f"{name} = {path!r} must be a folder's path")
+    if checkpoints == "":
+        raise UsageError("checkpoints is empty: name a folder or a URL, or leave it out", "checkpoints")
+    if checkpoints is not None and out is None:
+        raise UsageError("checkpoints are a part of a run's folder: name that with out=...", "checkpoints")
+    if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
+        raise UsageError(
+            "kill_hub ends this process with all that is not saved: name a folder with out=...", "chaos"
+        )

@@ -165,6 +165,7 @@ class Asked:
 
         from oddlot.console import shown, summary
         from oddlot.observe import Tally
+        from oddlot.run_folder import RunFolder
 
         console = Console(stderr=self.as_json, quiet=self.quiet)
         title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
@@ -173,7 +174,8 @@ class Asked:
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, place, folder, observer, tally)
-        closing = summary(title, run.summary, self.command.startswith("simulate"))
+        files = RunFolder(folder).written
+        closing = summary(title, run.summary, self.command.startswith("simulate"), files)
         console.print(closing, soft_wrap=True)
         if self.resume and tally.resumed_at == tally.versions and not stopped_by:
             console.print("  nothing was left to do: --until says how much further to go")

@@ -48,7 +48,7 @@ class RunFolder:
         self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
         if self._checkpoints and "://" not in self._checkpoints:
             self._checkpoints = str(
-                Path(self._checkpoints).absolute()
+                Path(self._checkpoints).expanduser().absolute()
             )  # it will be looked for from elsewhere
         self.forced = False
 
@@ -89,15 +89,23 @@ class RunFolder:
         """Where the checkpoints are."""
         return Storage(self.checkpoints)
 
+    @property
+    def written(self) -> list[str]:
+        """What there is of the run, the most wanted first, and where its checkpoints are if elsewhere."""
+        names = [name for name in FILES if (self.path / name).exists()]
+        return [*names, f"{CHECKPOINTS} in {self.checkpoints}"] if self.is_elsewhere else names
+
     def begin(self, settings: dict[str, Any]) -> None:
         """Note what a run is, as `settings()` will tell it."""
         if self.is_elsewhere:
             settings = settings | {CHECKPOINTS: self.checkpoints}
-            with _writing(self.storage.path(SETTINGS)):
-                if (
-                    SETTINGS not in self.storage.names()
-                ):  # written once, since it cannot be replaced in one go
+            try:
+                if SETTINGS not in self.storage.names():
                     self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
+            except OSError as error:
+                raise UsageError(
+                    f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
+                ) from None
         self.write(SETTINGS, settings)
 
     def fetch(self) -> None:
@@ -256,6 +264,10 @@ class RunFolder:
         """UsageError: where the checkpoints are to be, something else is."""
         if not self._checkpoints:
             return
+        if self._checkpoints == str(self.path.absolute()):
+            raise UsageError(
+                f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
+            )
         try:
             names = self.storage.names()
         except OSError as error:

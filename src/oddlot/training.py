@@ -371,7 +371,9 @@ class Training:
         with suppress(JobError):
             self._flush()
             if self.folder is not None and self.log is not None:
-                self.folder.write(SUMMARY, self._summary(f"failed: {str(error).splitlines()[0]}"))
+                first, *_, last = f"{error}\n".splitlines() * 2
+                why = f"{first} {last.strip()}" if first.endswith(":") else first
+                self.folder.write(SUMMARY, self._summary(f"failed: {why}"))
 
     def _flush(self) -> None:
         if self.log is not None:

@@ -97,6 +97,8 @@ def _times(lines: list[str]) -> Iterator[float]:
         raise UsageError("a line has to be `seconds` in all lines, or `seconds,alive` in all")
     times = list(_numbers([time for time, _ in rows]))
     alive = list(_numbers([count for _, count in rows]))
+    if times != sorted(times):
+        raise UsageError("the times of a trace must not go back")
     for time, before, now in zip(times[1:], alive, alive[1:], strict=False):
         yield from [time] * round(max(0.0, before - now))
 

@@ -13,7 +13,7 @@ from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import check_whole, read_ending
 from oddlot.report.proof import Proof, prove_log
-from oddlot.run_folder import ABOUT, FILES, ON, RunFolder
+from oddlot.run_folder import ABOUT, ON, RunFolder
 from oddlot.strategies import BY_NAME
 
 NOT_ENDED = "not ended"
@@ -95,13 +95,15 @@ class Figures:
     @property
     def files(self) -> list[str]:
         """What lies in the run's folder."""
-        return [name for name in FILES if (self.folder / name).exists()]
+        return RunFolder(self.folder).written
 
     def plain(self) -> dict[str, Any]:
         """For `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
-        proof = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
-        return {"settings": about, **self.summary, **proof, "faults": list(self.proof.faults)}
+        proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
+        proof |= {"proof_faults": list(self.proof.faults)}
+        struck = Counter(fault.kind for _, fault in self.faults)
+        return {"settings": about, **self.summary, **proof, "struck": dict(struck)}
 
 
 def _whole_epochs(ending: dict[str, Any]) -> int:
