@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,6 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(tmp_path: Path) ->
             os.kill(worker, signal.SIGSTOP)
         while not any("it waits for w" in line for line in lines):
             lines += seen.look()
-            time.sleep(0.05)
         for worker in workers:
             os.kill(worker, signal.SIGCONT)
         watcher = subprocess.Popen(

@@ -49,20 +49,6 @@ class Past:
     log: list[w.Record]
 
     @property
-    def left(self) -> set[w.NodeId]:
-        """The workers that were there when the hub was lost."""
-        there = set[w.NodeId]()
-        for record in self.log:
-            match record.event:
-                case w.Joined(node):
-                    there.add(node)
-                case w.Lost(node):
-                    there.discard(node)
-                case w.Resumed():
-                    there.clear()
-        return there
-
-    @property
     def nodes(self) -> frozenset[w.NodeId]:
         """The workers' names that are used up."""
         return frozenset(record.event.node for record in self.log if isinstance(record.event, w.Joined))
@@ -165,8 +151,11 @@ class Training:
         engine, chaos = self.opened.engine, self.recipe.settings.chaos
         if chaos is None:
             return engine
-        struck = [(r.now, r.event) for r in past.log if isinstance(r.event, w.Struck)] if past else []
-        left = past.left if past else ()
+        log, tally = past.log if past else [], Tally(self.recipe.samples)
+        if self.folder is not None:
+            take_into_account(tally, surviving(log), self.folder.log)
+        struck = [(r.now, r.event) for r in log if isinstance(r.event, w.Struck)]
+        left = [node for node, row in tally.workers.items() if not row.gone]
         return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck, left)
 
     def _settings_anew(self) -> dict[str, int | None]:

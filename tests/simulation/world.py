@@ -190,9 +190,6 @@ class World:
         self.shards = chance.choice([1, 1, 2, 3])
         ledger = Ledger(self.size, self.epochs, min(self.shards, self.size), chance.random() < 0.3, True)
         self.strategy = STRATEGIES[self.name](chance)
-        self.make = lambda: Conductor(
-            STRATEGIES[self.name](Random(f"{self.name} {self.seed} again")), ledger, BATCH
-        )
         self.conductor = Conductor(self.strategy, ledger, BATCH, chance.randint(1, 3), self.seed)
         self.begin = json.dumps(self.conductor.to_plain())
         self.machines = [self._machine(f"m{i}") for i in range(chance.randint(1, 5))]
