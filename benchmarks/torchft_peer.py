@@ -131,13 +131,15 @@ class Fleet:
             self.dead_seconds += self.end - since
 
 
-def batches_a_machine_second(seconds: float, kills: bool, slow: float, alive: float = REPLICAS) -> float:
-    """What three replicas commit while so many machines are alive on average, but for those that were killed."""
-    fleet, chance = Fleet(seconds, slow), random.Random(0)
+def batches_a_machine_second(
+    seconds: float, kills: random.Random | None = None, slow: float = 0.0, alive: float = REPLICAS
+) -> float:
+    """What three replicas commit while so many machines are alive on average, but for those that `kills` draws."""
+    fleet = Fleet(seconds, slow)
     while kills and time.time() < fleet.end - 1:
         time.sleep(KILL_EVERY_SECONDS)
         if fleet.there:
-            fleet.kill(chance.choice(sorted(fleet.there)))
+            fleet.kill(kills.choice(sorted(fleet.there)))
     fleet.wait()
     if fleet.exits:
         print(f"torchft: {fleet.exits} replicas ended that nobody had killed", flush=True)
@@ -146,14 +148,14 @@ def batches_a_machine_second(seconds: float, kills: bool, slow: float, alive: fl
     return (last - first) / ((end - begin) * alive - fleet.dead_seconds)
 
 
-def goodputs(seconds: float, slow: float) -> tuple[float, float]:
-    """Under kills, and with one replica that is slow. ImportError: torchft is not installed."""
+def goodputs(seconds: float, slow: float, seed: int) -> tuple[float, float]:
+    """Under kills drawn with the seed, and with one replica that is slow. ImportError: torchft is not installed."""
     os.environ.setdefault("RUST_LOG", "error")
     import torchft  # noqa: F401 - to hear now whether it is there
 
-    plain = batches_a_machine_second(seconds, kills=False, slow=0.0)
-    killed = batches_a_machine_second(seconds, kills=True, slow=0.0)
-    slowed = batches_a_machine_second(seconds, kills=False, slow=slow, alive=REPLICAS - slow / (1 + slow))
+    plain = batches_a_machine_second(seconds)
+    killed = batches_a_machine_second(seconds, kills=random.Random(seed))
+    slowed = batches_a_machine_second(seconds, slow=slow, alive=REPLICAS - slow / (1 + slow))
     return killed / plain, slowed / plain
 
 
