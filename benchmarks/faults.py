@@ -8,9 +8,10 @@ strategy and seed.
 
 - Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
   machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead
-  between `Lost` and the next `Joined`, frozen while it is frozen, and a sixth of a machine while it is slow; those of
-  a hub that is being restarted count as alive. FastestK throws away what the slower half computes, so that it may
-  reach more than 1.
+  between `Lost` and the next `Joined` (mostly some hundredths of a second, but a worker that dies for the fourth time
+  within a minute is started again only when that minute is over), frozen while it is frozen, and a sixth of a machine
+  while it is slow; those of a hub that is being restarted count as alive. FastestK throws away what the slower half
+  computes, so that it may reach more than 1.
 - What a hub's kill costs does not grow with the run: its seconds are the run's time beyond its ideal time.
 - Waste is in tasks: those lost with killed workers per kill, and those since the last checkpoint per hub kill.
 - Every run's log must prove that each sample was merged exactly once.
@@ -122,6 +123,8 @@ class Outcome:
     """with killed workers"""
     resumed_tasks: float
     """since the checkpoint that was resumed from"""
+    dead_seconds: float
+    """machine-seconds between the loss of workers and their return"""
     machine_seconds: float
     """alive, in terms of undisturbed machines"""
 
@@ -188,7 +191,8 @@ def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
     kills = struck.count("kill")
     wasted = figures.tally.wasted
-    alive = WORKERS * seconds - sum(dead_seconds(log))
+    dead = sum(dead_seconds(log))
+    alive = WORKERS * seconds - dead
     if FREEZE in faults:
         alive -= min(FREEZE_SECONDS, max(0.0, log[-1].now - FREEZE_AT))
     if SLOWED in faults:
@@ -201,12 +205,13 @@ def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
         kills,
         wasted["lost"] / BATCH,
         wasted["resumed"] / BATCH,
+        dead,
         alive,
     )
 
 
 def dead_seconds(log: list[w.Record]) -> Iterator[float]:
-    """Between a worker's loss and its next life, in one life of the hub."""
+    """Between a worker's loss and its next life, or the end, in one life of the hub."""
     lost = dict[str, float]()
     for record in log:
         match record.event:
@@ -218,6 +223,7 @@ def dead_seconds(log: list[w.Record]) -> Iterator[float]:
                     yield record.now - lost.pop(machine)
             case w.Resumed():
                 lost.clear()
+    yield from (log[-1].now - since for since in lost.values())
 
 
 # --- the alternative ------------------------------------------------------------------------------
@@ -298,6 +304,7 @@ class Table:
                 strategy,
                 scenario,
                 told([one.seconds for one in runs], 1),
+                told([one.dead_seconds for one in runs], 1),
                 told(goodputs, 3),
                 told([one.behind(plain) for one, plain in pairs], 1),
                 told([one.accuracy for one in runs], 4),
@@ -323,14 +330,23 @@ def measure(quick: bool) -> None:
     equal, slow = lock_step_seconds(slow=False, steps=steps), lock_step_seconds(slow=True, steps=steps)
     alive = WORKERS - SLOW / (1 + SLOW)
     ddp = equal * WORKERS / (slow * alive)
-    table.rows.append(["DDP, lock-step", "slow", f"{slow:.1f}", f"{ddp:.3f}"])
+    table.rows.append(["DDP, lock-step", "slow", f"{slow:.1f}", "", f"{ddp:.3f}"])
     torchft = torchft_goodputs(TORCHFT_SECONDS, seeds)
     for fault, ratios in torchft.items():
         table.rows.append(
-            ["torchft", fault, f"{TORCHFT_SECONDS}", told(ratios, 3) if ratios else "not measured"]
+            ["torchft", fault, f"{TORCHFT_SECONDS}", "", told(ratios, 3) if ratios else "not measured"]
         )
-    columns = ["", "fault", "seconds", "goodput", "s behind ideal", "accuracy", "drop, points"]
-    columns += ["tasks lost a kill", "tasks since checkpoint", "exactly once"]
+    columns = [
+        "",
+        "fault",
+        "seconds",
+        "dead machine-s",
+        "goodput",
+        "s behind ideal",
+        "accuracy",
+        "points lost",
+    ]
+    columns += ["tasks lost/kill", "since checkpoint", "exactly once"]
     show("What misfortune costs", columns, table.rows)
     figures: dict[str, Any] = {
         "accuracy_drop_max": max(table.drops),

@@ -66,6 +66,10 @@ from tests.command import Oddlot
         ("train digits --out .", "is not empty: resume=True (--resume) goes on"),
         ("train digits --out . --force", "holds no run, so it is not thrown away"),
         ("train digits --out fleet.toml", "the run's folder: Not a directory"),
+        (
+            "train digits --checkpoints memory://a",
+            "memory://a is gone when this command ends: name a lasting",
+        ),
         ("train mnist", "No folder was named to look in"),
         ("train absent.toml", "absent.toml cannot be read: No such file"),
         ("train my_task:small", "there is no module my_task"),

@@ -274,6 +274,24 @@ def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -
         begun(tmp_path / "run", "memory://nothing", resume=True)
 
 
+def test_a_place_without_checkpoints_is_none_to_go_on_from(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "run", None)
+    with pytest.raises(
+        UsageError, match=r"holds no checkpoint, those of .* are in .*: leave checkpoints out"
+    ):
+        begun(tmp_path / "run", url, until="epochs>=3", resume=True)
+    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "run") == everything(SAMPLES, 3)
+
+
+def test_settings_that_are_damaged_there_are_not_fetched(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "one", url)
+    Storage(url).write("run.json", [b'{"format": 1}'])
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged: restore it from a copy$"):
+        begun(tmp_path / "two", url, resume=True)
+    assert not (tmp_path / "two").exists()
+
+
 def test_a_store_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each object store has errors of its own."""
 

@@ -13,7 +13,7 @@ from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
 from oddlot.log import Log, given_out, read_log, surviving
-from oddlot.observe import Tally, dollars_after, take_into_account, tally_of
+from oddlot.observe import Tally, resumed_after, take_into_account, tally_of
 from oddlot.strategies import Synchronous
 
 
@@ -186,10 +186,14 @@ def test_the_figures_of_a_resumed_log() -> None:
     assert (tally.seconds, tally.dollars_per_second) == (8.5, 0.0)
 
 
-def test_what_records_would_cost() -> None:
-    before = tally_of(story()[:3], 16)
-    assert dollars_after(before, story()[3:], Path("log")) == pytest.approx((6 * 3.6 + 2 * 7.2) / 3600)
-    assert before.seconds == 2.0, "they are not counted yet"
+def test_what_lost_work_had_cost() -> None:
+    before = tally_of(story()[:2], 16)
+    event = resumed_after(2, before, story()[2:], Path("log"))
+    assert event.dollars_lost == pytest.approx((7 * 3.6 + 3 * 7.2) / 3600)
+    assert (event.samples_lost, event.bytes_up_lost, event.bytes_down_lost) == (8 + 8 + 8 + 8, 10, 7)
+    assert (before.seconds, before.bytes_up) == (1.0, 0), "they are not counted yet"
+    tally = tally_of([*story(), w.Record(8.5, event)], 16)
+    assert (tally.bytes_up, tally.bytes_down) == (10, 7), "what is lost has travelled"
 
 
 def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:

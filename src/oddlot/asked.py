@@ -202,6 +202,10 @@ class Asked:
         from oddlot.api import Interrupted, fit  # PyTorch comes with it
         from oddlot.train.data import Batches
 
+        if str(settings.table.checkpoints).startswith("memory:"):
+            raise UsageError(
+                f"{settings.table.checkpoints} is gone when this command ends: name a lasting place"
+            )
         job = settings.job()
         tally.size = len(Batches(job.data, job.collate))
         try:

@@ -210,11 +210,16 @@ def report(
 
 @app.command()
 def watch(run: RunDir) -> None:
-    """Follow a run under way, from its folder, and say what it waits for when it waits."""
+    """Follow a run under way, from its folder, and say what it waits for when it waits.
+
+    Exit code 3 if the run has failed or was killed.
+    """
     from rich.console import Console
 
     from oddlot.console import summary
+    from oddlot.report.ending import FAILED
     from oddlot.report.figures import Figures
+    from oddlot.report.follow import KILLED
     from oddlot.watch import watch as watched
 
     console = Console()
@@ -223,6 +228,8 @@ def watch(run: RunDir) -> None:
     console.print(
         summary(found.title, found.summary | {"ended": ended}, found.virtual, found.files), soft_wrap=True
     )
+    if ended == KILLED or ended.startswith(FAILED):
+        raise typer.Exit(JobError.exit_code)
 
 
 @app.command()

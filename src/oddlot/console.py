@@ -189,4 +189,4 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
-    return Text("\n").join([Text(f"{title}: {head}", "bold"), *lines])
+    return Text("\n").join([Text(f"{title}: {head}" if head else title, "bold"), *lines])

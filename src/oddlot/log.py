@@ -178,6 +178,5 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew with force=True "
-            "(--force)"
+            f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew in another folder"
         ) from None

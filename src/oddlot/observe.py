@@ -11,7 +11,7 @@ from typing import Any
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
-from oddlot.log import surviving
+from oddlot.log import given_out, surviving
 
 WASTES = {
     "lost": "with their workers",
@@ -111,6 +111,8 @@ class Tally:
         if isinstance(record.event, w.Resumed):  # what was paid in the meantime it says itself
             self.dollars_per_second = 0.0
             self.dollars += record.event.dollars_lost
+            self.bytes_up += record.event.bytes_up_lost
+            self.bytes_down += record.event.bytes_down_lost
         self.advance(record.now)
         self._event(record)
         for action in record.actions:
@@ -303,11 +305,17 @@ def take_into_account(tally: Tally, records: Iterable[w.Record], log: Path) -> N
             ) from None
 
 
-def dollars_after(tally: Tally, records: Iterable[w.Record], log: Path) -> float:
-    """What these further records would cost. CheckpointError as above."""
+def resumed_after(after_record: int, tally: Tally, lost: Sequence[w.Record], log: Path) -> w.Resumed:
+    """That these further records are lost work, with what they had cost. CheckpointError as above."""
     further = deepcopy(tally)
-    take_into_account(further, records, log)
-    return further.dollars - tally.dollars
+    take_into_account(further, lost, log)
+    return w.Resumed(
+        after_record,
+        given_out(lost),
+        further.dollars - tally.dollars,
+        further.bytes_up - tally.bytes_up,
+        further.bytes_down - tally.bytes_down,
+    )
 
 
 def tally_of(records: Sequence[w.Record], size: int) -> Tally:

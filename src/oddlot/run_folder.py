@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from oddlot.core.errors import CheckpointError, JobError, UsageError
-from oddlot.train.storage import Storage, sync_path
+from oddlot.train.storage import LOG_PARTS, Storage, sync_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +28,7 @@ SUMMARY = "summary.json"
 LOCK = "lock"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+DAMAGED = (ValueError, TypeError, KeyError)
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """what a run writes, the most wanted first"""
 
@@ -74,10 +75,15 @@ class RunFolder:
     @property
     def checkpoints(self) -> str:
         """The path or URL where the checkpoints are: as given, or else as the run in the folder has it."""
+        return self._checkpoints or self._begun_checkpoints
+
+    @property
+    def _begun_checkpoints(self) -> str:
+        """Where the run in the folder has them."""
         begun = None
         with suppress(CheckpointError):
             begun = self.settings().get(CHECKPOINTS)
-        return self._checkpoints or (begun if isinstance(begun, str) else str(self.path / CHECKPOINTS))
+        return begun if isinstance(begun, str) else str(self.path / CHECKPOINTS)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -120,8 +126,13 @@ class RunFolder:
         log = log_of(newest(self.storage, with_log=True))
         try:
             settings = self.storage.read(SETTINGS)
+            _parsed(settings)
         except OSError as error:
             raise CheckpointError(f"{self.storage.path(SETTINGS)} cannot be read: {error}") from error
+        except DAMAGED:
+            raise CheckpointError(
+                f"{self.storage.path(SETTINGS)} is damaged: restore it from a copy"
+            ) from None
         with _writing(self.path), ExitStack() as closing:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock(closing)
@@ -180,26 +191,26 @@ class RunFolder:
         """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
         if not self.is_begun:
             raise CheckpointError(f"there is no run in {self.path}")
+        if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
+            raise CheckpointError(
+                f"{self.path} has the checkpoints of a run, and is not its folder: resume with checkpoints={self.path} "
+                f"and another folder (--checkpoints {self.path} --out DIR --resume), which brings the run there"
+            )
         try:
-            saved = dict(json.loads((self.path / SETTINGS).read_text()))
-            version = saved["format"]
-            if version == FORMAT and not (
-                isinstance(saved["job"], str) and isinstance(saved["strategy"], str)
-            ):
-                raise ValueError
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            saved = _parsed((self.path / SETTINGS).read_bytes())
+        except (OSError, *DAMAGED) as error:
             raise self._no_settings(
                 "missing" if isinstance(error, FileNotFoundError) else "damaged"
             ) from None
-        if version != FORMAT:
+        if saved["format"] != FORMAT:
             raise CheckpointError(
-                f"{self.path / SETTINGS} has format {version}, this version of oddlot reads {FORMAT}"
+                f"{self.path / SETTINGS} has format {saved['format']}, this version of oddlot reads {FORMAT}"
             )
         return saved
 
     def _no_settings(self, state: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew with force=True (--force)"
+            f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew in another folder"
         )
 
     @property
@@ -233,18 +244,20 @@ class RunFolder:
             )
         if used and force and not is_run:
             raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
-        if not resume:
+        if resume:
+            self._check_other_place()
+        else:
             self._check_place(force)
 
     def make_room(self) -> None:
         """Throw away the run that is here, if `force` was said. UsageError: there is one, and it was not."""
-        from oddlot.train.saver import PART, PARTS  # PyTorch comes with it
+        from oddlot.train.saver import PART  # PyTorch comes with it
 
         if not self.forced:
             self._check_place(force=False)  # another one may have begun meanwhile
             return
         with _writing(self.checkpoints):
-            parts = (f"{PARTS}/{name}" for name in self.storage.names(PARTS) if PART.fullmatch(name))
+            parts = (f"{LOG_PARTS}/{name}" for name in self.storage.names(LOG_PARTS) if PART.fullmatch(name))
             for name in (*parts, *self.checkpoint_names(), SETTINGS):
                 self.storage.remove(name)
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
@@ -258,7 +271,18 @@ class RunFolder:
         try:
             return saved(self.storage)
         except OSError as error:
-            raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
+            raise CheckpointError(
+                f"{self.checkpoints} cannot be read ({error}): see to it that it can be reached, then try again"
+            ) from error
+
+    def _check_other_place(self) -> None:
+        """UsageError: the run's checkpoints are elsewhere than it is said now."""
+        begun = self._begun_checkpoints
+        if self._checkpoints not in {"", begun} and not self.checkpoint_names():
+            raise UsageError(
+                f"{self._checkpoints} holds no checkpoint, those of {self.path} are in {begun}: leave checkpoints out, "
+                "or copy them there first"
+            )
 
     def _check_place(self, force: bool) -> None:
         """UsageError: where the checkpoints are to be, something else is."""
@@ -271,7 +295,9 @@ class RunFolder:
         try:
             names = self.storage.names()
         except OSError as error:
-            raise UsageError(f"{self._checkpoints} cannot be read: {error}") from None
+            raise UsageError(
+                f"{self._checkpoints} cannot be read ({error}): see to it that it can be reached, or name another place"
+            ) from None
         if names and not force:
             raise UsageError(
                 f"{self._checkpoints} is not empty: resume=True (--resume) goes on with the run in it, "
@@ -281,6 +307,16 @@ class RunFolder:
             raise UsageError(
                 f"{self._checkpoints} holds no run, so it is not thrown away: choose another place for checkpoints"
             )
+
+
+def _parsed(settings: bytes) -> dict[str, Any]:
+    """What run.json says. One of `DAMAGED`: it is no run.json."""
+    saved = dict(json.loads(settings))
+    if saved["format"] == FORMAT and not (
+        isinstance(saved["job"], str) and isinstance(saved["strategy"], str)
+    ):
+        raise ValueError
+    return saved
 
 
 def _told(value: Any) -> str:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,10 @@ from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Engine, Numbers, Open
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
-from oddlot.log import Log, given_out, is_void, read_sound, surviving
-from oddlot.observe import Tally, dollars_after, take_into_account
+from oddlot.log import Log, is_void, read_sound, surviving
+from oddlot.observe import Tally, resumed_after, take_into_account
 from oddlot.recipe import Recipe
+from oddlot.report.ending import FAILED
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
@@ -197,7 +198,7 @@ class Training:
         if past is None:
             self.folder.make_room()
         else:
-            resumed = self._look_back(past, self.folder)
+            event = self._look_back(past, self.folder)
             self.folder.reopen()
         about = dict(self.recipe.settings.about) or self.folder.about
         self.folder.begin({**self.identity, ON: type(self.recipe.on).__name__, ABOUT: about})
@@ -206,7 +207,7 @@ class Training:
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            self.host.handle(resumed, self.opened.engine.now)
+            self.host.handle(event, self.opened.engine.now)
             self.earlier.append(self.host.story[-1])
         self._checkpoint()
 
@@ -218,8 +219,8 @@ class Training:
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
             raise CheckpointError(f"{folder.log} is damaged: {proof}. Restore the file from a copy")
-        paid = dollars_after(self.tally, lost, folder.log)
-        return w.Resumed(past.checkpoint.records, given_out(lost), paid, self._settings_anew())
+        event = resumed_after(past.checkpoint.records, self.tally, lost, folder.log)
+        return replace(event, settings=self._settings_anew())
 
     # --- under way -----------------------------------------------------------------------------
 
@@ -362,7 +363,7 @@ class Training:
             if self.folder is not None and self.log is not None:
                 first, *_, last = f"{error}\n".splitlines() * 2
                 why = f"{first} {last.strip()}" if first.endswith(":") else first
-                self.folder.write(SUMMARY, self._summary(f"failed: {why}"))
+                self.folder.write(SUMMARY, self._summary(f"{FAILED}{why}"))
 
     def _flush(self) -> None:
         if self.log is not None:

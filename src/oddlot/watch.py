@@ -10,7 +10,7 @@ from rich.text import Text
 from oddlot.console import Picture, progress, quality
 from oddlot.core.words import Blend, Evaluated, Step
 from oddlot.report.figures import Figures
-from oddlot.report.follow import Follower, waits_for
+from oddlot.report.follow import Follower, stopped_process, waits_for
 from oddlot.run_folder import RunFolder
 
 LOOKS_A_SECOND = 4
@@ -27,6 +27,8 @@ class Watch:
         self.heard_at = time.monotonic()
         """by this program's clock: when the log last grew"""
         self.waits = ""
+        self.stopped = 0
+        """the run's process, if that is why it waits"""
 
     def look(self) -> list[str]:
         """Read what is new; the lines that tell of it."""
@@ -40,9 +42,12 @@ class Watch:
         if new:
             self.heard_at = time.monotonic()
         waits = waits_for(tally, self.now, self.merged_at)
-        if waits and not self.waits:
+        stopped = stopped_process(self.follower.run.path) if waits else 0
+        if stopped:
+            waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"
+        if waits and (not self.waits or stopped != self.stopped):
             lines.append(f"{self.now:8.1f} s   {waits}")
-        self.waits = waits
+        self.waits, self.stopped = waits, stopped
         return lines
 
     @property

@@ -65,7 +65,7 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         (
             "every_seconds = 5",
             "",
-            "chaos.toml:4: a fault has one of at_seconds, at_versions, every_seconds, per_hour",
+            "chaos.toml:4: a fault has one of at_seconds, at_versions, every_seconds, per_hour (or a `file` of times)",
         ),
         ("every_seconds = 5", "every_seconds = 5\nper_hour = 2", "chaos.toml:4: a fault has one of"),
         (
@@ -82,6 +82,8 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         ("machine", "machin", "chaos.toml:9: unknown key `machin` of Fault: did you mean `machine`?"),
         ("notices", "absent", "chaos.toml:16: file = "),
         ("notices", "bad", "chaos.toml:16: file = 'bad.txt': line 2: 'nan' is no number that is finite"),
+        ('"notices.txt"', "3", "chaos.toml:16: file = 3 must be the path of a text file"),
+        ('"notices.txt"', '""', "chaos.toml:16: file = '' must be the path of a text file"),
         ("seed = 7", "seed = -7", "chaos.toml:1: `seed` is -7: it must be a whole number from 0"),
         ("[[faults]]", "[[fault]]", "chaos.toml:1: `faults` is missing"),
     ],
@@ -124,11 +126,14 @@ def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path
     (tmp_path / "trace.csv").write_text("0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n")
     chaos = read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
     assert chaos.faults == [Fault("leave", at_seconds=(12.5, 12.5, 60.25))]
-    (tmp_path / "trace.csv").write_text("0,8\n12.5\n")
-    with pytest.raises(
-        UsageError, match=r"chaos\.toml:3: file = .*`seconds` in all lines, or `seconds,alive`"
-    ):
-        read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
+    for bad, told in {
+        "0,8\n12.5\n": "`seconds` in all lines, or `seconds,alive`",
+        "0,8\n12.5,2.5\n": "how many are alive must be a whole number",
+        "5,8\n0,6\n": "the times of a trace must not go back",
+    }.items():
+        (tmp_path / "trace.csv").write_text(bad)
+        with pytest.raises(UsageError, match=rf"chaos\.toml:3: file = .*{told}"):
+            read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
 
 
 def test_faults_have_names_that_tell_them_apart() -> None:

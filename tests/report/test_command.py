@@ -71,6 +71,36 @@ def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
     assert "has format 9, this version of oddlot reads 1" in oddlot("report", "run").err
 
 
+def test_a_summary_of_another_run_is_told(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    path = Path("run/summary.json")
+    path.write_text(path.read_text().replace('"samples_merged": 1437', '"samples_merged": 1438'))
+    answer = oddlot("report", "run")
+    assert answer.code == 2
+    assert "summary.json says samples_merged 1438, the log 1437: restore them from a copy" in answer.err
+
+
+def test_a_place_of_checkpoints_is_told_from_a_run_s_folder(oddlot: Oddlot) -> None:
+    oddlot.json(
+        *(
+            "train",
+            "digits",
+            "--until",
+            "epochs>=1",
+            "--workers",
+            "1",
+            "--out",
+            "run",
+            "--checkpoints",
+            "saved",
+        )
+    )
+    for command in ("report", "replay", "watch"):
+        answer = oddlot(command, "saved")
+        assert answer.code == 2
+        assert "saved has the checkpoints of a run, and is not its folder: resume with" in answer.err
+
+
 def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
     oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
     for name in ("summary.json", "model.safetensors"):

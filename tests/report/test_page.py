@@ -129,7 +129,10 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     assert paid + lost.dollars_lost == pytest.approx(figures.tally.dollars)
     assert lost.dollars_lost > 0
     text = page([figures])
-    assert ">lost work</text>" in text
+    assert text.count(">lost work</text>") == 2, "its bytes and its dollars"
+    assert lost.bytes_up_lost > 0
+    assert sum(lane.bytes_up for lane in course.lanes.values()) + lost.bytes_up_lost == figures.tally.bytes_up
+    assert text.count('class="mark moment"') == 5, "in each plot over time, and in the lanes"
     assert figures.struck.startswith("2 slow, 1 kill"), "it goes on after the resume"
     assert text.count("<td>kill b at_seconds=1.9</td>") == 1
 
@@ -189,8 +192,8 @@ def test_a_page_is_sound_and_needs_nothing_from_outside(run: Path, plain_run: Pa
 
 def test_what_is_not_known_is_said(plain_run: Path) -> None:
     text = page([Figures.read(plain_run)])
-    empty = re.findall(r'<figure class="empty"><figcaption>([^<]*)</figcaption>', text)
-    assert empty == ["the bill"]
+    empty = re.findall(r'<p class="empty">([^<]*)</p>', text)
+    assert empty == ["the bill: nothing of this is in the log"]
     assert "dollars over time" not in text
     assert "accuracy" not in text
 

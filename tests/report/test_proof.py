@@ -41,10 +41,21 @@ def test_a_whole_epoch() -> None:
 
 def test_an_epoch_under_way() -> None:
     assert str(prove(WHOLE[:2], 16)) == (
-        "not twice: no epoch is whole yet; 8 positions of epochs under way are merged, none twice"
+        "not twice: no epoch is whole yet; 8 positions of epochs under way are merged, none twice "
+        "(to come: 8 of epoch 0)"
     )
     more = [begins(start("a:2", (1, 0, 4), (1, 8, 10))), merges("a:2", 6)]
-    assert str(prove(WHOLE + more, 16)).endswith("; 6 positions of epochs under way are merged, none twice")
+    assert str(prove(WHOLE + more, 16)).endswith("none twice (to come: 10 of epoch 1)")
+
+
+def test_a_hole_that_lasts_is_seen() -> None:
+    """Epoch 0 lacks a position; nothing of epoch 2 is there."""
+    log = [begins(start("a:1", (0, 0, 15))), merges("a:1", 15)]
+    log += [begins(start("a:2", (1, 0, 16))), merges("a:2", 16)]
+    log += [begins(start("a:3", (5, 0, 16))), merges("a:3", 16)]
+    proof = prove(log, 16)
+    assert proof.to_come == ((0, 1), (2, 16), (3, 16), (4, 16))
+    assert str(proof).endswith("(to come: 1 of epoch 0, 16 of epoch 2, 16 of epoch 3, more of later ones)")
 
 
 def test_only_what_an_update_brought_counts() -> None:

@@ -58,7 +58,8 @@ class Fault:
     A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
     it waits `factor` times as long as the step took), both `for_seconds` or for good, or `leave`s with notice, as
     SIGTERM makes it. Its next answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or
-    with bad numbers (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on.
+    with bad numbers (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on. That a
+    fault has struck is in the log: where the run's folder was lost too, what struck since the checkpoint strikes again.
     """
 
     kind: Annotated[str, _is_kind]
@@ -99,7 +100,8 @@ class Fault:
         whens = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
         if len(whens) != 1:
             raise UsageError(
-                f"a fault has one of {', '.join(WHENS)}, and this one has {len(whens)} of them", "kind"
+                f"a fault has one of {', '.join(WHENS)} (or a `file` of times), and this one has {len(whens)} of them",
+                "kind",
             )
         if self.machine and self.kind == "kill_hub":
             raise UsageError("kill_hub strikes the hub, which is no machine: leave `machine` out", "machine")

@@ -62,8 +62,10 @@ def _read_lines(
     read: "Callable[[list[str]], Iterable[float]] | None" = None,
 ) -> tuple[float, ...]:
     """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
+    if not isinstance(file, str) or not file:
+        raise UsageError(f"file = {file!r} must be the path of a text file")
     folder: Path = (info.context or {}).get("folder", Path())
-    path = folder / str(file)
+    path = folder / file
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -97,10 +99,12 @@ def _times(lines: list[str]) -> Iterator[float]:
         raise UsageError("a line has to be `seconds` in all lines, or `seconds,alive` in all")
     times = list(_numbers([time for time, _ in rows]))
     alive = list(_numbers([count for _, count in rows]))
+    if any(count != int(count) for count in alive):
+        raise UsageError("how many are alive must be a whole number")
     if times != sorted(times):
         raise UsageError("the times of a trace must not go back")
     for time, before, now in zip(times[1:], alive, alive[1:], strict=False):
-        yield from [time] * round(max(0.0, before - now))
+        yield from [time] * max(0, int(before - now))
 
 
 class TraceTable(Maker):

@@ -10,6 +10,8 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
 LANE = 18
 MOST_LANES = 48
 Point = tuple[float, float]
+Mark = tuple[float, str]
+"""seconds, and what was then"""
 
 
 class Line(NamedTuple):
@@ -30,14 +32,14 @@ class Bar(NamedTuple):
     told: str
 
 
-def lines(title: str, across: str, up: str, drawn: Sequence[Line]) -> str:
-    """Lines over time, with a legend where there are several."""
+def lines(title: str, up: str, drawn: Sequence[Line], end: float, moments: Sequence[Mark] = ()) -> str:
+    """Lines over the seconds to `end`, with a legend where there are several; `moments` stand upright in it."""
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title)
-    x = Axis.over([0.0, *(px for px, _ in points)], LEFT, WIDTH - RIGHT)
+    x = Axis.over([0.0, end], LEFT, WIDTH - RIGHT)
     y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)
-    parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT)]
+    parts = [_grid(x, y, HEIGHT), _names("seconds", up, HEIGHT), *_uprights(x, HEIGHT, moments)]
     for line in drawn:
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
         path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in line.points)
@@ -46,16 +48,20 @@ def lines(title: str, across: str, up: str, drawn: Sequence[Line]) -> str:
             style = style.replace("mark line", "mark line point")
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
-    return _figure(title, HEIGHT, parts, _legend(legend))
+    return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)))
 
 
 def lanes(
     title: str,
     rows: Mapping[str, Mapping[str, Sequence[Point]]],
-    marks: Mapping[str, Sequence[tuple[float, str]]],
+    marks: Mapping[str, Sequence[Mark]],
     end: float,
+    moments: Sequence[Mark] = (),
 ) -> str:
-    """A lane for each row, filled with what it did when; `marks` are moments on it. Of many rows, the first ones."""
+    """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, the first ones.
+
+    `moments` stand upright through all lanes.
+    """
     shown = dict(list(rows.items())[:MOST_LANES])
     if not shown:
         return nothing(title)
@@ -77,6 +83,8 @@ def lanes(
     states = sorted({state for spells in shown.values() for state, intervals in spells.items() if intervals})
     legend = [(state, state, False) for state in states]
     legend += [("fault", "a fault on purpose", False)] if any(marks.values()) else []
+    parts += _uprights(x, height, moments)
+    legend += _legend_of(moments)
     more = len(rows) - len(shown)
     return _figure(
         title + (f" (the first {MOST_LANES} of {len(rows):,})" if more else ""),
@@ -112,9 +120,8 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
 
 
 def nothing(title: str) -> str:
-    """A plot of which nothing is known."""
-    what = f"<figcaption>{escape(title)}</figcaption><p>Nothing of this is in the log.</p>"
-    return f'<figure class="empty">{what}</figure>'
+    """In the place of a plot of which nothing is known."""
+    return f'<p class="empty">{escape(title)}: nothing of this is in the log</p>'
 
 
 class Axis(NamedTuple):
@@ -183,6 +190,17 @@ def _box(x: Axis, top: float, interval: Point) -> str:
     left = x(interval[0])
     width = max(x(interval[1]) - left, 0.4)
     return f"M{left:.1f} {top}h{width:.1f}v{LANE - 6}h-{width:.1f}z"
+
+
+def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
+    return [
+        f'<path class="mark moment" d="M{x(at):.1f} {TOP}V{height - BOTTOM}"><title>{escape(told)}</title></path>'
+        for at, told in moments
+    ]
+
+
+def _legend_of(moments: Sequence[Mark]) -> list[tuple[str, str, bool]]:
+    return [("moment", "resumed", True)] if moments else []
 
 
 def _moment(at: float, top: float, told: str) -> str:

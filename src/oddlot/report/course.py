@@ -61,6 +61,8 @@ class Course:
     """at most about `MOST_POINTS`"""
     lanes: dict[str, Lane] = field(default_factory=dict)
     """by machine"""
+    resumed: list[float] = field(default_factory=list)
+    """when the run went on from a checkpoint"""
     staleness: Counter[int] = field(default_factory=Counter)
     """how many merged updates were so many versions late"""
     last: float = 0.0
@@ -108,6 +110,8 @@ class Course:
         match record.event:
             case w.Joined(node):
                 self._born[node] = record.now
+            case w.Resumed():
+                self.resumed.append(record.now)
             case w.Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
             case w.Arrived(facts) if facts.sender in tally.workers:

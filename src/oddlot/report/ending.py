@@ -1,10 +1,15 @@
 """What a run itself has said at its end, held against its log."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from oddlot.core.errors import CheckpointError
 from oddlot.run_folder import SUMMARY, RunFolder
+
+FAILED = "failed: "
+"""how the ending of a run begins that has failed"""
+COUNTED = ("versions", "updates", "samples_merged")
 
 
 def read_ending(run: RunFolder) -> dict[str, Any]:
@@ -30,3 +35,13 @@ def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
         raise CheckpointError(
             f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy"
         )
+
+
+def check_agreed(run: RunFolder, ending: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+    """CheckpointError: the summary is not of the run whose figures the log has."""
+    for name in COUNTED if ending else ():
+        if ending.get(name) != figures[name]:
+            raise CheckpointError(
+                f"{run.path / SUMMARY} says {name} {ending.get(name)}, the log {figures[name]}: restore them from a "
+                f"copy, or remove {SUMMARY}, and the log alone counts"
+            )

@@ -11,7 +11,7 @@ from oddlot.core.errors import CheckpointError
 from oddlot.core.words import Record, Struck
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
-from oddlot.report.ending import check_whole, read_ending
+from oddlot.report.ending import check_agreed, check_whole, read_ending
 from oddlot.report.proof import Proof, prove_log
 from oddlot.run_folder import ABOUT, ON, RunFolder
 from oddlot.strategies import BY_NAME
@@ -58,6 +58,8 @@ class Figures:
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
         summary = tally.summary() | {"run_dir": str(run.path)}
+        if not proof.faults:  # which would say more
+            check_agreed(run, ending, summary)
         summary |= {"ended": ending.get("ended", NOT_ENDED)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]

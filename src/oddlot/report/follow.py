@@ -1,5 +1,8 @@
 """A run under way, read from its folder as it grows: what is new, who holds it, and what it waits for."""
 
+import platform
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
@@ -12,6 +15,7 @@ from oddlot.report.ending import read_ending
 from oddlot.run_folder import LOCK, RunFolder
 from oddlot.units import duration
 
+KILLED = "nobody is at work on it any more: it was killed"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
 """as long as a merge usually takes: then the run is waiting"""
@@ -66,7 +70,7 @@ class Follower:
         """How the run has ended; empty while somebody is at work on it."""
         if ending := read_ending(self.run):
             return str(ending["ended"])
-        return "" if is_held(self.run.path) else "nobody is at work on it any more: it was killed"
+        return "" if is_held(self.run.path) else KILLED
 
 
 def is_held(folder: Path) -> bool:
@@ -81,6 +85,16 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+def stopped_process(folder: Path) -> int:
+    """The process that holds the run, if it is one of this machine and stands still (SIGSTOP); 0 otherwise."""
+    with suppress(OSError):
+        holder = re.match(r"process (\d+) on (.*)\n", (folder / LOCK).read_text())
+        if holder and holder[2] == platform.node():
+            status = Path(f"/proc/{holder[1]}/stat").read_text().rpartition(")")[2]
+            return int(holder[1]) if status.split()[:1] == ["T"] else 0
+    return 0
+
+
 def waits_for(tally: Tally, now: float, merged_at: float) -> str:
     """Why no merge has come for a while; empty as long as that is nothing unusual.
 
@@ -92,7 +106,7 @@ def waits_for(tally: Tally, now: float, merged_at: float) -> str:
     here = {name: row for name, row in tally.workers.items() if not row.gone}
     working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
     if not tally.workers:
-        return "the workers are starting"
+        return "the workers are starting, or the first checkpoint is being written"
     if not here:
         return "no worker is here: it waits until one joins"
     if not working:

@@ -1,13 +1,13 @@
 """One self-contained HTML file about one or several runs: no script, no address of anything outside."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from oddlot.core.errors import UsageError
 from oddlot.observe import VERSION_FIGURES, WASTES
 from oddlot.report.charts import Bar, Line, bars, lanes, lines
-from oddlot.report.course import Course
+from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
 from oddlot.units import duration, in_bytes, money
 
@@ -33,7 +33,7 @@ table { border-collapse: collapse; width: 100%; } th { text-align: left; font-we
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
-.empty p { color: var(--dim); } .bad { color: #dc2626; font-weight: 600; }
+.empty { color: var(--dim); font-size: 13px; } .bad { color: #dc2626; font-weight: 600; }
 .legend { font-size: 13px; color: var(--dim); } .legend span { margin-right: 1.2em; }
 .swatch { display: inline-block; width: 1em; height: .6em; margin-right: .4em; background: var(--is); }
 .swatch.dashed { background: none; height: 0; border-top: 2px dashed var(--is); vertical-align: middle; }
@@ -42,6 +42,7 @@ figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; 
 .mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
 .mark.point { stroke-width: 6; stroke-linecap: round; }
 .mark.dashed { stroke-dasharray: 5 4; }
+.moment { --is: #db2777; } .mark.moment { fill: none; stroke: var(--is); stroke-dasharray: 2 3; }
 .fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
 """
 
@@ -110,7 +111,11 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
-    """Plots that all runs share."""
+    """Plots that all runs share, from the first one's beginning to the last one's end."""
+    end = max(course.seconds for course in courses)
+    resumes = [
+        (at, f"{name}: resumed") for course, name in zip(courses, names, strict=True) for at in course.resumed
+    ]
     metrics = (
         name for run in runs for row in run.tally.history for name in row if name not in VERSION_FIGURES
     )
@@ -125,14 +130,14 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
                     (m.seconds, m.training_loss) for m in course.progress if m.training_loss is not None
                 ]
                 drawn.append(Line(f"{name}, training", losses, color, dashed=True))
-        yield lines(f"{metric} over time", "seconds", metric, [line for line in drawn if line.points])
+        yield lines(f"{metric} over time", metric, [line for line in drawn if line.points], end, resumes)
     figures = ["versions", "samples", *["dollars"] * any(run.tally.dollars for run in runs)]
     for figure in figures:
         drawn = [
             Line(name, [(m.seconds, getattr(m, figure)) for m in course.progress], number % len(COLORS))
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
-        yield lines(f"{figure} over time", "seconds", figure, drawn)
+        yield lines(f"{figure} over time", figure, drawn, end, resumes)
 
 
 def _machines(run: Figures, course: Course) -> Iterator[str]:
@@ -140,25 +145,31 @@ def _machines(run: Figures, course: Course) -> Iterator[str]:
     machines = dict(sorted(course.lanes.items(), key=lambda item: (len(item[0]), item[0])))
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
-    yield lanes("what every machine did", spells, faults, course.seconds)
+    resumes = [(at, "resumed") for at in course.resumed]
+    yield lanes("what every machine did", spells, faults, course.seconds, resumes)
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
     reasons = {"used": run.tally.samples_merged, **run.tally.wasted, "skipped": run.tally.samples_skipped}
     told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
     yield bars("samples: used, and wasted why", told)
-    links = [
-        Bar(
-            name,
-            {"up": lane.bytes_up, "down": lane.bytes_down},
-            f"{in_bytes(lane.bytes_up)} up, {in_bytes(lane.bytes_down)} down",
-        )
-        for name, lane in machines.items()
-    ]
-    yield bars("bytes on every link", links)
+    yield bars("bytes on every link", list(_links(run, machines)))
     bill = {name: lane.dollars for name, lane in machines.items()}
     lost = run.tally.dollars - sum(bill.values())
     bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
     yield bars("the bill", [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()])
     yield _faults(run)
+
+
+def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
+    """Bytes by machine, and those of lost work, of which the log that holds knows only the sum."""
+    up, down = run.tally.bytes_up, run.tally.bytes_down
+    for name, lane in machines.items():
+        yield _link(name, lane.bytes_up, lane.bytes_down)
+        up, down = up - lane.bytes_up, down - lane.bytes_down
+    yield _link("lost work", up, down)
+
+
+def _link(name: str, up: int, down: int) -> Bar:
+    return Bar(name, {"up": up, "down": down}, f"{in_bytes(up)} up, {in_bytes(down)} down")
 
 
 def _staleness(course: Course) -> Iterator[Bar]:

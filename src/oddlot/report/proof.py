@@ -15,6 +15,8 @@ from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
 
 MOST_FAULTS = 10
+MOST_TO_COME = 3
+"""epochs under way that are told one by one"""
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,27 @@ class Proof:
     """samples that were given up, their numbers being bad again and again"""
     faults: tuple[str, ...]
     """positions that count more than once or, in epochs that were to be whole, not at all"""
+    to_come: tuple[tuple[int, int], ...] = ()
+    """of the epochs under way: which one, and how many of its positions no merged update has yet"""
 
     def __str__(self) -> str:
         if self.faults:
             return "NOT exactly once: " + "; ".join(self.faults)
         beyond = self.merged + self.skipped - self.whole * self.size
-        more = f"{beyond:,} positions of epochs under way are merged, none twice"
+        more = f"{beyond:,} positions of epochs under way are merged, none twice{self._still}"
         skipped = f", or was skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
             return f"not twice: no epoch is whole yet; {more}"
         epochs = "epoch 0" if self.whole == 1 else f"each of the epochs 0 to {self.whole - 1}"
         where = f"every one of the {self.size:,} positions of {epochs}"
         return f"exactly once: {where} is in one merged update{skipped}" + (f"; {more}" if beyond else "")
+
+    @property
+    def _still(self) -> str:
+        """What is to come of the oldest epochs: a hole that lasts is seen here."""
+        told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MOST_TO_COME]]
+        told += ["more of later ones"] if len(self.to_come) > MOST_TO_COME else []
+        return f" (to come: {', '.join(told)})" if told else ""
 
 
 Piece = tuple[int, int, w.UpdateId]
@@ -55,8 +66,9 @@ def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
     """
     sheets, skipped = _lay_out(records)
     faults: list[str] = []
+    to_come: list[tuple[int, int]] = []
     merged = whole = 0
-    for epoch in sorted(sheets.keys() | range(epochs)):
+    for epoch in range(max([epochs - 1, *sheets]) + 1):
         pieces = sorted(sheets[epoch])
         faults += _overlaps(epoch, pieces, size)
         here = sum(stop - start for start, stop, _ in pieces)
@@ -64,7 +76,8 @@ def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
             faults.append(f"{size - here} positions of epoch {epoch} are in no merged update")
         merged += here
         whole += epoch == whole and here == size
-    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]))
+        to_come += [(epoch, size - here)] if here < size else []
+    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]), tuple(to_come))
 
 
 def prove_log(log: Path, records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:

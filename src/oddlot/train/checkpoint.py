@@ -166,7 +166,7 @@ def newest(
         return Checkpoint(storage, name, found.version, found.records, found.job, found.log, warnings)
     raise CheckpointError(
         "\n  ".join(
-            [f"no whole checkpoint in {storage}: begin anew with force=True (--force), or elsewhere", *told]
+            [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *told]
         )
     )
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from oddlot.train.checkpoint import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
-from oddlot.train.storage import PIECE_BYTES, Storage, sync_path
+from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage, sync_path
 
-PARTS = "log"
-"""the folder of the log's parts, beside the checkpoints"""
 PART = re.compile(r"\d+-\d+-[0-9a-f]{6}\.jsonl")
 MOST_PARTS = 100
 KEEP = 3
@@ -33,9 +31,9 @@ class LogCopy:
         if len(self.parts) >= MOST_PARTS:  # one part again, so that no manifest grows for ever
             self.parts, self._records, self._bytes = (), 0, 0
         if size > self._bytes:
-            name = f"{PARTS}/{self._records}-{records}-{self.life}.jsonl"
+            name = f"{LOG_PARTS}/{self._records}-{records}-{self.life}.jsonl"
             part = Part(name, **self.storage.write(name, self._pieces(size)))
-            self.storage.sync(PARTS)
+            self.storage.sync(LOG_PARTS)
             self.parts, self._records, self._bytes = (*self.parts, part), records, size
         return self.parts
 

@@ -11,6 +11,8 @@ from zlib import crc32
 from oddlot.core.errors import UsageError
 
 PIECE_BYTES = 1 << 24
+LOG_PARTS = "log"
+"""the folder of the log's parts, beside checkpoints that are not in their run's folder"""
 
 
 class Storage:
