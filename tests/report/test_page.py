@@ -16,6 +16,7 @@ import oddlot
 from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
+from oddlot.report.charts import Axis
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
@@ -153,6 +154,12 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
 def test_a_long_run_is_thinned_out() -> None:
     records = [w.Record(float(second), w.Ticked()) for second in range(100_000)]
     assert len(Course.of(records, 8).progress) <= 1_001
+
+
+def test_the_axis_of_time_goes_to_the_very_end() -> None:
+    axis = Axis.until(3.4)
+    assert (axis.low, axis.high, axis.ticks) == (0.0, 3.4, (0.0, 1.0, 2.0, 3.0))
+    assert Axis.until(0.0)(0.0) == axis(0.0)
 
 
 # --- the page ------------------------------------------------------------------------------------

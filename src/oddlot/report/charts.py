@@ -37,7 +37,7 @@ def lines(title: str, up: str, drawn: Sequence[Line], end: float, moments: Seque
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title)
-    x = Axis.over([0.0, end], LEFT, WIDTH - RIGHT)
+    x = Axis.until(end)
     y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, HEIGHT), _names("seconds", up, HEIGHT), *_uprights(x, HEIGHT, moments)]
     for line in drawn:
@@ -66,7 +66,7 @@ def lanes(
     if not shown:
         return nothing(title)
     height = TOP + LANE * len(shown) + BOTTOM
-    x = Axis.over([0.0, end], LEFT, WIDTH - RIGHT)
+    x = Axis.until(end)
     parts = [_grid(x, None, height), _names("seconds", "", height)]
     for number, (name, spells) in enumerate(shown.items()):
         top = TOP + LANE * number
@@ -143,6 +143,14 @@ class Axis(NamedTuple):
         step = _round_step((high - low) / 5)
         first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
         return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
+
+    @classmethod
+    def until(cls, end: float) -> "Axis":
+        """Seconds from left to right, to the very end."""
+        rounded = cls.over([0.0, end], LEFT, WIDTH - RIGHT)
+        return (
+            rounded._replace(high=end, ticks=tuple(t for t in rounded.ticks if t <= end)) if end else rounded
+        )
 
     def __call__(self, value: float) -> float:
         """The pixel."""
