@@ -147,10 +147,9 @@ class Axis(NamedTuple):
     @classmethod
     def until(cls, end: float) -> "Axis":
         """Seconds from left to right, to the very end."""
+        end = end or 1.0  # a run that had no time
         rounded = cls.over([0.0, end], LEFT, WIDTH - RIGHT)
-        return (
-            rounded._replace(high=end, ticks=tuple(t for t in rounded.ticks if t <= end)) if end else rounded
-        )
+        return rounded._replace(high=end, ticks=tuple(tick for tick in rounded.ticks if tick <= end))
 
     def __call__(self, value: float) -> float:
         """The pixel."""
