@@ -8,8 +8,7 @@ strategy and seed.
 
 - Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
   machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead
-  between `Lost` and the next `Joined` (mostly some hundredths of a second, but a worker that dies for the fourth time
-  within a minute is started again only when that minute is over), frozen while it is frozen, and a sixth of a machine
+  between `Lost` and the next `Joined` (some hundredths of a second), frozen while it is frozen, and a sixth of a machine
   while it is slow; those of a hub that is being restarted count as alive. FastestK throws away what the slower half
   computes, so that it may reach more than 1.
 - What a hub's kill costs does not grow with the run: its seconds are the run's time beyond its ideal time.
@@ -185,11 +184,11 @@ def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
     """Read a run's folder."""
     figures = Figures.read(folder)
     log = list(read_log(folder / "records.jsonl"))
-    struck = [r.event.kind for r in log if isinstance(r.event, w.Struck)]
-    missing = {fault.kind for fault in faults} - {*struck}
+    missing = {fault.kind for fault in faults} - {struck.kind for _, struck in figures.faults}
     if missing:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
-    kills = struck.count("kill")
+    # Of the history that holds, as the waste is.
+    kills = sum(isinstance(r.event, w.Struck) and r.event.kind == "kill" for r in figures.records)
     wasted = figures.tally.wasted
     dead = sum(dead_seconds(log))
     alive = WORKERS * seconds - dead

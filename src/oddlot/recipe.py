@@ -1,7 +1,7 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
@@ -12,17 +12,20 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
+from oddlot.core.words import Span
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_folder import FORMAT
-from oddlot.train.data import Batches
+from oddlot.train.data import Batches, order
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.train.saver import KEEP
 from oddlot.wire.codec import Codec, Plain
 
+MOST_ROWS = 64
+"""of samples that are named in an error"""
 FEW = 10
 """samples: so few that the data may be something else than was meant"""
 
@@ -125,6 +128,14 @@ class Recipe:
     def rule(self) -> Any:
         """What steps at the hub: the strategy's server rule, or the job's optimizer."""
         return getattr(self.strategy, "rule", None) or self.job.optimizer
+
+    def named_rows(self, spans: Iterable[Span]) -> str:
+        """The samples by their index in the data, which the books do not know."""
+        how, size = self.settings, self.samples
+        parts = [order(how.seed, epoch, size, how.shards)[start:stop] for epoch, start, stop in spans]
+        rows = sorted(int(row) for part in parts for row in part)
+        more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+        return f"data[{', '.join(map(str, rows[:MOST_ROWS]))}{more}]"
 
     def conductor(self) -> Conductor:
         """The books of a run that begins."""

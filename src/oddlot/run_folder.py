@@ -160,9 +160,23 @@ class RunFolder:
                 (self.path / LOCK).unlink(missing_ok=True)
                 self.path.rmdir()
 
+    @property
+    def begun_in_vain(self) -> bool:
+        """It was killed before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
+        from oddlot.train.checkpoint import MANIFEST  # PyTorch comes with it
+
+        if self.log.exists() and self.log.read_bytes().count(b"\n") > 1:
+            return False
+        names = self.checkpoint_names()
+        try:
+            return not any(MANIFEST in self.storage.names(name) for name in names)
+        except OSError as error:
+            raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
+
     def reopen(self) -> None:
-        """The run goes on: what was its end is not."""
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        """The run goes on: what was its end is not, and its model is not of the run any more."""
+        for name in (SUMMARY, MODEL):
+            (self.path / name).unlink(missing_ok=True)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -22,20 +22,16 @@ from oddlot.interrupt import StopWish
 from oddlot.log import Log, is_void, read_sound, surviving
 from oddlot.observe import Tally, resumed_after, take_into_account
 from oddlot.recipe import Recipe
-from oddlot.report.ending import FAILED
+from oddlot.report.ending import FAILED, in_short
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import Checkpoint, Snapshot, check_log, newest
-from oddlot.train.data import order
 from oddlot.train.job import made
 from oddlot.train.layout import Layout
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.store import Store
-
-MOST_ROWS = 64
-"""of samples that are named in an error"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ class Training:
             summary = self._summary(ended)
             self._save_end(summary)
         except JobError as error:
-            self._note_failure(error)
+            self._save_failed(error)
             raise
         path = self.folder.path if self.folder else None
         return Run(self.model, summary, self.tally.history, ended, path, self.records)
@@ -130,9 +126,15 @@ class Training:
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _past(self, folder: RunFolder) -> Past:
-        """Read a run that is to go on. Its end and its engine may be others than before."""
+    def _past(self, folder: RunFolder) -> Past | None:
+        """Read a run that is to go on. Its end and its engine may be others than before.
+
+        None: it was killed before its first checkpoint was whole, so that it had not begun to train.
+        """
         folder.check_settings(self.identity)
+        if folder.begun_in_vain:
+            folder.forced = True
+            return None
         log, damage = read_sound(folder.log)
         try:
             there = folder.checkpoint_names()
@@ -157,7 +159,8 @@ class Training:
             take_into_account(tally, surviving(log), self.folder.log)
         struck = [(r.now, r.event) for r in log if isinstance(r.event, w.Struck)]
         left = [node for node, row in tally.workers.items() if not row.gone]
-        return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck, left)
+        life = sum(isinstance(record.event, w.Resumed) for record in log) + (past is not None)
+        return Disturbed(engine, chaos, lambda: conductor.version, self._flush, struck, left, life)
 
     def _settings_anew(self) -> dict[str, int | None]:
         """What of the books' settings a resumed run may change."""
@@ -309,14 +312,9 @@ class Training:
         try:
             yield
         except BadSamples as bad:
-            how, size = self.recipe.settings, self.recipe.samples
-            orders = [
-                order(how.seed, epoch, size, how.shards)[start:stop] for epoch, start, stop in bad.spans
-            ]
-            rows = sorted(int(row) for part in orders for row in part)
-            more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-            named = ", ".join(map(str, rows[:MOST_ROWS]))
-            raise JobError(f"some samples {bad.why}\nThey are among data[{named}{more}]") from bad
+            raise JobError(
+                f"some samples {bad.why}\nThey are among {self.recipe.named_rows(bad.spans)}"
+            ) from bad
 
     # --- saving --------------------------------------------------------------------------------
 
@@ -356,14 +354,17 @@ class Training:
             for problem in self.saver.problems():
                 raise JobError(f"{problem.removesuffix('; the run goes on')}: make room, then {goes_on}")
 
-    def _note_failure(self, error: JobError) -> None:
-        """So that the run's folder tells how it ended, if there is room to tell it."""
+    def _save_failed(self, error: JobError) -> None:
+        """Save what was learned until then, and how the run ended, if there is room for it."""
+        with suppress(JobError):
+            if self.saver is not None and self.tally.versions and self.host.settled:
+                self.saver.wait()
+                self._checkpoint()
+                self.saver.wait()
         with suppress(JobError):
             self._flush()
             if self.folder is not None and self.log is not None:
-                first, *_, last = f"{error}\n".splitlines() * 2
-                why = f"{first} {last.strip()}" if first.endswith(":") else first
-                self.folder.write(SUMMARY, self._summary(f"{FAILED}{why}"))
+                self.folder.write(SUMMARY, self._summary(f"{FAILED}{in_short(error)}"))
 
     def _flush(self) -> None:
         if self.log is not None:
@@ -376,6 +377,13 @@ class Training:
         self._checkpoint()
         self.folder.write_model(self.model)
         self.folder.write(SUMMARY, summary)
+        self.saver.wait()
+        for problem in self.saver.problems():
+            warnings.warn(
+                f"{problem.removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, from "
+                f"which the run would go on, is of version {self.saver.newest:,}",
+                stacklevel=2,
+            )
 
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():

@@ -41,7 +41,6 @@ def test_lifetimes_are_the_mean_times_the_model() -> None:
         (lambda: Machine("a", seconds_per_sample=nan), r"seconds_per_sample = nan"),
         (lambda: Machine("a", dollars_per_hour=-1), r"dollars_per_hour = -1 must be finite and not negative"),
         (lambda: Machine("a", joins_at_seconds=inf), r"joins_at_seconds = inf"),
-        (lambda: Machine("a", seconds_to_return=5), r"a has seconds_to_return, but no lifetime"),
         (lambda: Machine("a", lifetime=Lifetime(9), seconds_to_return=-5), r"seconds_to_return = -5"),
         (lambda: Lifetime(0), r"mean_seconds = 0 must be finite and above 0"),
         (lambda: Link(megabits_per_second=0), r"megabits_per_second = 0 must be above 0"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import floor, inf
 from random import Random
 from typing import Any
 
@@ -19,7 +19,7 @@ from oddlot.machines.chaos import ANSWERED, LASTING, Chaos, Fault
 
 GOES_ON = " (goes on)"
 """behind a fault's name, when it strikes again only because the hub was lost"""
-NOW: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
+AT_ONCE: dict[str, Any] = {"at_seconds": (0.0,), "at_versions": (), "every_seconds": None, "per_hour": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Disturbed:
 
     `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. `struck` is
     what has struck in earlier lives of the run, and when: its times and versions are over, and what lasts goes on
-    upon the machines of those who were `left` when the hub was lost.
+    upon the machines of those who were `left` when the hub was lost. Each `life` of the hub has chance of its own.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Disturbed:
         save: Callable[[], None],
         struck: Sequence[tuple[float, w.Struck]] = (),
         left: Collection[w.NodeId] = (),
+        life: int = 0,
     ) -> None:
         self.engine, self.version, self.save = engine, version, save
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -66,9 +67,10 @@ class Disturbed:
         self.told: deque[Message] = deque()
         done = Counter(event.fault for _, event in struck)
         for place, (name, fault) in enumerate(chaos.named()):
-            doom = _Doom(
-                name, fault, stream(chaos.seed, f"times of {name}"), stream(chaos.seed, f"victims of {name}")
+            times, victims = (
+                stream(chaos.seed, f"{what} of {name}, life {life}") for what in ("times", "victims")
             )
+            doom = _Doom(name, fault, times, victims)
             self._plan(place, doom, done[name])
             if fault.kind in LASTING:
                 self._go_on(doom, struck, left)
@@ -187,20 +189,23 @@ class Disturbed:
         for machine in sorted(sufferers):
             rest = None if fault.for_seconds is None else begun[machine] + fault.for_seconds - self.now
             if rest is None or rest > 0:
-                again = replace(fault, machine=machine, for_seconds=rest, **NOW)
+                again = replace(fault, machine=machine, for_seconds=rest, **AT_ONCE)
                 doomed = replace(doom, name=f"{doom.name}{GOES_ON}", fault=again)
                 self._at(self.now, partial(self._strike, doomed))
 
     def _again(self, doom: _Doom) -> None:
         """Plan the next time of what happens again and again."""
-        fault = doom.fault
-        wait = fault.every_seconds or doom.times.expovariate((fault.per_hour or 1.0) / 3600)
+        fault, now = doom.fault, self.now
+        if fault.every_seconds is None:
+            time = now + doom.times.expovariate((fault.per_hour or 1.0) / 3600)
+        else:  # of the run's clock, which goes on where it stopped
+            time = fault.every_seconds * (floor(now / fault.every_seconds * (1 + 1e-12)) + 1)
 
         def strike() -> None:
             self._again(doom)
             self._strike(doom)
 
-        self._at(self.now + wait, strike)
+        self._at(time, strike)
 
     def _strike(self, doom: _Doom) -> None:
         """Do it to whoever it is for, or wait for somebody."""
@@ -210,7 +215,8 @@ class Disturbed:
             self._at(self.now, self._kill_hub)
             return
         spoilt = {node for other, node in self.spoilt if other is doom}
-        nodes = [node for node, can in self.here.items() if can and fault.is_for(node) and node not in spoilt]
+        # Sorted: in which order they have come is a race.
+        nodes = sorted(n for n, can in self.here.items() if can and fault.is_for(n) and n not in spoilt)
         if not nodes:
             if fault.is_once:
                 self.waiting.append(doom)

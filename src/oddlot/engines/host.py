@@ -87,6 +87,8 @@ class Host:
     holds: dict[w.TaskId, int] = field(default_factory=dict)
     """the version whose memory each task out there still reads"""
     evaluating: list[int] = field(default_factory=list)
+    settled: bool = True
+    """false while an event is dealt with: an error then leaves books that nobody may go on from"""
     story: deque[w.Record] = field(default_factory=lambda: deque(maxlen=12))
 
     @property
@@ -108,6 +110,7 @@ class Host:
 
     def handle(self, event: w.Stimulus, now: float) -> None:
         """Decide about the event, act, and tell the observers."""
+        self.settled = False
         lost_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, w.Lost) else ()
         try:
             record = self.conductor.handle(event, now)
@@ -120,6 +123,7 @@ class Host:
             observer(record)
         for change in changes:
             self.handle(change, now)
+        self.settled = True
 
     def arrive(self, arrival: Arrival, now: float) -> None:
         """An answer came in: an echo is dropped, bad numbers are refused, the rest goes into the inbox."""

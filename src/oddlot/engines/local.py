@@ -46,6 +46,8 @@ class _Life:
     pid: int = 0
     ready: bool = False
     leaving: bool = False
+    fruitful: bool = False
+    """it has brought something"""
     exit_code: int | None = None
     """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
@@ -65,7 +67,8 @@ class LocalEngine:
     """Mailbox and port of worker processes.
 
     `workers` processes plus, once something is evaluated, one that only evaluates. A worker that dies is reported
-    lost and, with `respawn`, replaced under a new id, at most three times a minute. The clock starts at `now` seconds.
+    lost and, with `respawn`, replaced under a new id: at once if it had brought something, and of those that had not
+    at most three a minute. The clock starts at `now` seconds.
     """
 
     def __init__(
@@ -255,6 +258,7 @@ class LocalEngine:
         facts = read_facts(body.get("facts"), life.node)
         block = self._end_task(life, facts.id)
         self.in_vain[: len(self.births)] = [0] * len(self.births)
+        life.fruitful = True
         try:
             self.ready.append(Arrival(facts, self.blocks.payload(facts, block)))
         except FrameError as error:
@@ -327,8 +331,8 @@ class LocalEngine:
             return
         if life.ready:
             self.ready.append(w.Lost(life.node))
-        if self.respawn and life.leaving:
-            heappush(self.timers, (self.now, life.index))  # it was asked to go, which is no fault of its own
+        if self.respawn and (life.leaving or life.fruitful):
+            heappush(self.timers, (self.now, life.index))  # it was asked to go, or is bad luck
         elif self.respawn:
             deaths = self.deaths[life.index]
             again = max(self.now, deaths[0] + 60.0) if len(deaths) == RESPAWNS_A_MINUTE else self.now

@@ -181,9 +181,17 @@ class Simulator:
         self._at(self.now, lambda: self._notice(node))
 
     def slow(self, node: w.NodeId, factor: float) -> None:
-        """Tasks that are started from now on take so much longer."""
-        if life := self.nodes.get(node):
-            life.slowness = factor
+        """From now on its steps take so much longer, those of the task under way too."""
+        life = self.nodes.get(node)
+        if life is None:
+            return
+        ratio, life.slowness = (1.0 + factor) / (1.0 + life.slowness), factor
+        now = self.now if life.frozen_at is None else life.frozen_at
+        first = next((i for i, work in enumerate(life.queue) if work.end > now), len(life.queue))
+        for work in life.queue[first:]:
+            done = max(0.0, now - work.begin)
+            work.compute = done + (work.compute - done) * ratio
+        self._plan(life, first)
 
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""

@@ -8,7 +8,6 @@ from random import Random
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, NotNegative, check_settings
-from oddlot.core.errors import UsageError
 from oddlot.machines.delays import Delay, Deterministic, Exponential
 
 
@@ -56,8 +55,8 @@ class Lifetime:
 class Machine:
     """One worker's machine: a task of n samples computes for n x seconds_per_sample x a time from `delay`.
 
-    It comes at `joins_at_seconds`, stays for its `lifetime` (None: for good), and is there again `seconds_to_return`
-    later (None: never) under the next name, `NAME.2`, `NAME.3`, ...
+    It comes at `joins_at_seconds`, stays for its `lifetime` (None: for good, but for what `chaos` does), and is there
+    again `seconds_to_return` later (None: never) under the next name, `NAME.2`, `NAME.3`, ...
     """
 
     name: Annotated[str, _node_name]
@@ -68,13 +67,8 @@ class Machine:
     lifetime: Lifetime | None = None
     """None: it stays"""
     seconds_to_return: NotNegative | None = None
-    """from the end of a lifetime to the next; None: it never returns"""
+    """from the end of a life, whatever ended it, to the next; None: it never returns"""
     joins_at_seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.seconds_to_return is not None and self.lifetime is None:
-            raise UsageError(
-                f"{self.name} has seconds_to_return, but no lifetime after which to return: add one",
-                "seconds_to_return",
-            )

@@ -153,6 +153,8 @@ def newest(
             if problem := _problem_of_log(found):  # so nobody else can go on from it either
                 told.append(problem)
                 continue
+            if found.log:
+                raise _gone_on(found, f"after {found.records:,} records, and {records:,} are here")
             raise CheckpointError(
                 f"checkpoint {storage.path(name)} was made after {found.records} records, but only {records} of the "
                 "log are sound: restore the log from a copy, or move that checkpoint away to go on from an older one"
@@ -213,10 +215,14 @@ def check_log(checkpoint: Checkpoint, log: Path) -> None:
     """CheckpointError: the file is not the log from which this checkpoint came about."""
     with log.open("rb") as file:
         if any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
-            raise CheckpointError(
-                f"the run has gone on elsewhere: checkpoint {checkpoint.storage.path(checkpoint.name)} was made after "
-                f"other records than {log} has. Resume it in a new folder, which fetches the log"
-            )
+            raise _gone_on(checkpoint, f"after other records than {log} has")
+
+
+def _gone_on(checkpoint: Checkpoint, when: str) -> CheckpointError:
+    return CheckpointError(
+        f"the run has gone on elsewhere: checkpoint {checkpoint.storage.path(checkpoint.name)} was made {when}. Resume "
+        "it in a new folder, which fetches the log"
+    )
 
 
 def to_json(plain: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from oddlot.core.errors import JobError
 from oddlot.train.checkpoint import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
 from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage, sync_path
 
@@ -51,7 +52,7 @@ class BackgroundSaver:
     is brought to the storage too. What fails (a full disk) is a sentence in `problems()` and never ends the run.
 
     A run that goes on says which checkpoint it goes on from (`begun_from`) and which were `there` when it chose that.
-    Of those it removes what it needs no more; others are another process's, which is a problem, and stay.
+    Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
     """
 
     def __init__(
@@ -114,6 +115,11 @@ class BackgroundSaver:
         problems, self._problems = self._problems, []
         return problems
 
+    @property
+    def newest(self) -> int:
+        """The version of the newest whole one that this run has written; -1 while there is none."""
+        return max((int(name.split("-")[0]) for name in self._parts), default=-1)
+
     def wait(self) -> None:
         """Until nothing is being written."""
         if self._writing is not None:
@@ -128,7 +134,10 @@ class BackgroundSaver:
         if self.log is not None:
             sync_path(self.log)
         for stranger in set(saved(self.storage)) - self._known:
-            raise OSError(f"{stranger} in it is another process's: one run can have it at a time")
+            raise JobError(
+                f"the run has gone on elsewhere: checkpoint {self.storage.path(stranger)} is another process's. "
+                "This one stops, since what it does would be lost"
+            )
         self._known.add(name_of(snapshot, self.life))
         log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
         self._parts[save(self.storage, snapshot, self.life, log)] = log
