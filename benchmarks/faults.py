@@ -8,7 +8,7 @@ strategy and seed.
 
 - Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
   machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead
-  between `Lost` and the next `Joined` (some hundredths of a second), frozen while it is frozen, and a sixth of a machine
+  between `Lost` and the next `Joined` (some tenths of a second), frozen while it is frozen, and a sixth of a machine
   while it is slow; those of a hub that is being restarted count as alive. FastestK throws away what the slower half
   computes, so that it may reach more than 1.
 - What a hub's kill costs does not grow with the run: its seconds are the run's time beyond its ideal time.

@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import oddlot
 from oddlot import Asynchronous, Run, Synchronous
+from oddlot.core import words as w
 from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.log import read_log
 from oddlot.run_folder import RunFolder
@@ -128,6 +129,47 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
 # --- several machines at one place ---------------------------------------------------------------
 
 
+def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "one", url, until="epochs>=1")
+    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    with pytest.raises(CheckpointError, match=r"the run has gone on elsewhere: .* Resume it in a new folder"):
+        begun(tmp_path / "one", url, until="epochs>=3", resume=True)
+    assert checkpoints(url)[-1].startswith("00000012-")
+
+
+def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> None:
+    """A folder is held by the first one; of an object store the second one takes over, and the first one stops."""
+    told: list[Exception] = []
+
+    def second(record: w.Record) -> None:
+        if not told and any(isinstance(action, w.Step) for action in record.actions):
+            told.append(UsageError(""))
+            try:
+                begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+            except UsageError as error:
+                told.append(error)
+
+    if "://" in url:
+        with pytest.raises(JobError, match=r"the run has gone on elsewhere: .* This one stops"):
+            begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+        assert merged(tmp_path / "two") == everything(SAMPLES, 2)
+    else:
+        begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+        assert "elsewhere is in use by process" in str(told[1])
+        assert merged(tmp_path / "one") == everything(SAMPLES, 4)
+
+
+def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("503")
+
+    storage = Storage(url)
+    with pytest.raises(OSError, match="503"):
+        storage.write("log/part", pieces())
+    assert storage.names("log") == []
+
+
 def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
     """Its run has gone on elsewhere meanwhile."""
     begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
@@ -210,6 +252,10 @@ def test_nothing_is_removed_that_cannot_be_read(
 def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
     folder = RunFolder(tmp_path / "late", url)
     with folder.claimed(resume=False, force=False):
+        if "://" not in url:
+            with pytest.raises(UsageError, match="elsewhere is in use by process"):
+                begun(tmp_path / "quick", url)
+            return
         begun(tmp_path / "quick", url)
         with pytest.raises(UsageError, match="is not empty: resume=True"):
             folder.make_room()

@@ -1,6 +1,8 @@
 """Runs that end in the middle and go on."""
 
+import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import oddlot
 from oddlot import (
@@ -19,7 +23,7 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.log import read_log, surviving
 from oddlot.observe import tally_of
 from oddlot.run import Run
@@ -202,6 +206,73 @@ def test_a_round_that_was_under_way_is_closed(tmp_path: Path, strategy: Strategy
     oddlot.fit(a_job(), strategy, fleet(3), until="loss<=1000", out=tmp_path)
     goes_on(tmp_path, "epochs>=2", strategy=strategy)
     assert merged(tmp_path) == everything(SAMPLES, 2)
+
+
+class Breaks:
+    """A loss that fails once the optimizer has come so far."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls -= 1
+        if self.calls == 0:
+            raise OSError("the shared disk is away")
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
+    """Its only checkpoint was that of the beginning."""
+    with pytest.raises(JobError, match="the shared disk is away"):
+        oddlot.fit(a_job(loss=Breaks(10)), Asynchronous(), fleet(1), until="epochs>=4", out=tmp_path)
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 9
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ended"].startswith("failed: the job's own code failed on m0: OSError: the shared disk is")
+    run = goes_on(tmp_path)
+    assert run.summary["wasted"].keys() <= {"resumed"}
+    assert run.summary["samples_wasted"] <= 2 * BATCH
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) -> None:
+    """The third refusal of a sample ends a run in the midst of an event."""
+    points, sides = rows()
+    points[5] = torch.nan
+    job = a_job(data=(points, sides))
+    with pytest.raises(JobError, match="gave bad numbers 3 times"):
+        oddlot.fit(job, Asynchronous(), fleet(1), until="epochs>=1", out=tmp_path)
+    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 0
+
+
+@pytest.mark.parametrize("left", ["nothing", "a header", "half a checkpoint"])
+def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left: str) -> None:
+    """So that a loop which resumes for ever needs no other beginning."""
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    header = log.read_bytes().splitlines(keepends=True)[0]
+    newest = checkpoint.newest(Storage(tmp_path / "checkpoints")).name
+    shutil.move(tmp_path / "checkpoints" / newest, tmp_path / "half")
+    shutil.rmtree(tmp_path / "checkpoints")
+    log.write_bytes(header)
+    if left == "nothing":
+        log.unlink()
+    elif left == "half a checkpoint":
+        (tmp_path / "half" / "manifest.json").unlink()
+        (tmp_path / "checkpoints").mkdir()
+        shutil.move(tmp_path / "half", tmp_path / "checkpoints" / "00000000-0-abcdef")
+    shutil.rmtree(tmp_path / "half", ignore_errors=True)
+    (tmp_path / "summary.json").unlink()
+    goes_on(tmp_path, "epochs>=2")
+    assert merged(tmp_path) == everything(SAMPLES, 2)
+
+
+def test_the_model_of_an_end_that_was_none_is_gone(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(Killed):
+        begun(tmp_path, "epochs>=9", resume=True, observers=[KillAt(1.5)])
+    assert not (tmp_path / "model.safetensors").exists()
+    goes_on(tmp_path, "epochs>=9")
+    assert (tmp_path / "model.safetensors").exists()
 
 
 # --- what a continuation takes over, and what not ------------------------------------------------

@@ -72,8 +72,9 @@ def fit(
     `skip_bad` skips them. `chaos` says what is to go wrong on purpose. Observers see every record after it was acted
     on.
 
-    Raises UsageError before anything starts, JobError when the job's code or numbers fail, and Interrupted
-    (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved and stopped.
+    Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
+    job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved
+    and stopped.
     """
     _check_folders(out, checkpoints, resume, force, chaos)
     settings = Settings(

@@ -197,7 +197,7 @@ def report(
         else:
             console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
             if one.struck:
-                console.print(f"  faults   {one.struck}", highlight=False)
+                console.print(f"  faults   {one.struck}", highlight=False, soft_wrap=True)
             console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
     if html:
         from oddlot.report.page import write_page
@@ -249,6 +249,7 @@ def notice(
     """Send SIGTERM to a process when the cloud (Amazon's form) wants this spot instance back."""
     from oddlot.engines.notice import EVERY_SECONDS, METADATA, watch
 
+    print(f"asking {url or METADATA} every {every or EVERY_SECONDS:g} s, for process {pid}", flush=True)
     told = watch(pid, url or METADATA, every or EVERY_SECONDS)
     print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
 

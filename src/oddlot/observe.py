@@ -16,7 +16,7 @@ from oddlot.log import given_out, surviving
 WASTES = {
     "lost": "with their workers",
     "cancelled": "no longer wanted",
-    "late": "answered after their lease",
+    "late": "answered after their lease, so computed twice",
     "dropped": "too stale to merge",
     "refused": "with bad numbers",
     "resumed": "since the checkpoint that was resumed from",

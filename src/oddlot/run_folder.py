@@ -66,10 +66,11 @@ class RunFolder:
                     self.fetch()
                 self._check(resume, force)
                 self.path.mkdir(parents=True, exist_ok=True)
-                self._lock(closing)
+                self._lock(self.path, closing)
                 self._check(resume, force)  # another process may have begun a run meanwhile
             except OSError as error:
                 raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
+            self._lock_place(closing)
             yield
 
     @property
@@ -109,9 +110,7 @@ class RunFolder:
                 if SETTINGS not in self.storage.names():
                     self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
             except OSError as error:
-                raise UsageError(
-                    f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
-                ) from None
+                raise self._unusable_place(error) from None
         self.write(SETTINGS, settings)
 
     def fetch(self) -> None:
@@ -135,7 +134,7 @@ class RunFolder:
             ) from None
         with _writing(self.path), ExitStack() as closing:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock(closing)
+            self._lock(self.path, closing)
             if not self.is_begun:  # another process may have fetched it meanwhile
                 _replace(self.log, log)
                 _replace(self.path / SETTINGS, settings)
@@ -232,15 +231,31 @@ class RunFolder:
         """A run has begun here, whatever became of it."""
         return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
-    def _lock(self, closing: ExitStack) -> None:
+    def _lock_place(self, closing: ExitStack) -> None:
+        """Hold the place of the checkpoints too, if it is a folder: object stores have no lock that all have."""
+        place = self.storage.local("") if self.is_elsewhere else None
+        if place is None:
+            return
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            self._lock(place, closing)
+        except OSError as error:
+            raise self._unusable_place(error) from None
+
+    def _unusable_place(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
+        )
+
+    def _lock(self, folder: Path, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
-        file = closing.enter_context((self.path / LOCK).open("a+", encoding="utf-8"))
+        file = closing.enter_context((folder / LOCK).open("a+", encoding="utf-8"))
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             raise UsageError(
-                f"{self.path} is in use by {file.read().strip() or 'another process'}: wait for its end, or end it"
+                f"{folder} is in use by {file.read().strip() or 'another process'}: wait for its end, or end it"
             ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}\n")
@@ -307,7 +322,7 @@ class RunFolder:
                 f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
             )
         try:
-            names = self.storage.names()
+            names = [name for name in self.storage.names() if name != LOCK]
         except OSError as error:
             raise UsageError(
                 f"{self._checkpoints} cannot be read ({error}): see to it that it can be reached, or name another place"

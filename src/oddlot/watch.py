@@ -66,6 +66,7 @@ def watch(folder: str, console: Console) -> str:
     """Show the run until it ends; how it has ended."""
     seen = Watch(folder)
     if not console.is_terminal or console.is_dumb_terminal:
+        console.print(seen.title, markup=False, highlight=False, soft_wrap=True)
         while not (ended := _look(seen, console)):
             time.sleep(1 / LOOKS_A_SECOND)
         return ended

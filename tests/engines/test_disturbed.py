@@ -44,9 +44,7 @@ def warm() -> Iterator[None]:
 
 def machines(count: int = 3) -> Simulated:
     """They come back when they are killed."""
-    return Simulated(
-        [Machine(f"w{i + 1}", 0.01, lifetime=FOREVER, seconds_to_return=0.5) for i in range(count)]
-    )
+    return Simulated([Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)])
 
 
 BOTH = pytest.mark.parametrize("on", [local(3), machines()], ids=["local", "simulated"])

@@ -110,9 +110,15 @@ def test_deaths_with_work_between_them_are_bad_luck() -> None:
             run.until(lambda life=life: any(sent(record.event, life) for record in run.records))  # type: ignore[misc]
             run.engine.kill(life)
             run.until(lambda life=life: run.has(w.Lost, life))  # type: ignore[misc]
-        assert isinstance(run.engine, LocalEngine)
-        run.engine._began -= 60  # a minute passes
         run.until(lambda: run.has(w.Joined, "w1.4"))
+
+
+def test_a_worker_that_had_worked_is_replaced_at_once_however_often_it_is_killed() -> None:
+    with trial(local(1), epochs=50) as run:
+        for life in ("w1", "w1.2", "w1.3", "w1.4", "w1.5"):
+            run.until(lambda life=life: any(sent(record.event, life) for record in run.records))  # type: ignore[misc]
+            run.engine.kill(life)
+        run.until(lambda: run.has(w.Joined, "w1.6"))
 
 
 def sent(event: w.Stimulus, node: w.NodeId) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from oddlot.core.errors import UsageError
 from oddlot.engines.notice import Metadata, watch
+from tests.command import Oddlot
 
 NOTICE = b'{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
@@ -23,7 +24,8 @@ class Service(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         assert self.path == "/latest/api/token"
         assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"] == "21600"
-        self._say(200, f"token{self._noted('PUT')}".encode())
+        code = self.server.token_code  # type: ignore[attr-defined]
+        self._say(code, f"token{self._noted('PUT')}".encode())
 
     def do_GET(self) -> None:
         assert self.path == "/latest/meta-data/spot/instance-action"
@@ -50,10 +52,10 @@ class Service(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def service(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[str]]]:
+def service(*answers: tuple[int, bytes], token_code: int = 200) -> Iterator[tuple[str, list[str]]]:
     """Its URL, and what it was asked."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    server.answers, server.asked = answers, []  # type: ignore[attr-defined]
+    server.answers, server.asked, server.token_code = answers, [], token_code  # type: ignore[attr-defined]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -97,6 +99,27 @@ def test_a_token_that_is_no_longer_accepted_is_renewed() -> None:
         metadata.token = "old"
         assert not metadata.notice()
         assert asked == ["PUT", "GET", "PUT", "GET"]
+
+
+def test_a_service_that_gives_no_token_is_none(sleeper: subprocess.Popen[bytes]) -> None:
+    """Another cloud's says 404 to everything, which is no promise that the machine may stay."""
+    with (
+        service((404, b""), token_code=404) as (url, asked),
+        pytest.raises(UsageError, match=r"no metadata service at .* \(Not Found\)"),
+    ):
+        watch(sleeper.pid, url)
+    assert asked == ["PUT"]
+
+
+def test_the_command_line_asks_where_it_is_told(sleeper: subprocess.Popen[bytes], oddlot: Oddlot) -> None:
+    with service((200, NOTICE)) as (url, _):
+        answer = oddlot("notice", str(sleeper.pid), "--url", url, "--every", "0.5")
+    assert answer.code == 0
+    assert answer.out == (
+        f"asking {url} every 0.5 s, for process {sleeper.pid}\n"
+        f"terminate at 2026-01-01T00:02:00Z: told process {sleeper.pid}\n"
+    )
+    assert sleeper.wait() == -signal.SIGTERM
 
 
 def test_it_ends_with_the_process(sleeper: subprocess.Popen[bytes]) -> None:

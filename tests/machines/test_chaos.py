@@ -123,9 +123,11 @@ def test_an_impossible_fault_is_told(make: Callable[[], object], told: str) -> N
 
 def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path) -> None:
     """As published traces have it: how many instances were alive from when on."""
-    (tmp_path / "trace.csv").write_text("0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n")
-    chaos = read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
-    assert chaos.faults == [Fault("leave", at_seconds=(12.5, 12.5, 60.25))]
+    trace = "0,8\n12.5,6\n30,7\n\n31,7\n60.25,6\n"
+    for text in (trace, f"time,alive\n{trace}"):
+        (tmp_path / "trace.csv").write_text(text)
+        chaos = read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
+        assert chaos.faults == [Fault("leave", at_seconds=(12.5, 12.5, 60.25))]
     for bad, told in {
         "0,8\n12.5\n": "`seconds` in all lines, or `seconds,alive`",
         "0,8\n12.5,2.5\n": "how many are alive must be a whole number",

@@ -46,6 +46,18 @@ def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot)
     assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
 
 
+def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(oddlot: Oddlot) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    log = Path("run/records.jsonl")
+    head, _, tail = log.read_text().rpartition('{"is":"Step"')
+    name = tail[tail.index("w1:") :].partition('"')[0]
+    drop = f'{{"is":"Drop","update":"{name}"}}'
+    log.write_text(head + drop + tail[tail.index("}") + 1 :].partition("}")[2])
+    answer = oddlot("report", "run")
+    assert answer.code == 1
+    assert "NOT exactly once: 29 positions of epoch 0 are in no merged update" in answer.out
+
+
 def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
     oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
     log = Path("run/records.jsonl")
@@ -106,7 +118,7 @@ def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Odd
     for name in ("summary.json", "model.safetensors"):
         Path("run", name).unlink()
     answer = oddlot("report", "run")
-    assert "  ended    not ended, after 1.0 epochs" in answer.out
+    assert "  ended    nobody is at work on it any more: it was killed, after 1.0 epochs" in answer.out
     assert "  written  run: records.jsonl, checkpoints\n" in answer.out
 
 

@@ -48,6 +48,32 @@ def test_an_epoch_under_way() -> None:
     assert str(prove(WHOLE + more, 16)).endswith("none twice (to come: 10 of epoch 1)")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [brings("a:1", 8, remark="echo")],
+        [brings("a:1", 8, w.Drop("a:1"))],
+        [w.Record(1.0, w.Refused("a:1", "bad"))],
+        [merges("a:1", 8)],
+    ],
+    ids=["never", "an echo", "dropped", "refused", "merged before"],
+)
+def test_what_has_not_arrived_cannot_be_merged(before: list[w.Record]) -> None:
+    log = [begins(start("a:1", (0, 0, 8))), *before, w.Record(2.0, w.Ticked(), (w.Step({"a:1": 1.0}),))]
+    (fault,) = prove(log, 8).faults
+    assert fault.startswith("a:1 is merged, and has not arrived")
+
+
+@pytest.mark.parametrize("epoch", [9_000_000_000, -1])
+def test_an_epoch_that_cannot_be_is_told_soon(epoch: int) -> None:
+    log = [begins(start("a:1", (epoch, 0, 8))), merges("a:1", 8)]
+    proof = prove(log, 8)
+    assert not proof.whole
+    assert bool(proof.faults) is (epoch < 0)
+    assert str(proof).count("of epoch 0") == (epoch > 0)
+
+
 def test_a_hole_that_lasts_is_seen() -> None:
     """Epoch 0 lacks a position; nothing of epoch 2 is there."""
     log = [begins(start("a:1", (0, 0, 15))), merges("a:1", 15)]

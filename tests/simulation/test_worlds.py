@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from oddlot.core import words as w
+from oddlot.engines.disturbed import GOES_ON
 from tests.simulation.world import STRATEGIES, World, told
 
 SEEDS = 1_000
@@ -37,10 +38,24 @@ def test_everything_that_may_go_wrong_does(name: str) -> None:
     """The worlds are as bad as they say."""
     seen = set[str]()
     for seed in range(150):
-        for record in World(name, seed).run():
+        world = World(name, seed)
+        log = world.run()
+        seen |= world.mishaps
+        for record in log:
             seen.add(type(record.event).__name__)
             seen |= {f"fault {record.event.kind}"} if isinstance(record.event, w.Struck) else set()
             seen |= {record.remark} if record.remark else set()
+            seen |= (
+                {"goes on"} if isinstance(record.event, w.Struck) and GOES_ON in record.event.fault else set()
+            )
     faults = {"kill", "freeze", "slow", "leave", "delay", "drop", "corrupt"}
-    assert seen >= {f"fault {kind}" for kind in faults}
+    assert seen >= {f"fault {kind}" for kind in faults} | {
+        "nobody here",
+        "goes on",
+        "twice",
+        "later",
+        "lie",
+        "corrupt",
+        "stray",
+    }
     assert seen >= {"Resumed", "Lost", "Leaving", "Refused", "Cancelled", "Ticked", "Evaluated", "echo"}

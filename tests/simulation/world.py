@@ -122,6 +122,8 @@ class Post:
         self.engine, self.chance, self.rate, self.shelf = engine, chance, rate, shelf
         self.late: list[tuple[float, int, Message]] = []
         self.count = 0
+        self.done: set[str] = set()
+        """what it has done to answers"""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -141,7 +143,9 @@ class Post:
     def _tamper(self, message: Message) -> Message | None:
         if self.chance.random() >= self.rate or not isinstance(message, Arrival):
             return message
-        match self.chance.choice(["twice", "later", "lie", "corrupt", "stray"]):
+        mischief = self.chance.choice(["twice", "later", "lie", "corrupt", "stray"])
+        self.done.add(mischief)
+        match mischief:
             case "twice":
                 self._later(Arrival(message.facts, Parcel(self.shelf.alive)))
             case "later":
@@ -183,6 +187,8 @@ class World:
     books: Books = field(default_factory=Books)
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
+    mishaps: set[str] = field(default_factory=set)
+    """what has gone wrong beside what the log tells"""
 
     def __post_init__(self) -> None:
         self.chance = chance = Random(f"{self.name} {self.seed}")
@@ -230,7 +236,9 @@ class World:
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken)
         struck = [(r.now, r.event) for r in self.log if isinstance(r.event, w.Struck)]
-        disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck)
+        life = sum(isinstance(r.event, w.Resumed) for r in self.log) + bool(self.log)
+        left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
+        disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck, left, life)
         post = Post(disturbed, self.chance, self.mischief, shelf)
         host = Host(conductor, shelf, post)
         saved, born = (checkpoint, records), len(self.log)
@@ -252,6 +260,7 @@ class World:
                 self.tally(record)
             host.handle(w.Resumed(records), now)
         drive(host, post, lambda: self._ended(host, born, most))
+        self.mishaps |= post.done
         if conductor.done:
             self._check_end(host, shelf, post, engine)
         return saved
@@ -269,6 +278,8 @@ class World:
         conductor = host.conductor
         out = {task for tasks in conductor.busy.values() for task in tasks}
         assert host.holds.keys() <= out, "a version is held for a task that nobody has"
+        if not conductor.busy and conductor.version:
+            self.mishaps.add("nobody here")
         if len(self.log) % 7 == 0 or conductor.done:
             faults = list(self.books.faults(conductor))
             assert not faults, faults[:3]

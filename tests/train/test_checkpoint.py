@@ -258,6 +258,26 @@ def wait(saver: BackgroundSaver) -> None:
     saver._writing.exception(timeout=60)
 
 
+def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    written = vars(saver_module)["save"]
+
+    def saves(*arguments: Any) -> Any:
+        order.append("checkpoint")
+        return written(*arguments)
+
+    monkeypatch.setattr(saver_module, "sync_path", lambda path: order.append(path.name))
+    monkeypatch.setattr(saver_module, "save", saves)
+    log = tmp_path / "records.jsonl"
+    log.write_text("a record\n")
+    saver = BackgroundSaver(Storage(tmp_path / "checkpoints"), log)
+    saver.save(snapshot())
+    assert saver.close() == []
+    assert order == ["records.jsonl", "checkpoint"]
+
+
 def test_the_newest_three_are_kept(tmp_path: Path) -> None:
     saver = BackgroundSaver(Storage(tmp_path))
     for version in range(1, 6):

@@ -35,6 +35,9 @@ class Metadata:
     def notice(self) -> str:
         """What is to happen to this machine, and when; empty while nothing is."""
         for _ in range(2):
+            if not self.token:  # first of all: who gives none is no such service, and its 404 says nothing
+                ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+                self.token = self._ask("api/token", ttl, "PUT").decode("latin-1").strip()
             try:
                 told = self._ask("meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": self.token})
                 return _read(told)
@@ -43,8 +46,7 @@ class Metadata:
                     return ""
                 if error.code != 401:
                     raise
-            ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
-            self.token = self._ask("api/token", ttl, "PUT").decode("latin-1").strip()
+            self.token = ""
         raise OSError("its tokens are not accepted")
 
     def _ask(self, path: str, headers: dict[str, str], method: str = "GET") -> bytes:

@@ -32,14 +32,22 @@ class Bar(NamedTuple):
     told: str
 
 
-def lines(title: str, up: str, drawn: Sequence[Line], end: float, moments: Sequence[Mark] = ()) -> str:
-    """Lines over the seconds to `end`, with a legend where there are several; `moments` stand upright in it."""
+def lines(
+    title: str,
+    across: str,
+    up: str,
+    drawn: Sequence[Line],
+    end: float,
+    moments: Sequence[Mark] = (),
+    width: int = WIDTH,
+) -> str:
+    """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it."""
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title)
-    x = Axis.until(end)
+    x = Axis.until(end, width)
     y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)
-    parts = [_grid(x, y, HEIGHT), _names("seconds", up, HEIGHT), *_uprights(x, HEIGHT, moments)]
+    parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
     for line in drawn:
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
         path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in line.points)
@@ -48,7 +56,7 @@ def lines(title: str, up: str, drawn: Sequence[Line], end: float, moments: Seque
             style = style.replace("mark line", "mark line point")
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
-    return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)))
+    return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)), width)
 
 
 def lanes(
@@ -139,16 +147,16 @@ class Axis(NamedTuple):
         values = list(values)
         low, high = min(values), max(values)
         if high == low:
-            low, high = (0.0, high) if high > 0 else (low - 1.0, low + 1.0)
+            low, high = (0.0, high or 1.0) if high >= 0 else (low - 1.0, low + 1.0)
         step = _round_step((high - low) / 5)
         first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
         return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
 
     @classmethod
-    def until(cls, end: float) -> "Axis":
-        """Seconds from left to right, to the very end."""
+    def until(cls, end: float, width: int = WIDTH) -> "Axis":
+        """From 0 at the left to the very end at the right."""
         end = end or 1.0  # a run that had no time
-        rounded = cls.over([0.0, end], LEFT, WIDTH - RIGHT)
+        rounded = cls.over([0.0, end], LEFT, width - RIGHT)
         return rounded._replace(high=end, ticks=tuple(tick for tick in rounded.ticks if tick <= end))
 
     def __call__(self, value: float) -> float:
@@ -173,16 +181,16 @@ def _grid(x: Axis, y: Axis | None, height: int) -> str:
         )
     for value in y.ticks if y else ():
         at = y(value) if y else 0.0
-        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{x.stop}"/>')
         parts.append(
             f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{at + 4:.1f}">{_short(value)}</text>'
         )
     return "".join(parts)
 
 
-def _names(across: str, up: str, height: int) -> str:
+def _names(across: str, up: str, height: int, width: int = WIDTH) -> str:
     parts = [
-        f'<text class="name" text-anchor="end" x="{WIDTH - RIGHT}" y="{height - 6}">{escape(across)}</text>'
+        f'<text class="name" text-anchor="end" x="{width - RIGHT}" y="{height - 6}">{escape(across)}</text>'
     ]
     if up:
         middle = (TOP + height - BOTTOM) / 2
@@ -224,9 +232,9 @@ def _legend(entries: Sequence[tuple[str, str, bool]]) -> str:
     return f'<div class="legend">{"".join(told)}</div>'
 
 
-def _figure(title: str, height: int, parts: Iterable[str], legend: str) -> str:
+def _figure(title: str, height: int, parts: Iterable[str], legend: str, width: int = WIDTH) -> str:
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption>{legend}<svg viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'<figure><figcaption>{escape(title)}</figcaption>{legend}<svg viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
 

@@ -101,7 +101,7 @@ class Course:
                 lane.node = node
             if row and lane.node == node:  # what an earlier life's late answer says is not about this one
                 gone_now = row.gone and lane.state not in {"lost", "left", ""}
-                lane.turn(row.state, record.now)
+                lane.turn("" if isinstance(record.event, w.Resumed) else row.state, record.now)
                 if gone_now:
                     # A hub that was killed had stopped paying, as far as this log knows, at its last record.
                     self._pay(

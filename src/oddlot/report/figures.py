@@ -9,14 +9,14 @@ from typing import Any
 
 from oddlot.core.errors import CheckpointError
 from oddlot.core.words import Record, Struck
+from oddlot.engines.disturbed import GOES_ON
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import check_agreed, check_whole, read_ending
+from oddlot.report.follow import state_of
 from oddlot.report.proof import Proof, prove_log
 from oddlot.run_folder import ABOUT, ON, RunFolder
 from oddlot.strategies import BY_NAME
-
-NOT_ENDED = "not ended"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Figures:
         summary = tally.summary() | {"run_dir": str(run.path)}
         if not proof.faults:  # which would say more
             check_agreed(run, ending, summary)
-        summary |= {"ended": ending.get("ended", NOT_ENDED)}
+        summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
         faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
         return cls(run.path, settings, records, faults, tally, summary, proof)
@@ -86,8 +86,12 @@ class Figures:
     @property
     def struck(self) -> str:
         """How often which fault has struck; empty where none has."""
-        kinds = Counter(fault.kind for _, fault in self.faults)
-        return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return ", ".join(f"{count} {kind}" for kind, count in self.strikes.items())
+
+    @property
+    def strikes(self) -> Counter[str]:
+        """How often which kind has struck; what goes on after a resume has struck before."""
+        return Counter(fault.kind for _, fault in self.faults if not fault.fault.endswith(GOES_ON))
 
     @property
     def virtual(self) -> bool:
@@ -104,8 +108,7 @@ class Figures:
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
         proof |= {"proof_faults": list(self.proof.faults)}
-        struck = Counter(fault.kind for _, fault in self.faults)
-        return {"settings": about, **self.summary, **proof, "struck": dict(struck)}
+        return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 
 def _whole_epochs(ending: dict[str, Any]) -> int:

@@ -73,6 +73,14 @@ class Follower:
         return "" if is_held(self.run.path) else KILLED
 
 
+def state_of(folder: Path) -> str:
+    """How it is with a run that has not ended."""
+    if not is_held(folder):
+        return KILLED
+    stopped = stopped_process(folder)
+    return f"under way, but its process {stopped} is stopped" if stopped else "under way"
+
+
 def is_held(folder: Path) -> bool:
     """Whether a process works on the run in the folder: it holds the lock."""
     try:

@@ -6,11 +6,16 @@ from pathlib import Path
 
 from oddlot.core.errors import UsageError
 from oddlot.observe import VERSION_FIGURES, WASTES
-from oddlot.report.charts import Bar, Line, bars, lanes, lines
+from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
 from oddlot.units import duration, in_bytes, money
 
+MARK = '<meta name="generator" content="oddlot">'
+"""by which a page is known that may be written anew"""
+ACROSS = ("seconds", "versions", "samples", "dollars")
+"""what the loss and the metrics are drawn over"""
+TOLD = {"seconds": "time"}
 MOST_FAULTS = 100
 MOST_BARS = 24
 LEAST_DOLLARS = 1e-9
@@ -33,8 +38,9 @@ table { border-collapse: collapse; width: 100%; } th { text-align: left; font-we
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
+.pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
 .empty { color: var(--dim); font-size: 13px; } .bad { color: #dc2626; font-weight: 600; }
-.legend { font-size: 13px; color: var(--dim); } .legend span { margin-right: 1.2em; }
+.legend { font-size: 13px; color: var(--dim); } .legend span { margin-right: 1.2em; display: inline-block; }
 .swatch { display: inline-block; width: 1em; height: .6em; margin-right: .4em; background: var(--is); }
 .swatch.dashed { background: none; height: 0; border-top: 2px dashed var(--is); vertical-align: middle; }
 .grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); }
@@ -62,6 +68,7 @@ def page(runs: Sequence[Figures]) -> str:
     colors += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"{MARK}"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}{' '.join(colors)}</style></head>"
         f"<body>{''.join(body)}</body></html>\n"
@@ -69,8 +76,10 @@ def page(runs: Sequence[Figures]) -> str:
 
 
 def write_page(runs: Sequence[Figures], path: Path) -> None:
-    """Write it. UsageError: it cannot be written there."""
+    """Write it. UsageError: it cannot be written there, or something else is there that would be lost."""
     try:
+        if path.exists() and MARK not in path.read_bytes()[:1000].decode("utf-8", "replace"):
+            raise UsageError(f"{path} is there, and is no page of oddlot's: name another file")
         path.write_text(page(runs), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
@@ -112,32 +121,65 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
     """Plots that all runs share, from the first one's beginning to the last one's end."""
-    end = max(course.seconds for course in courses)
     resumes = [
         (at, f"{name}: resumed") for course, name in zip(courses, names, strict=True) for at in course.resumed
     ]
+    reached = [_reached(run, course) for run, course in zip(runs, courses, strict=True)]
+    ends = {figure: max(one[figure] for one in reached) for figure in ACROSS}
+    across = [figure for figure in ACROSS if ends[figure]] or ["seconds"]
     metrics = (
         name for run in runs for row in run.tally.history for name in row if name not in VERSION_FIGURES
     )
     for metric in dict.fromkeys(["loss", *metrics]):
-        drawn = list[Line]()
-        for number, (run, course, name) in enumerate(zip(runs, courses, names, strict=True)):
-            color = number % len(COLORS)
-            rows = run.tally.history
-            drawn.append(Line(name, [(row["seconds"], row[metric]) for row in rows if metric in row], color))
-            if metric == "loss":
-                losses = [
-                    (m.seconds, m.training_loss) for m in course.progress if m.training_loss is not None
-                ]
-                drawn.append(Line(f"{name}, training", losses, color, dashed=True))
-        yield lines(f"{metric} over time", metric, [line for line in drawn if line.points], end, resumes)
-    figures = ["versions", "samples", *["dollars"] * any(run.tally.dollars for run in runs)]
-    for figure in figures:
+        plots = (
+            lines(
+                f"{metric} over {TOLD.get(figure, figure)}",
+                figure,
+                metric,
+                list(_quality(runs, courses, names, metric, figure)),
+                ends[figure],
+                resumes if figure == "seconds" else (),
+                WIDTH // 2,
+            )
+            for figure in across
+        )
+        yield f'<div class="pairs">{"".join(plots)}</div>'
+    for figure in across[1:]:
         drawn = [
             Line(name, [(m.seconds, getattr(m, figure)) for m in course.progress], number % len(COLORS))
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
-        yield lines(f"{figure} over time", figure, drawn, end, resumes)
+        yield lines(f"{figure} over time", "seconds", figure, drawn, ends["seconds"], resumes)
+
+
+def _reached(run: Figures, course: Course) -> dict[str, float]:
+    """How far a run has come."""
+    tally = run.tally
+    figures = course.seconds, tally.versions, tally.samples_merged, tally.dollars
+    return dict(zip(ACROSS, map(float, figures), strict=True))
+
+
+def _quality(
+    runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str], metric: str, figure: str
+) -> Iterator[Line]:
+    """A metric of each run over one of `ACROSS`; the loss while training too."""
+    for number, (run, course, name) in enumerate(zip(runs, courses, names, strict=True)):
+        color, rows = number % len(COLORS), run.tally.history
+        points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
+        moments = course.progress if metric == "loss" else []
+        losses = [
+            (float(getattr(m, figure)), m.training_loss) for m in moments if m.training_loss is not None
+        ]
+        told = (name, f"{name}, training") if len(runs) > 1 else ("evaluation", "training")
+        if points:
+            yield Line(told[0], points, color)
+        if losses:
+            yield Line(told[1], losses, color, dashed=True)
+
+
+def _place(row: Mapping[str, float], figure: str, size: int) -> float:
+    """Of an evaluation, which knows epochs instead of samples."""
+    return row["epochs"] * size if figure == "samples" else row[figure]
 
 
 def _machines(run: Figures, course: Course) -> Iterator[str]:

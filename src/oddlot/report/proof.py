@@ -6,8 +6,8 @@ from the records, and the positions are laid side by side.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
 
 from oddlot.core import words as w
@@ -64,20 +64,27 @@ def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
 
     So many `epochs` are to be whole: a hole in them is a fault. LookupError: the records are no history.
     """
-    sheets, skipped = _lay_out(records)
-    faults: list[str] = []
-    to_come: list[tuple[int, int]] = []
-    merged = whole = 0
-    for epoch in range(max([epochs - 1, *sheets]) + 1):
-        pieces = sorted(sheets[epoch])
-        faults += _overlaps(epoch, pieces, size)
+    sheets = Sheets()
+    for record in records:
+        sheets.note(record)
+    faults, holes, merged, whole = list(sheets.faults), list[tuple[int, int]](), 0, 0
+    for epoch, pieces in sorted(sheets.pieces.items()):
+        faults += _overlaps(epoch, sorted(pieces), size)
         here = sum(stop - start for start, stop, _ in pieces)
-        if epoch < epochs and here < size:
-            faults.append(f"{size - here} positions of epoch {epoch} are in no merged update")
         merged += here
         whole += epoch == whole and here == size
-        to_come += [(epoch, size - here)] if here < size else []
-    return Proof(size, whole, merged - skipped, skipped, tuple(faults[:MOST_FAULTS]), tuple(to_come))
+        holes += [(epoch, size - here)] if here < size else []
+    last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
+    absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
+    holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MOST_FAULTS))])
+    faults += [
+        f"{count} positions of epoch {epoch} are in no merged update"
+        for epoch, count in holes
+        if epoch < epochs
+    ]
+    return Proof(
+        size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MOST_FAULTS]), tuple(holes)
+    )
 
 
 def prove_log(log: Path, records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
@@ -88,27 +95,46 @@ def prove_log(log: Path, records: Iterable[w.Record], size: int, epochs: int = 0
         raise CheckpointError(f"{log} is damaged ({error!r}): restore the file from a copy") from None
 
 
-def _lay_out(records: Iterable[w.Record]) -> tuple[defaultdict[int, list[Piece]], int]:
-    """The pieces of every epoch, and how many of their samples were skipped."""
-    sheets: defaultdict[int, list[Piece]] = defaultdict(list)
-    skipped = 0
-    given: dict[w.TaskId, tuple[w.Span, ...]] = {}
-    for record in records:
+@dataclass
+class Sheets:
+    """Where every position went, followed from record to record."""
+
+    pieces: defaultdict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
+    """that count, by epoch"""
+    skipped: int = 0
+    faults: list[str] = field(default_factory=list)
+    given: dict[w.TaskId, tuple[w.Span, ...]] = field(default_factory=dict)
+    arrived: dict[w.UpdateId, tuple[w.Span, ...]] = field(default_factory=dict)
+    """what updates have brought that are neither merged nor dropped"""
+
+    def note(self, record: w.Record) -> None:
+        """Follow one record."""
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
-                given[facts.id] = w.split(given[facts.id], facts.samples)[0]
+                self.arrived[facts.id] = w.split(self.given[facts.id], facts.samples)[0]
             case w.Refused(task) if record.remark == SKIPPED:
-                skipped += w.samples_in(given[task])
-                for epoch, start, stop in given[task]:
-                    sheets[epoch].append((start, stop, f"{task} (skipped)"))
+                self.skipped += w.samples_in(self.given[task])
+                self._count(f"{task} (skipped)", self.given[task])
         for action in record.actions:
-            if isinstance(action, w.Start):
-                given[action.task.id] = action.task.spans
-            elif isinstance(action, w.Step | w.Blend):
-                for update in action.shares:
-                    for epoch, start, stop in given[update]:
-                        sheets[epoch].append((start, stop, update))
-    return sheets, skipped
+            match action:
+                case w.Start(started):
+                    self.given[started.id] = started.spans
+                case w.Drop(update):
+                    self.arrived.pop(update, None)
+                case w.Step(shares) | w.Blend(shares):
+                    for update in shares:
+                        self._merge(update)
+
+    def _merge(self, update: w.UpdateId) -> None:
+        if update not in self.arrived:
+            self.faults.append(
+                f"{update} is merged, and has not arrived, or not since it was merged or dropped"
+            )
+        self._count(update, self.arrived.pop(update, ()))
+
+    def _count(self, whose: str, spans: tuple[w.Span, ...]) -> None:
+        for epoch, start, stop in spans:
+            self.pieces[epoch].append((start, stop, whose))
 
 
 def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:
@@ -117,3 +143,5 @@ def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:
             yield f"positions {start} to {min(stop, end) - 1} of epoch {epoch} are in {one} and in {other}"
     if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
         yield f"epoch {epoch} has positions beyond its {size} samples"
+    if epoch < 0:
+        yield f"there is no epoch {epoch}"

@@ -18,7 +18,8 @@ LOG_PARTS = "log"
 class Storage:
     """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
 
-    A file is there whole, or not at all. A size and a CRC-32 prove what it holds.
+    On this machine a file is there whole, or not at all. An object store may keep a part of what could not be written:
+    a size and a CRC-32 prove what a file holds.
     Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
     """
 
@@ -50,7 +51,13 @@ class Storage:
         check.set_result(0)
         # A piece is checked while it is written: together they would take half as long again.
         at = f"{self._at(name)}.partial" if self.is_local else self._at(name)
-        with ThreadPoolExecutor(1) as aside, self._reached(), self._new(at) as file:
+        with (
+            self._whole_or_gone(at),
+            ThreadPoolExecutor(1) as aside,
+            self._reached(),
+            self._new(at) as file,
+            _thrown_away_on_error(file),
+        ):
             for piece in pieces:
                 before, size = check, size + len(piece)
                 check = aside.submit(_check_on, piece, before)
@@ -110,6 +117,16 @@ class Storage:
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             return self._fs.open(path, "wb")
 
+    @contextmanager
+    def _whole_or_gone(self, path: str) -> Iterator[None]:
+        """Nothing stays of a file that could not be written."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                self._fs.rm(path)
+            raise
+
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
 
@@ -121,6 +138,18 @@ class Storage:
             raise
         except Exception as error:  # every object store has errors of its own
             raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _thrown_away_on_error(file: Any) -> Iterator[None]:
+    """Otherwise an object store would keep, at its closing, what there is of it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # not every kind of file can
+            file.discard()
+            file.closed = True
+        raise
 
 
 def sync_path(path: Path) -> None:
