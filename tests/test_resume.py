@@ -23,7 +23,7 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.log import read_log, surviving
 from oddlot.observe import tally_of
 from oddlot.run import Run
@@ -262,6 +262,9 @@ def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left
         shutil.move(tmp_path / "half", tmp_path / "checkpoints" / "00000000-0-abcdef")
     shutil.rmtree(tmp_path / "half", ignore_errors=True)
     (tmp_path / "summary.json").unlink()
+    with pytest.raises(CheckpointError):  # a model is there, so it was no such run
+        goes_on(tmp_path, "epochs>=2")
+    (tmp_path / "model.safetensors").unlink()
     goes_on(tmp_path, "epochs>=2")
     assert merged(tmp_path) == everything(SAMPLES, 2)
 

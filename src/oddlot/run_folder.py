@@ -166,6 +166,8 @@ class RunFolder:
 
         if self.log.exists() and self.log.read_bytes().count(b"\n") > 1:
             return False
+        if any((self.path / name).exists() for name in (SUMMARY, MODEL)):  # so it had come to an end
+            return False
         names = self.checkpoint_names()
         try:
             return not any(MANIFEST in self.storage.names(name) for name in names)
