@@ -344,7 +344,7 @@ def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
     monkeypatch.setattr(storage, "_sync", full)
     seen: list[w.Record] = []
     with pytest.raises(
-        JobError, match=r"checkpoint could not be written .*No space left.*: make room, then begin again"
+        JobError, match=r"checkpoint could not be written .*No space left.*: make room, then resume the run"
     ):
         begun(tmp_path, observers=[seen.append])
     assert not seen

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import oddlot
 from oddlot import Asynchronous, Run, Synchronous
@@ -159,6 +161,41 @@ def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> Non
         assert merged(tmp_path / "one") == everything(SAMPLES, 4)
 
 
+def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    begun(tmp_path / "one", str(place), until="epochs>=1")
+    holder = RunFolder(tmp_path / "one", place)
+    with (
+        holder.claimed(resume=True, force=False),
+        pytest.raises(UsageError, match="place is in use by process"),
+    ):
+        begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
+    begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 2)
+
+
+def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_path: Path) -> None:
+    """By the time it is to save what it has learned."""
+    MemoryFileSystem.store.clear()
+    calls: list[int] = []
+
+    def breaks(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) == 5:
+            begun(tmp_path / "two", "memory://a", until="epochs>=1", resume=True)
+            raise OSError("mine")
+        return cross_entropy(outputs, targets)
+
+    with pytest.raises(JobError, match="OSError: mine"):
+        oddlot.fit(
+            *(a_job(loss=breaks), Asynchronous(), fleet(1)),
+            until="epochs>=4",
+            out=tmp_path / "one",
+            checkpoints="memory://a",
+        )
+    MemoryFileSystem.store.clear()
+
+
 def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"half"
@@ -202,8 +239,9 @@ def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path
     with pytest.raises(
         JobError, match=r"the run has gone on elsewhere: .* is another process's. This one stops"
     ):
-        theirs.close()
-    assert mine.close() == []
+        theirs.problems()
+    assert not theirs.save(replace(before, records=105))
+    assert theirs.close() == mine.close() == []
     assert sum("-101-" in name for name in checkpoints(url)) == 1
     assert newest(Storage(url)).records == 103
 

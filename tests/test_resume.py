@@ -269,11 +269,30 @@ def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left
     assert merged(tmp_path) == everything(SAMPLES, 2)
 
 
-def test_the_model_of_an_end_that_was_none_is_gone(tmp_path: Path) -> None:
+def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) -> None:
+    """Or else the copy that another machine needs would silently no longer be made."""
+    place, run = tmp_path / "place", tmp_path / "run"
+    begun(run, checkpoints=place, about={"by": "me"})
+    shutil.rmtree(place)
+    for name in ("records.jsonl", "model.safetensors", "summary.json"):
+        (run / name).unlink()
+    begun(run, resume=True)
+    settings = json.loads((run / "run.json").read_text())
+    assert (settings["checkpoints"], settings["about"]) == (str(place), {"by": "me"})
+    assert checkpoint.newest(Storage(place)).version > 0
+
+
+def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) -> None:
     begun(tmp_path)
+    model = tmp_path / "model.safetensors"
+    with pytest.raises(JobError):
+        oddlot.fit(
+            a_job(loss=Breaks(1)), Asynchronous(), fleet(1), until="epochs>=9", out=tmp_path, resume=True
+        )
+    assert model.exists()
     with pytest.raises(Killed):
         begun(tmp_path, "epochs>=9", resume=True, observers=[KillAt(1.5)])
-    assert not (tmp_path / "model.safetensors").exists()
+    assert not model.exists()
     goes_on(tmp_path, "epochs>=9")
     assert (tmp_path / "model.safetensors").exists()
 

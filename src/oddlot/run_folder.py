@@ -70,7 +70,7 @@ class RunFolder:
                 self._check(resume, force)  # another process may have begun a run meanwhile
             except OSError as error:
                 raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
-            self._lock_place(closing)
+            self._lock_place(closing, resume)
             yield
 
     @property
@@ -120,6 +120,11 @@ class RunFolder:
         """
         if self.is_begun or not self._checkpoints:
             return
+        with ExitStack() as closing:
+            self._lock_place(closing, resume=True)  # or else what was fetched would lie here for nothing
+            self._fetch()
+
+    def _fetch(self) -> None:
         from oddlot.train.checkpoint import log_of, newest  # PyTorch comes with it
 
         log = log_of(newest(self.storage, with_log=True))
@@ -161,12 +166,12 @@ class RunFolder:
 
     @property
     def begun_in_vain(self) -> bool:
-        """It was killed before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
+        """It ended before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
         from oddlot.train.checkpoint import MANIFEST  # PyTorch comes with it
 
         if self.log.exists() and self.log.read_bytes().count(b"\n") > 1:
             return False
-        if any((self.path / name).exists() for name in (SUMMARY, MODEL)):  # so it had come to an end
+        if self.model.exists() or self._has_learned:
             return False
         names = self.checkpoint_names()
         try:
@@ -174,10 +179,28 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
 
+    @property
+    def _has_learned(self) -> bool:
+        """Whether its summary, if there is one, tells of versions, or cannot be read."""
+        try:
+            return bool(json.loads((self.path / SUMMARY).read_text())["versions"])
+        except FileNotFoundError:
+            return False
+        except (OSError, *DAMAGED):
+            return True
+
     def reopen(self) -> None:
-        """The run goes on: what was its end is not, and its model is not of the run any more."""
-        for name in (SUMMARY, MODEL):
-            (self.path / name).unlink(missing_ok=True)
+        """The run goes on: what was its end is not."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def forget_model(self) -> None:
+        """The model of an earlier end is not the run's any more: there is a newer checkpoint."""
+        self.model.unlink(missing_ok=True)
+
+    def begin_anew(self) -> None:
+        """What was begun in vain begins again, with its checkpoints where they were to be."""
+        self._checkpoints = self._begun_checkpoints
+        self.forced = True
 
     @property
     def about(self) -> dict[str, Any]:
@@ -233,10 +256,10 @@ class RunFolder:
         """A run has begun here, whatever became of it."""
         return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
-    def _lock_place(self, closing: ExitStack) -> None:
+    def _lock_place(self, closing: ExitStack, resume: bool) -> None:
         """Hold the place of the checkpoints too, if it is a folder: object stores have no lock that all have."""
         place = self.storage.local("") if self.is_elsewhere else None
-        if place is None:
+        if place is None or (resume and not place.is_dir()):  # which will be told
             return
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -281,7 +304,10 @@ class RunFolder:
             self._check_place(force)
 
     def make_room(self) -> None:
-        """Throw away the run that is here, if `force` was said. UsageError: there is one, and it was not."""
+        """Throw away the run that is here, if that may be: `force` was said, or it was begun in vain.
+
+        UsageError: there is one, and it may not.
+        """
         from oddlot.train.saver import PART  # PyTorch comes with it
 
         if not self.forced:
@@ -319,7 +345,7 @@ class RunFolder:
         """UsageError: where the checkpoints are to be, something else is."""
         if not self._checkpoints:
             return
-        if self._checkpoints == str(self.path.absolute()):
+        if Path(self._checkpoints).resolve() == self.path.resolve():
             raise UsageError(
                 f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
             )

@@ -93,7 +93,7 @@ class Training:
         self.host = Host(conductor, self.opened.shadow or self.store, self.engine, observers)
         self.saver: BackgroundSaver | None = None
         closing.callback(self._close_saver)
-        self._open_log(past, closing)
+        self._open_log(past, closing, resume)
 
     def run(self) -> Run:
         """Train until the goal is reached, measure the final version, save."""
@@ -133,7 +133,7 @@ class Training:
         """
         folder.check_settings(self.identity)
         if folder.begun_in_vain:
-            folder.forced = True
+            folder.begin_anew()
             return None
         log, damage = read_sound(folder.log)
         try:
@@ -192,18 +192,18 @@ class Training:
         kept = conductor.kept if self.opened.shadow is None else {}
         return [int(version) for version, holds in kept.items() for _ in range(holds)]
 
-    def _open_log(self, past: Past | None, closing: ExitStack) -> None:
+    def _open_log(self, past: Past | None, closing: ExitStack, resume: bool) -> None:
         """Begin the log, or go on with it: what came after the checkpoint is lost work."""
         self.earlier: list[w.Record] = []
         if self.folder is None:
             self.host.observers.append(self.records.append)
             return
+        about = dict(self.recipe.settings.about) or (self.folder.about if resume else {})
         if past is None:
             self.folder.make_room()
         else:
             event = self._look_back(past, self.folder)
             self.folder.reopen()
-        about = dict(self.recipe.settings.about) or self.folder.about
         self.folder.begin({**self.identity, ON: type(self.recipe.on).__name__, ABOUT: about})
         self.saver = self._saver(self.folder, past)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
@@ -335,6 +335,8 @@ class Training:
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
+        if self.folder is not None and conductor.version > self.tally.resumed_at:
+            self.folder.forget_model()
         self.saver.save(
             Snapshot(
                 conductor.version,
@@ -350,13 +352,12 @@ class Training:
         """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
         if self.saver is not None:
             self.saver.wait()
-            goes_on = "resume the run" if self.earlier else "begin again with force=True (--force)"
             for problem in self.saver.problems():
-                raise JobError(f"{problem.removesuffix('; the run goes on')}: make room, then {goes_on}")
+                raise JobError(f"{problem.removesuffix('; the run goes on')}: make room, then resume the run")
 
     def _save_failed(self, error: JobError) -> None:
         """Save what was learned until then, and how the run ended, if there is room for it."""
-        with suppress(JobError):
+        with suppress(JobError, OSError):
             if self.saver is not None and self.tally.versions and self.host.settled:
                 self.saver.wait()
                 self._checkpoint()
@@ -387,7 +388,7 @@ class Training:
 
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
-            warnings.warn(problem, stacklevel=2)
+            warnings.warn(problem.removesuffix("; the run goes on"), stacklevel=2)
 
 
 @contextmanager

@@ -60,6 +60,20 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
         assert min(counts.values()) > len(drawn) / 8
 
 
+def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
+    """It is a race among worker processes."""
+    fault = Fault("slow", every_seconds=0.25, factor=0.0)
+    fleets = [machines().machines, machines().machines[::-1]]
+    told = [
+        oddlot.fit(
+            a_job(), Asynchronous(), Simulated(fleet), until="epochs>=20", chaos=Chaos([fault])
+        ).records
+        for fleet in fleets
+    ]
+    one, other = ([r.event.node for r in records if isinstance(r.event, w.Struck)] for records in told)
+    assert one[:10] == other[:10]
+
+
 def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
     log = lives(tmp_path, Fault("slow", every_seconds=0.25, factor=0.0), kills=(0.6, 1.1))
     times = [

@@ -1,5 +1,6 @@
 """What a machine of the simulator is doing when, to the second."""
 
+from collections.abc import Callable
 from math import inf
 
 import pytest
@@ -95,6 +96,46 @@ def test_a_frozen_machine_goes_on_where_it_was() -> None:
     stage.at(1.0).freeze("m")
     stage.at(11.0).thaw("m")
     assert [stage.heard(), stage.heard()] == [(14.5, "answer", "a"), (18.5, "answer", "b")]
+
+
+def test_a_machine_becomes_slow_in_the_midst_of_a_task() -> None:
+    stage = Stage()
+    stage.start("a", "b")
+    stage.at(2.0).slow("m", 3.0)
+    assert stage.heard() == (10.5, "answer", "a"), "half of it at a quarter of the pace"
+    stage.at(12.0).slow("m", 0.0)
+    assert stage.heard() == (16.0, "answer", "b"), "half a minibatch at a quarter"
+
+
+@pytest.mark.parametrize(
+    ("slow_at", "leave_at", "samples", "at"),
+    [(2.0, 2.5, 6, 6.5), (1.5, 1.25, 4, 4.0), (2.0, 6.5, 8, 10.5)],
+    ids=["slow, then told", "told, then slow", "told at its last minibatch"],
+)
+def test_a_slow_machine_that_is_to_go_ends_its_minibatch(
+    slow_at: float, leave_at: float, samples: int, at: float
+) -> None:
+    stage = Stage()
+    stage.start("a")
+    acts: dict[float, Callable[[], None]] = {slow_at: lambda: stage.simulator.slow("m", 3.0)}
+    acts[leave_at] = lambda: stage.simulator.leave("m")
+    for time, act in sorted(acts.items()):
+        if (message := stage.simulator.next(time)) is not None:
+            assert message == w.Leaving("m")
+            stage.at(time)
+        act()
+    messages = [stage.simulator.next(inf) for _ in range(2 if leave_at > slow_at else 1)]
+    assert isinstance(messages[-1], Arrival)
+    assert (messages[-1].facts.samples, stage.simulator.now) == (samples, at)
+
+
+def test_a_frozen_machine_becomes_slow_for_when_it_thaws() -> None:
+    stage = Stage()
+    stage.start("a")
+    stage.at(1.0).freeze("m")
+    stage.at(1.5).slow("m", 3.0)
+    stage.at(3.0).thaw("m")
+    assert stage.heard() == (15.5, "answer", "a")
 
 
 def test_what_was_finished_before_a_machine_froze_arrives() -> None:

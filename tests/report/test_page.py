@@ -176,6 +176,7 @@ def test_the_axis_of_time_goes_to_the_very_end() -> None:
     axis = Axis.until(3.4)
     assert (axis.low, axis.high, axis.ticks) == (0.0, 3.4, (0.0, 1.0, 2.0, 3.0))
     assert Axis.until(0.0)(0.0) == axis(0.0)
+    assert len(Axis.until(0.3).ticks) == 4
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -252,6 +253,7 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
     answer = oddlot("report", str(run), "--html", str(log))
     assert (answer.code, "is no page of oddlot's: name another file" in answer.err) == (2, True)
     assert log.read_bytes() == before
+    Path("page.html").touch()  # as mktemp does
     for _ in range(2):
         assert oddlot("report", str(run), "--html", "page.html").code == 0
 

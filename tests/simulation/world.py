@@ -245,6 +245,7 @@ class World:
 
         def watch(record: w.Record) -> None:
             nonlocal saved
+            assert not self.log or record.now >= self.log[-1].now, "the clock runs backwards"
             self.log.append(record)
             self.books.note(record, conductor)
             self.tally(record)

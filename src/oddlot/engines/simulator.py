@@ -49,6 +49,10 @@ class _Work:
     size: int
     """bytes of weights that had to be sent"""
     begin: float = 0.0
+    first: float = 0.0
+    """samples that were done then, at another pace"""
+    spent: float = 0.0
+    """seconds on these"""
     end: float = 0.0
     plan: int = 0
     """the number of the agenda's entry that counts; an older one is void"""
@@ -189,9 +193,19 @@ class Simulator:
         now = self.now if life.frozen_at is None else life.frozen_at
         first = next((i for i, work in enumerate(life.queue) if work.end > now), len(life.queue))
         for work in life.queue[first:]:
-            done = max(0.0, now - work.begin)
-            work.compute = done + (work.compute - done) * ratio
+            if work.begin < now:
+                work.spent += now - work.begin
+                work.first = self._done(work, now)
+                work.compute -= now - work.begin
+                work.begin = work.ready = now
+            work.compute *= ratio
         self._plan(life, first)
+
+    @staticmethod
+    def _done(work: _Work, now: float) -> float:
+        """How many samples of a task are done then."""
+        samples = w.samples_in(work.task.spans)
+        return work.first + max(0.0, now - work.begin) / work.compute * (samples - work.first)
 
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""
@@ -294,10 +308,10 @@ class Simulator:
         work.end, work.done, work.aborted = work.begin + work.compute, samples, False
         if told < work.end:
             cuts = w.minibatch_cuts(samples, self.batch)
-            began = (told - work.begin) / work.compute * samples
+            began = self._done(work, told)
             work.done = next((cut for cut in cuts if cut >= began), samples)
             work.aborted = work.done < samples
-            work.end = work.begin + work.compute * work.done / samples
+            work.end = work.begin + work.compute * (work.done - work.first) / (samples - work.first)
 
     def _stop(self, node: _Node) -> None:
         """Nothing goes on there; what was finished is on its way, and arrives."""
@@ -319,7 +333,12 @@ class Simulator:
         part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
         loss, payload = (None, None) if work.unwanted else self.maths.compute(part, work.weights)
         down = node.machine.link.seconds(work.size)
-        seconds = {"down": down, "load": 0.0, "compute": work.end - work.begin, "up": self.now - work.end}
+        seconds = {
+            "down": down,
+            "load": 0.0,
+            "compute": work.spent + work.end - work.begin,
+            "up": self.now - work.end,
+        }
         traffic = (work.size, self.maths.bytes_up)
         facts = w.Facts(task.id, task.node, task.version, work.done, task.kind, loss, seconds, *traffic)
         return Arrival(facts, payload)

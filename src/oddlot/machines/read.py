@@ -89,10 +89,18 @@ def _numbers(lines: list[str]) -> Iterator[float]:
             yield value
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _times(lines: list[str]) -> Iterator[float]:
     """How many machines were alive from when on, or simply when."""
     rows = [line.split(",") for line in lines if line.strip()]
-    if rows and len(rows[0]) == 2 and all(name.strip().isidentifier() for name in rows[0]):
+    if rows and len(rows[0]) == 2 and not any(map(_is_number, rows[0])):
         rows = rows[1:]  # the columns' names
     if all(len(row) == 1 for row in rows):
         yield from _numbers(lines)

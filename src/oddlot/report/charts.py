@@ -157,7 +157,9 @@ class Axis(NamedTuple):
         """From 0 at the left to the very end at the right."""
         end = end or 1.0  # a run that had no time
         rounded = cls.over([0.0, end], LEFT, width - RIGHT)
-        return rounded._replace(high=end, ticks=tuple(tick for tick in rounded.ticks if tick <= end))
+        return rounded._replace(
+            high=end, ticks=tuple(tick for tick in rounded.ticks if tick <= end * (1 + 1e-9))
+        )
 
     def __call__(self, value: float) -> float:
         """The pixel."""

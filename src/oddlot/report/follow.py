@@ -96,7 +96,7 @@ def is_held(folder: Path) -> bool:
 def stopped_process(folder: Path) -> int:
     """The process that holds the run, if it is one of this machine and stands still (SIGSTOP); 0 otherwise."""
     with suppress(OSError):
-        holder = re.match(r"process (\d+) on (.*)\n", (folder / LOCK).read_text())
+        holder = re.match(r"process (\d+) on (.*)\n", (folder / LOCK).read_text(errors="replace"))
         if holder and holder[2] == platform.node():
             status = Path(f"/proc/{holder[1]}/stat").read_text().rpartition(")")[2]
             return int(holder[1]) if status.split()[:1] == ["T"] else 0

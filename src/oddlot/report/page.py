@@ -13,6 +13,7 @@ from oddlot.units import duration, in_bytes, money
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
+LONGEST_HEAD = 1_000
 ACROSS = ("seconds", "versions", "samples", "dollars")
 """what the loss and the metrics are drawn over"""
 TOLD = {"seconds": "time"}
@@ -78,11 +79,16 @@ def page(runs: Sequence[Figures]) -> str:
 def write_page(runs: Sequence[Figures], path: Path) -> None:
     """Write it. UsageError: it cannot be written there, or something else is there that would be lost."""
     try:
-        if path.exists() and MARK not in path.read_bytes()[:1000].decode("utf-8", "replace"):
+        if path.is_file() and path.stat().st_size and not _is_page(path):
             raise UsageError(f"{path} is there, and is no page of oddlot's: name another file")
         path.write_text(page(runs), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(LONGEST_HEAD)
 
 
 def _names(runs: Sequence[Figures]) -> list[str]:

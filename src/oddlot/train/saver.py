@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -73,6 +74,8 @@ class BackgroundSaver:
         """of all that were given: records and version"""
         self._staged: list[Tensor] = []
         self._problems: list[str] = []
+        self.taken_over = False
+        """somebody else saves here: nothing is written any more"""
         self._known = set(there)
         """checkpoints that are this run's"""
         self._parts: dict[str, tuple[Part, ...]] = {}
@@ -90,7 +93,7 @@ class BackgroundSaver:
 
         What was given may change as soon as this returns. One that is already saved is not written again.
         """
-        if self.busy:
+        if self.busy or self.taken_over:
             return False
         self._collect()
         if (snapshot.records, snapshot.version) == self._newest:
@@ -104,7 +107,11 @@ class BackgroundSaver:
             self._stage(snapshot.tensors),
         )
         self._newest = snapshot.records, snapshot.version
-        log_bytes = self.log.stat().st_size if self.log is not None else 0
+        try:
+            log_bytes = self.log.stat().st_size if self.log is not None else 0
+        except OSError as error:
+            self._note(error)
+            return False
         self._writing = self._thread.submit(self._write, staged, log_bytes)
         return True
 
@@ -117,7 +124,7 @@ class BackgroundSaver:
 
     @property
     def newest(self) -> int:
-        """The version of the newest whole one that this run has written; -1 while there is none."""
+        """The version of the newest whole one that the run has; -1 while there is none."""
         return max((int(name.split("-")[0]) for name in self._parts), default=-1)
 
     def wait(self) -> None:
@@ -126,14 +133,20 @@ class BackgroundSaver:
             self._writing.exception()
 
     def close(self) -> list[str]:
-        """Wait for the last checkpoint; the `problems` that are left."""
+        """Wait for the last checkpoint; the `problems` that are left.
+
+        Not that the run was taken over: whoever closes it has an end already.
+        """
         self._thread.shutdown(wait=True)
-        return self.problems()
+        with suppress(JobError):
+            return self.problems()
+        return []
 
     def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
         if self.log is not None:
             sync_path(self.log)
         for stranger in set(saved(self.storage)) - self._known:
+            self.taken_over = True
             raise JobError(
                 f"the run has gone on elsewhere: checkpoint {self.storage.path(stranger)} is another process's. "
                 "This one stops, since what it does would be lost"
@@ -168,6 +181,9 @@ class BackgroundSaver:
         self._newest = (-1, -1)
         if not isinstance(error, OSError):
             raise error
+        self._note(error)
+
+    def _note(self, error: OSError) -> None:
         self._problems.append(
             f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
         )

@@ -52,10 +52,10 @@ class Storage:
         # A piece is checked while it is written: together they would take half as long again.
         at = f"{self._at(name)}.partial" if self.is_local else self._at(name)
         with (
-            self._whole_or_gone(at),
             ThreadPoolExecutor(1) as aside,
             self._reached(),
             self._new(at) as file,
+            self._whole_or_gone(at),
             _thrown_away_on_error(file),
         ):
             for piece in pieces:
