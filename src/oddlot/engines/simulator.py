@@ -133,7 +133,7 @@ class Simulator:
                 f"nothing can happen any more at {self.now:.1f} s of virtual time: {len(self.nodes)} machines are left "
                 "and none will come; give machines a seconds_to_return, or more of them"
             )
-        self.now = until
+        self.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
         return None
 
     @property
