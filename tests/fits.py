@@ -138,7 +138,7 @@ def everything(size: int, epochs: int) -> list[tuple[int, int]]:
 
 
 def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
-    """What each step of a run was made of: the samples that its updates had brought, as spans."""
+    """What each merge of a run was made of: the samples that its updates had brought, as spans."""
     given: dict[str, tuple[w.Span, ...]] = {}
     for record in records:
         if isinstance(record.event, w.Arrived) and record.event.update.id in given:
@@ -147,7 +147,7 @@ def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
         for action in record.actions:
             if isinstance(action, w.Start):
                 given[action.task.id] = action.task.spans
-            elif isinstance(action, w.Step):
+            elif isinstance(action, w.Step | w.Blend):
                 yield [span for update in action.shares for span in given[update]]
 
 

@@ -17,8 +17,12 @@ import torch
 
 import oddlot
 from oddlot import (
+    VCASGD,
     Asynchronous,
+    Downpour,
+    ElasticAveraging,
     FastestK,
+    FederatedAveraging,
     JobError,
     Lifetime,
     Link,
@@ -44,7 +48,10 @@ from tests.fits import (
     trained,
 )
 
-STRATEGIES = [Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)]
+STRATEGIES = [
+    *(Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)),
+    *(VCASGD(), FederatedAveraging(), ElasticAveraging(steps=2), Downpour(steps=2)),
+]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 

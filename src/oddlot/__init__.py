@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from oddlot.machines.read import read_chaos, read_machines
     from oddlot.report.replay import replay
     from oddlot.run import Run
-    from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+    from oddlot.strategies import (
+        VCASGD,
+        Asynchronous,
+        Downpour,
+        ElasticAveraging,
+        FastestK,
+        FederatedAveraging,
+        LocalSGD,
+        Synchronous,
+    )
     from oddlot.train.job import Job, accuracy
     from oddlot.wire.codec import Half, Plain
 
@@ -42,16 +51,20 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SGD",
+    "VCASGD",
     "Adam",
     "AdamW",
     "Asynchronous",
     "Chaos",
     "CheckpointError",
     "Deterministic",
+    "Downpour",
+    "ElasticAveraging",
     "Erlang",
     "Exponential",
     "FastestK",
     "Fault",
+    "FederatedAveraging",
     "Half",
     "Interrupted",
     "Job",
@@ -93,7 +106,7 @@ _HOMES = {
     "machines.read": "read_chaos read_machines",
     "report.replay": "replay",
     "run": "Run",
-    "strategies": "Asynchronous FastestK LocalSGD Synchronous",
+    "strategies": "VCASGD Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD Synchronous",
     "train.job": "Job accuracy",
     "wire.codec": "Half Plain",
 }

@@ -137,10 +137,15 @@ class Recipe:
         more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
         return f"data[{', '.join(map(str, rows[:MOST_ROWS]))}{more}]"
 
+    @property
+    def epoch_barrier(self) -> bool:
+        """Whether an epoch waits for the one before: the setting, or what the strategy needs."""
+        return self.settings.epoch_barrier or bool(getattr(self.strategy, "epoch_barrier", False))
+
     def conductor(self) -> Conductor:
         """The books of a run that begins."""
         how = self.settings
-        ledger = Ledger(self.samples, self.goal.epochs, how.shards, how.epoch_barrier, how.skip_bad)
+        ledger = Ledger(self.samples, self.goal.epochs, how.shards, self.epoch_barrier, how.skip_bad)
         strategy = deepcopy(self.strategy)  # it gathers state
         return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
 

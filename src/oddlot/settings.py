@@ -95,7 +95,7 @@ def _meanings(kind: type) -> dict[str, str]:
     for one, text in pairwise(ast.iter_child_nodes(source)):
         match one, text:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                meanings[name] = meaning
+                meanings[name] = " ".join(meaning.split())
     return meanings
 
 

@@ -168,7 +168,7 @@ class Training:
         return {
             "in_flight": self.recipe.on.in_flight,
             "epochs": self.recipe.goal.epochs,
-            "epoch_barrier": how.epoch_barrier,
+            "epoch_barrier": self.recipe.epoch_barrier,
             "skip_bad": how.skip_bad,
         }
 

@@ -9,7 +9,19 @@ from math import inf
 from random import Random
 from typing import Any
 
-from oddlot import Asynchronous, Chaos, FastestK, Fault, LocalSGD, Strategy, Synchronous
+from oddlot import (
+    VCASGD,
+    Asynchronous,
+    Chaos,
+    Downpour,
+    ElasticAveraging,
+    FastestK,
+    Fault,
+    FederatedAveraging,
+    LocalSGD,
+    Strategy,
+    Synchronous,
+)
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
@@ -38,6 +50,14 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
         chance.choice([None, 2, 9]), max_staleness=chance.choice([None, 0, 1, 3])
     ),
     "local_sgd": lambda chance: LocalSGD(chance.randint(1, 4)),
+    "vc_asgd": lambda chance: VCASGD(
+        newest=chance.random() < 0.5,
+        damping=chance.choice([0.0, 1.0]),
+        deadline_seconds=chance.choice([None, 0.5]),
+    ),
+    "federated_averaging": lambda chance: FederatedAveraging(chance.choice([None, 1, 3])),
+    "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4)),
+    "downpour": lambda chance: Downpour(chance.randint(1, 4)),
     "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
     "timed": lambda chance: Timed(chance.choice([0.05, 0.3]), chance.choice([2, 4, 9])),
 }
@@ -71,11 +91,18 @@ class Shelf:
         self.alive: set[Parcel] = set()
         self.inbox = {update: Parcel(self.alive) for update in conductor.inbox}
         self.merged: set[w.UpdateId] = set()
+        self.gone: set[w.NodeId] = set()
 
     def compute(self, task: w.Task, weights: int) -> tuple[float, Parcel]:
         """From the very version that the task was given."""
         assert weights == task.version
+        assert task.node not in self.gone
         return 1.0, Parcel(self.alive)
+
+    def forget(self, node: w.NodeId) -> None:
+        """Once for each life."""
+        assert node not in self.gone
+        self.gone.add(node)
 
     def evaluate(self, weights: int) -> dict[str, float]:
         """Its version."""

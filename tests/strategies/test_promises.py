@@ -7,7 +7,16 @@ from hypothesis import settings
 
 from oddlot.core.rules import SGD
 from oddlot.core.strategy import Strategy
-from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.strategies import (
+    VCASGD,
+    Asynchronous,
+    Downpour,
+    ElasticAveraging,
+    FastestK,
+    FederatedAveraging,
+    LocalSGD,
+    Synchronous,
+)
 from oddlot.testing import check_strategy
 from tests.toys import Backups, Timed
 
@@ -22,6 +31,13 @@ MAKERS: list[Callable[[], Strategy]] = [
     lambda: Asynchronous(samples=5, damping=1.0, max_staleness=2),
     lambda: LocalSGD(steps=1),
     lambda: LocalSGD(steps=3, server=SGD(lr=0.7, momentum=0.9, nesterov=True)),
+    FederatedAveraging,
+    lambda: FederatedAveraging(clients=3),
+    VCASGD,
+    lambda: VCASGD(alpha=0.7, newest=True, deadline_seconds=5, damping=0.5),
+    lambda: ElasticAveraging(steps=2),
+    lambda: ElasticAveraging(steps=1, rate=0.5),
+    lambda: Downpour(steps=2),
     Backups,
     Timed,
 ]

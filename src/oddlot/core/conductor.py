@@ -192,6 +192,8 @@ class Conductor:
             raise ProtocolError(f"{command} is impossible: {node} {why}")
         if command.deadline is not None and not command.deadline > 0:
             raise ProtocolError(f"{command} has no time: a deadline is a number of seconds above 0")
+        if command.pull is not None and not (command.kind == "weights" and 0 <= command.pull <= 1):
+            raise ProtocolError(f"{command} is impossible: weights are pulled, by a share from 0 to 1")
         version = self._version(command.version, command)
         task_id = f"{node}:{self.tasks_made + 1}"
         spans = self._lease(task_id, command)
@@ -202,8 +204,8 @@ class Conductor:
         del self.idle[node]
         if self.slots[node]:
             self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
-        self._set_deadline(task_id, command.deadline or self.roster.patience(node, w.samples_in(spans)))
-        task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind)
+        self._set_deadline(task_id, self.roster.patience(node, w.samples_in(spans), command.deadline))
+        task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind, command.pull)
         self.busy[node][task_id] = self.now
         return w.Start(task), None
 

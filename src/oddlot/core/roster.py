@@ -118,13 +118,16 @@ class Roster:
         """How many of the `samples` that a strategy asks for this worker is given; see `minibatch_cuts` for the 2."""
         return max(min(2, samples), samples >> self.members[node].halvings)
 
-    def patience(self, node: NodeId, samples: int) -> float:
+    def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
         """Seconds after which a lease of `samples` samples lapses.
 
         60 s until five results are in (longer after each lapse), then four times the 95th percentile of the
-        worker's own time per sample, and never below one second.
+        worker's own time per sample, and never below one second. What is `wished` instead holds unless it is clearly
+        less than that percentile: then no answer of this worker would ever count.
         """
         member = self.members[node]
+        if wished is not None:
+            return max(wished, CLEARLY * member.slow * samples)
         learnt = PATIENCE * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
             return max(learnt, SECONDS_UNTIL_KNOWN * 2.0**member.lapses)

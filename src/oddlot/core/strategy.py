@@ -19,7 +19,8 @@ class Strategy(Protocol):
     A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
     copied, compared and saved. The commands of one event are collected before any is carried out.
 
-    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense.
+    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense; `rule`, used
+    at the hub in place of the job's optimizer; and `epoch_barrier`, true where an epoch must wait for the one before.
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:
@@ -52,6 +53,11 @@ class View:
     def batch(self) -> int:
         """The job's batch size in samples."""
         return self._conductor.batch
+
+    @property
+    def shard_samples(self) -> int:
+        """The samples of the largest shard of the data: all of them, where it is not cut."""
+        return max(lane.last - lane.first for lane in self._conductor.ledger.lanes)
 
     @property
     def work_left(self) -> bool:

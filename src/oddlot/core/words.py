@@ -63,6 +63,9 @@ class Task:
     spans: tuple[Span, ...]
     version: int
     kind: Kind = "gradient"
+    pull: float | None = None
+    """start where the node's last task of this sort ended, moved so far (0 to 1) towards the version; None, or a node
+    that has ended none yet: start from the version"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,9 @@ class Assign:
     again: TaskId | None = None
     """lease the samples of this open task a second time; the first arrival wins"""
     deadline: float | None = None
-    """seconds until the lease lapses; None: learnt from the node's speed"""
+    """seconds until the lease lapses, or more if the node has been slower than that; None: learnt from its speed"""
+    pull: float | None = None
+    """let the node start from its own weights, moved so far towards the version: see `Task`"""
 
 
 @dataclass(frozen=True, slots=True)

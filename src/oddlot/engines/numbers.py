@@ -21,6 +21,8 @@ class Exact:
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         self.learner, self.pool, self.codec = learner, pool, codec
+        self.homes: dict[w.NodeId, FlatBuffer | None] = {}
+        """what each node keeps of its own, if it goes on from there"""
         self.bytes_down = learner.weights.layout.bytes
         self.bytes_up = packet_bytes(codec, learner.weights)
 
@@ -28,12 +30,19 @@ class Exact:
         """The task's mean loss and its update."""
         self.learner.load(task.version, weights)
         out = self.pool.take()
+        self.learner.home = self.homes.get(task.node)
         with users_code(task.node):
             work = self.learner.step(weights, task, out)
+        if task.pull is not None:
+            self.homes[task.node] = self.learner.home
         assert work is not None, "nothing stops a task in the simulator"
         if not isinstance(self.codec, Plain):
             decode_into(out, self.codec, self.codec.encode(out.sections()))
         return work.loss, Payload(task.kind, out, lambda: self.pool.give(out))
+
+    def forget(self, node: w.NodeId) -> None:
+        """The node is gone, and what it kept."""
+        self.homes.pop(node, None)
 
     def evaluate(self, weights: FlatBuffer) -> dict[str, float]:
         """The metrics of these weights."""
@@ -79,6 +88,9 @@ class Shadow:
     def compute(self, task: w.Task, weights: None) -> tuple[None, None]:
         """No loss, and nothing."""
         return None, None
+
+    def forget(self, node: w.NodeId) -> None:
+        """It has kept nothing."""
 
     def evaluate(self, weights: None) -> dict[str, float]:
         """Nothing is known about the model."""

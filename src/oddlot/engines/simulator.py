@@ -33,6 +33,9 @@ class Maths(Protocol):
     def compute(self, task: w.Task, weights: Any) -> tuple[float | None, Any]:
         """The mean loss and the payload."""
 
+    def forget(self, node: w.NodeId) -> None:
+        """The node is gone, and what it kept of its own."""
+
     def evaluate(self, weights: Any) -> dict[str, float]:
         """The metrics of these weights."""
 
@@ -271,6 +274,7 @@ class Simulator:
         node = self.nodes.pop(name, None)
         if node is None:
             return None
+        self.maths.forget(name)
         self._count_fruitless(name, node)
         for work in node.queue:
             work.unwanted = True
@@ -331,7 +335,9 @@ class Simulator:
             return w.Cancelled(task.id, task.node)
         self.fruitless = 0
         part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
-        loss, payload = (None, None) if work.unwanted else self.maths.compute(part, work.weights)
+        moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
+        skipped = work.unwanted and not moves_on
+        loss, payload = (None, None) if skipped else self.maths.compute(part, work.weights)
         down = node.machine.link.seconds(work.size)
         seconds = {
             "down": down,

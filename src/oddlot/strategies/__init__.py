@@ -1,16 +1,34 @@
 """One algorithm per file: a dataclass of settings with `on(event, view)`."""
 
 from oddlot.strategies.asynchronous import Asynchronous
+from oddlot.strategies.downpour import Downpour
+from oddlot.strategies.elastic_averaging import ElasticAveraging
 from oddlot.strategies.fastest_k import FastestK
+from oddlot.strategies.federated_averaging import FederatedAveraging
 from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.synchronous import Synchronous
+from oddlot.strategies.vc_asgd import VCASGD
 
 BY_NAME = {
     "synchronous": Synchronous,
     "fastest_k": FastestK,
     "asynchronous": Asynchronous,
     "local_sgd": LocalSGD,
+    "federated_averaging": FederatedAveraging,
+    "elastic_averaging": ElasticAveraging,
+    "downpour": Downpour,
+    "vc_asgd": VCASGD,
 }
 """Strategies by the names that the command line and job files use."""
 
-__all__ = ["BY_NAME", "Asynchronous", "FastestK", "LocalSGD", "Synchronous"]
+__all__ = [
+    "BY_NAME",
+    "VCASGD",
+    "Asynchronous",
+    "Downpour",
+    "ElasticAveraging",
+    "FastestK",
+    "FederatedAveraging",
+    "LocalSGD",
+    "Synchronous",
+]

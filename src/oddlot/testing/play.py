@@ -217,7 +217,8 @@ def _notation(action: w.Action) -> str:
     match action:
         case w.Start(task):
             kind = "" if task.kind == "gradient" else f" {task.kind}"
-            return f"assign {task.id} {w.samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}"
+            pull = "" if task.pull is None else f" pull {task.pull:.2f}"
+            return f"assign {task.id} {w.samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}{pull}"
         case w.Abort(task_id):
             return f"abort {task_id}"
         case w.Step(shares, measure) | w.Blend(shares, measure):

@@ -189,6 +189,12 @@ class FlatBuffer:
             out = self._sections[index].copy_(end.section(index))  # from whatever device
             torch.sub(start.section(index), out, out=out)
 
+    def pull_(self, home: "FlatBuffer", share: float) -> None:
+        """Become `home`, moved so far towards what is here; integers stay as they are."""
+        for here, there in zip(self._sections, home._sections, strict=True):
+            if here.is_floating_point():
+                torch.lerp(there, here, share, out=here)
+
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """The buffers as an update tells them: floats by their new values, integers by their increments."""
         for index in self.layout.of_role("buffer"):

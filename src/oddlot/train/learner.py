@@ -64,6 +64,8 @@ class Learner:
         ]
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
+        self.home: FlatBuffer | None = None
+        """where the last task ended that may be gone on from"""
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them; returns the bytes copied."""
@@ -83,6 +85,8 @@ class Learner:
         seed_all(seed_of(self.seed, task), self.device)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # from here on the model moves
+        if task.pull is not None and self.home is not None:
+            self.weights.pull_(self.home, task.pull)
         try:
             work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
         except Exception:
@@ -92,6 +96,9 @@ class Learner:
             return None
         self._check_parameters()
         self._follow_buffers()
+        if task.pull is not None:
+            self.home = self.home or FlatBuffer.empty(weights.layout, self.device)
+            self.home.copy_(self.weights)
         match task.kind:
             case "gradient":
                 self._write_gradient(out)

@@ -1,0 +1,40 @@
+"""Downpour SGD: replicas train on their own, and pour what they have changed into the model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.rules import SGD, Rule
+from oddlot.core.strategy import View, assign_idle
+from oddlot.core.words import Arrived, Command, Event, Step
+
+
+@dataclass
+class Downpour:
+    """Everybody takes `steps` steps at home from the newest weights; what they have changed is added to the model as
+    it arrives, whole and however late it is.
+
+    The default server rule (lr 1) adds it as it is, which is the paper's Downpour SGD where the job's optimizer at home
+    is plain SGD and weights are fetched as often as gradients are pushed.
+
+    Paper: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), section 4.1 and algorithm 7.1.
+    """
+
+    steps: AtLeastOne = 8
+    """local steps of one job's batch each, between fetching and pushing (n_fetch = n_push)"""
+    server: Rule = field(default_factory=lambda: SGD(lr=1.0))
+    """the rule at the hub"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def rule(self) -> Rule:
+        """Used at the hub in place of the job's optimizer, which works in the local steps."""
+        return self.server
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Add what arrives, and keep everybody busy."""
+        if isinstance(event, Arrived):
+            yield Step({event.update.id: 1.0})
+        yield from assign_idle(view, self.steps * view.batch, "delta")

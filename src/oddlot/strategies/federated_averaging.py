@@ -1,0 +1,57 @@
+"""Federated averaging: rounds of whole passes at home, then the mean of the weights."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.strategy import View, shares_by_samples
+from oddlot.core.words import Arrived, Assign, Blend, Command, Event, Keep, Release, UpdateId
+
+
+@dataclass
+class FederatedAveraging:
+    """In a round, each of `clients` shards of the data is passed over once at home, all from the same weights; the
+    model becomes the mean of theirs, weighted by samples.
+
+    Cut the data into shards with `shards`. Everybody waits for the last one of a round; with more `clients` than
+    workers, each takes several shards in turn.
+
+    Paper: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017),
+    algorithm 1, with one local epoch.
+    """
+
+    clients: AtLeastOne | None = None
+    """shards of a round; None: one for each worker"""
+    round: dict[UpdateId, int] = field(default_factory=dict)
+    """state: the samples of every update of this round"""
+    kept: list[int] = field(default_factory=list)
+    """state: the version that this round's tasks start from, once there is one"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Collect a round; close it when it has all, or nothing more is to come."""
+        if isinstance(event, Arrived):
+            self.round[event.update.id] = event.update.samples
+        version = view.version
+        if self.round and not view.tasks and (self._missing(view) <= 0 or not view.work_left):
+            yield Blend(shares_by_samples(self.round))
+            yield Release(self.kept.pop())
+            self.round.clear()
+            version += 1
+        if view.work_left:
+            yield from self._assign(view, version)
+
+    def _assign(self, view: View, version: int) -> Iterator[Command]:
+        """What the round still lacks, to those who are free."""
+        if not self.kept and view.idle:
+            self.kept.append(version)
+            yield Keep(version)
+        slots = [node for node in view.idle for _ in range(view.free(node))]
+        for node in slots[: max(0, self._missing(view))]:
+            yield Assign(node, view.shard_samples, "weights", self.kept[0])
+
+    def _missing(self, view: View) -> int:
+        """How many tasks this round still lacks."""
+        return (self.clients or len(view.nodes)) - len(self.round) - len(view.tasks)

@@ -1,0 +1,72 @@
+"""VC-ASGD: the weights of whoever comes back are averaged into the model at once."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from oddlot.core.checks import AboveZero, FromZeroBelowOne, NotNegative, check_settings
+from oddlot.core.strategy import View
+from oddlot.core.words import Arrived, Assign, Blend, Changed, Command, Event, Facts, Keep, Release
+
+
+@dataclass
+class VCASGD:
+    """A task is one local pass over a shard of the data; its weights are averaged into the model as they arrive,
+    without waiting for anybody: W <- alpha W + (1 - alpha) W_c.
+
+    `alpha` None is the paper's schedule, e / (e + 1) in epoch e = 1, 2, ...: large steps early, damping late. The share
+    of a model that has seen only a part of its shard is smaller in proportion, and with `damping` that of one which is
+    s versions late falls as (1 + s) ** -damping: otherwise the slowest, who arrive last, count most. Cut the data into
+    shards with `shards` (the paper has 50); a constant alpha means another thing for another number of them.
+
+    Paper: Atre, Jha, Rao, "Distributed Deep Learning Using Volunteer Computing-Like Paradigm" (ScaDL 2021, arXiv
+    2103.08894), the VC-ASGD rule and its schedule of alpha.
+    """
+
+    alpha: FromZeroBelowOne | None = None
+    """what the model keeps of itself at an arrival; None: e / (e + 1)"""
+    newest: bool = False
+    """tasks start from the newest weights; otherwise from those of the epoch's beginning, which waits until the epoch
+    before is wholly merged"""
+    deadline_seconds: AboveZero | None = None
+    """after which a shard is given to another worker; None: learnt from each worker's speed"""
+    damping: NotNegative = 0.0
+    """the power with which an update's share falls with its staleness"""
+    kept: list[int] = field(default_factory=list)
+    """state: the version that this epoch's tasks start from, once there is one"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def epoch_barrier(self) -> bool:
+        """An epoch's snapshot is there once the one before is wholly merged."""
+        return not self.newest
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Average what arrives into the model, and keep everybody busy."""
+        version = view.version
+        match event:
+            case Arrived(update):
+                yield Blend({update.id: self._share(update, view)})
+                version += 1
+            case Changed() if self.kept:
+                yield Release(self.kept.pop())
+        if view.work_left:
+            yield from self._assign(view, version)
+
+    def _share(self, update: Facts, view: View) -> float:
+        """What the model takes of these weights."""
+        epoch = view.epoch + 1
+        alpha = epoch / (epoch + 1) if self.alpha is None else self.alpha
+        part = update.samples / view.shard_samples
+        return (1 - alpha) * min(1.0, part) * float((1 + view.staleness(update)) ** -self.damping)
+
+    def _assign(self, view: View, newest: int) -> Iterator[Command]:
+        """A shard for every free slot."""
+        if not self.newest and not self.kept and view.idle:
+            self.kept.append(newest)
+            yield Keep(newest)
+        version = self.kept[0] if self.kept else None
+        for node in view.idle:
+            for _ in range(view.free(node)):
+                yield Assign(node, view.shard_samples, "weights", version, deadline=self.deadline_seconds)

@@ -1,0 +1,108 @@
+"""Averaging of weights, shard by shard, against plain PyTorch."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+import oddlot
+from oddlot import VCASGD, Downpour, ElasticAveraging, FederatedAveraging, Job, Run, Strategy
+from oddlot.core import words as w
+from oddlot.train.data import order
+from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
+
+SHARDS = 4
+BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
+
+
+def local_pass(job: Job, start: nn.Module, spans: tuple[w.Span, ...], shards: int) -> nn.Module:
+    """What a client makes of a model in one pass over its shard, with an optimizer that begins anew."""
+    model = job.model()
+    model.load_state_dict(start.state_dict())
+    assert isinstance(job.optimizer, oddlot.SGD)
+    optimizer = torch.optim.SGD(model.parameters(), job.optimizer.lr, job.optimizer.momentum)
+    (span,) = spans
+    rows = order(0, span.epoch, SAMPLES, shards)[span.start : span.stop]
+    for batch in torch.from_numpy(rows.copy()).split(job.batch):  # type: ignore[no-untyped-call]  # PyTorch's
+        optimizer.zero_grad()
+        job.batch_loss(model, tuple(part[batch] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model
+
+
+def average(parts: list[tuple[float, nn.Module]]) -> nn.Module:
+    """The weighted sum of models."""
+    total = deepcopy(parts[0][1])
+    with torch.no_grad():
+        for name, parameter in total.named_parameters():
+            terms = [share * dict(model.named_parameters())[name] for share, model in parts]
+            parameter.copy_(torch.stack(terms).sum(dim=0))
+    return total
+
+
+def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
+    """The run's merges in their order, computed with PyTorch alone."""
+    torch.manual_seed(0)
+    versions, given = [job.model()], dict[str, w.Task]()
+    ends, homes = dict[str, nn.Module](), dict[str, nn.Module]()
+    for record in run.records:
+        if isinstance(record.event, w.Arrived):
+            task = given[record.event.update.id]
+            start = versions[task.version]
+            if task.pull is not None and task.node in homes:
+                start = average([(task.pull, start), (1 - task.pull, homes[task.node])])
+            ends[task.id] = homes[task.node] = local_pass(job, start, task.spans, shards)
+        for action in record.actions:
+            match action:
+                case w.Start(task):
+                    given[task.id] = task
+                case w.Blend(shares):
+                    parts = [(1 - sum(shares.values()), versions[-1])]
+                    versions.append(
+                        average(parts + [(share, ends[update]) for update, share in shares.items()])
+                    )
+                case w.Step(shares):
+                    (update,) = shares
+                    start, end = versions[given[update].version], ends[update]
+                    versions.append(average([(1.0, versions[-1]), (-1.0, start), (1.0, end)]))
+    return versions[-1]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "strategy",
+    [VCASGD(), VCASGD(alpha=0.7, newest=True), FederatedAveraging(), FederatedAveraging(clients=3)],
+    ids=repr,
+)
+def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, on: Place) -> None:
+    job = a_job()
+    run, books = trained(job, strategy, on, "epochs>=3", shards=SHARDS)
+    assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
+    assert sorted(books.merged) == everything(SAMPLES, 3)
+    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
+    assert len(tasks) == 3 * SHARDS, "a task is a whole shard"
+
+
+@BOTH
+@pytest.mark.parametrize("strategy", [ElasticAveraging(steps=2), Downpour(steps=2)], ids=repr)
+def test_baselines_move_as_pytorch_would(strategy: Strategy, on: Place) -> None:
+    job = a_job()
+    run, books = trained(job, strategy, on, "epochs>=3")
+    assert distance(run.model, replayed(job, run)) < 1e-5
+    assert sorted(books.merged) == everything(SAMPLES, 3)
+
+
+@BOTH
+def test_all_of_an_epoch_start_from_its_first_weights(on: Place) -> None:
+    run, _ = trained(a_job(), VCASGD(), on, "epochs>=3", shards=SHARDS)
+    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
+    starts = {(task.spans[0].epoch, task.version) for task in tasks}
+    assert starts == {(0, 0), (1, SHARDS), (2, 2 * SHARDS)}
+
+
+def test_alpha_grows_with_the_epoch() -> None:
+    run, _ = trained(a_job(), VCASGD(), fleet(1), "epochs>=3", shards=2)
+    blends = [action for r in run.records for action in r.actions if isinstance(action, w.Blend)]
+    shares = [share for blend in blends for share in blend.shares.values()]
+    assert shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 2 + [1 / 4] * 2)
