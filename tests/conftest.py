@@ -3,9 +3,11 @@
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
 from tests.command import FLEET, JOB, MY_TASKS, Oddlot
@@ -32,3 +34,11 @@ def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
         (tmp_path / name).write_text(text)
     return Oddlot(capsys, monkeypatch)
+
+
+@pytest.fixture(params=["memory://bucket/run", "folder"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A place outside the run's folder."""
+    MemoryFileSystem.store.clear()
+    yield request.param if "://" in request.param else str(tmp_path / "elsewhere")
+    MemoryFileSystem.store.clear()

@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 import oddlot
 from oddlot import Asynchronous, Run, Synchronous
-from oddlot.core import words as w
-from oddlot.core.errors import CheckpointError, JobError, UsageError
+from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.log import read_log
 from oddlot.run_folder import RunFolder
 from oddlot.train import saver
@@ -25,14 +22,6 @@ from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
 from tests.test_resume import merged
-
-
-@pytest.fixture(params=["memory://bucket/run", "folder"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A place outside the run's folder."""
-    MemoryFileSystem.store.clear()
-    yield request.param if "://" in request.param else str(tmp_path / "elsewhere")
-    MemoryFileSystem.store.clear()
 
 
 def begun(folder: Path, url: str | None, until: str = "epochs>=2", **options: Any) -> Run:
@@ -75,6 +64,13 @@ def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: 
 def checkpoints(url: str) -> list[str]:
     """The oldest first."""
     return saved(Storage(url))
+
+
+def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:
+    """Hubs that have gone on from the newest checkpoint at the same moment."""
+    storage = Storage(url)
+    there, found = saved(storage), newest(storage)
+    return [(BackgroundSaver(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
 
 
 def test_no_run_takes_another_s_place(tmp_path: Path, url: str) -> None:
@@ -128,72 +124,7 @@ def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
     assert not (tmp_path / "three").exists()
 
 
-# --- several machines at one place ---------------------------------------------------------------
-
-
-def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
-    begun(tmp_path / "one", url, until="epochs>=1")
-    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
-    with pytest.raises(CheckpointError, match=r"the run has gone on elsewhere: .* Resume it in a new folder"):
-        begun(tmp_path / "one", url, until="epochs>=3", resume=True)
-    assert checkpoints(url)[-1].startswith("00000012-")
-
-
-def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> None:
-    """A folder is held by the first one; of an object store the second one takes over, and the first one stops."""
-    told: list[Exception] = []
-
-    def second(record: w.Record) -> None:
-        if not told and any(isinstance(action, w.Step) for action in record.actions):
-            told.append(UsageError(""))
-            try:
-                begun(tmp_path / "two", url, until="epochs>=2", resume=True)
-            except UsageError as error:
-                told.append(error)
-
-    if "://" in url:
-        with pytest.raises(JobError, match=r"the run has gone on elsewhere: .* This one stops"):
-            begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
-        assert merged(tmp_path / "two") == everything(SAMPLES, 2)
-    else:
-        begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
-        assert "elsewhere is in use by process" in str(told[1])
-        assert merged(tmp_path / "one") == everything(SAMPLES, 4)
-
-
-def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    begun(tmp_path / "one", str(place), until="epochs>=1")
-    holder = RunFolder(tmp_path / "one", place)
-    with (
-        holder.claimed(resume=True, force=False),
-        pytest.raises(UsageError, match="place is in use by process"),
-    ):
-        begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
-    begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
-    assert merged(tmp_path / "two") == everything(SAMPLES, 2)
-
-
-def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_path: Path) -> None:
-    """By the time it is to save what it has learned."""
-    MemoryFileSystem.store.clear()
-    calls: list[int] = []
-
-    def breaks(outputs: Tensor, targets: Tensor) -> Tensor:
-        calls.append(1)
-        if len(calls) == 5:
-            begun(tmp_path / "two", "memory://a", until="epochs>=1", resume=True)
-            raise OSError("mine")
-        return cross_entropy(outputs, targets)
-
-    with pytest.raises(JobError, match="OSError: mine"):
-        oddlot.fit(
-            *(a_job(loss=breaks), Asynchronous(), fleet(1)),
-            until="epochs>=4",
-            out=tmp_path / "one",
-            checkpoints="memory://a",
-        )
-    MemoryFileSystem.store.clear()
+# --- what cannot be written, read or reached ----------------------------------------------------
 
 
 def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
@@ -205,45 +136,6 @@ def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
     with pytest.raises(OSError, match="503"):
         storage.write("log/part", pieces())
     assert storage.names("log") == []
-
-
-def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
-    """Its run has gone on elsewhere meanwhile."""
-    begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
-    shutil.copytree(tmp_path / "one", tmp_path / "old")
-    log = tmp_path / "old" / "records.jsonl"
-    lines = log.read_bytes().splitlines(keepends=True)
-    more = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
-    log.write_bytes(b"".join([*lines, *[more] * 40]))
-    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
-    with pytest.raises(CheckpointError, match=r"the run has gone on elsewhere: .* Resume it in a new folder"):
-        begun(tmp_path / "old", url, until="epochs>=3", resume=True)
-    begun(tmp_path / "new", url, until="epochs>=3", resume=True)
-    assert merged(tmp_path / "new") == everything(SAMPLES, 3)
-
-
-def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:
-    """Hubs that have gone on from the newest checkpoint at the same moment."""
-    storage = Storage(url)
-    there, found = saved(storage), newest(storage)
-    return [(BackgroundSaver(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
-
-
-def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path: Path, url: str) -> None:
-    """Not even those that would be called the same."""
-    begun(tmp_path / "one", url)
-    (mine, before), (theirs, _) = savers(url)
-    for who, records in ((mine, 101), (theirs, 101), (mine, 103)):
-        who.save(replace(before, records=records))
-        who.wait()
-    with pytest.raises(
-        JobError, match=r"the run has gone on elsewhere: .* is another process's. This one stops"
-    ):
-        theirs.problems()
-    assert not theirs.save(replace(before, records=105))
-    assert theirs.close() == mine.close() == []
-    assert sum("-101-" in name for name in checkpoints(url)) == 1
-    assert newest(Storage(url)).records == 103
 
 
 def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
@@ -285,19 +177,6 @@ def test_nothing_is_removed_that_cannot_be_read(
     assert before <= set(Storage(url).names("log"))
     begun(tmp_path / "two", url, until="epochs>=5", resume=True)
     assert merged(tmp_path / "two") == everything(SAMPLES, 5)
-
-
-def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
-    folder = RunFolder(tmp_path / "late", url)
-    with folder.claimed(resume=False, force=False):
-        if "://" not in url:
-            with pytest.raises(UsageError, match="elsewhere is in use by process"):
-                begun(tmp_path / "quick", url)
-            return
-        begun(tmp_path / "quick", url)
-        with pytest.raises(UsageError, match="is not empty: resume=True"):
-            folder.make_room()
-    assert len(checkpoints(url)) == 3
 
 
 def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> None:
