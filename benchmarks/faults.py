@@ -335,17 +335,8 @@ def measure(quick: bool) -> None:
         table.rows.append(
             ["torchft", fault, f"{TORCHFT_SECONDS}", "", told(ratios, 3) if ratios else "not measured"]
         )
-    columns = [
-        "",
-        "fault",
-        "seconds",
-        "dead machine-s",
-        "goodput",
-        "s behind ideal",
-        "accuracy",
-        "points lost",
-    ]
-    columns += ["tasks lost/kill", "since checkpoint", "exactly once"]
+    columns = ["", "fault", "seconds", "dead machine-s", "goodput", "s behind ideal", "accuracy"]
+    columns += ["points lost", "tasks lost/kill", "since checkpoint", "exactly once"]
     show("What misfortune costs", columns, table.rows)
     figures: dict[str, Any] = {
         "accuracy_drop_max": max(table.drops),

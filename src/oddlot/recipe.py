@@ -127,7 +127,7 @@ class Recipe:
     @property
     def rule(self) -> Any:
         """What steps at the hub: the strategy's server rule, or the job's optimizer."""
-        return getattr(self.strategy, "rule", None) or self.job.optimizer
+        return getattr(self.strategy, "server", None) or self.job.optimizer
 
     def named_rows(self, spans: Iterable[Span]) -> str:
         """The samples by their index in the data, which the books do not know."""

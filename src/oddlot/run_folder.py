@@ -120,29 +120,30 @@ class RunFolder:
         """
         if self.is_begun or not self._checkpoints:
             return
-        with ExitStack() as closing:
-            self._lock_place(closing, resume=True)  # or else what was fetched would lie here for nothing
-            self._fetch()
-
-    def _fetch(self) -> None:
         from oddlot.train.checkpoint import log_of, newest  # PyTorch comes with it
 
-        log = log_of(newest(self.storage, with_log=True))
+        with ExitStack() as closing:
+            self._lock_place(closing, resume=True)  # or else what was fetched would lie here for nothing
+            log = log_of(newest(self.storage, with_log=True))
+            settings = self._fetched_settings()
+            with _writing(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock(self.path, closing)
+                if not self.is_begun:  # another process may have fetched it meanwhile
+                    _replace(self.log, log)
+                    _replace(self.path / SETTINGS, settings)
+
+    def _fetched_settings(self) -> bytes:
+        """run.json, as it is where the checkpoints are. CheckpointError: it cannot be read, or is damaged."""
+        path = self.storage.path(SETTINGS)
         try:
             settings = self.storage.read(SETTINGS)
             _parsed(settings)
         except OSError as error:
-            raise CheckpointError(f"{self.storage.path(SETTINGS)} cannot be read: {error}") from error
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
         except DAMAGED:
-            raise CheckpointError(
-                f"{self.storage.path(SETTINGS)} is damaged: restore it from a copy"
-            ) from None
-        with _writing(self.path), ExitStack() as closing:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock(self.path, closing)
-            if not self.is_begun:  # another process may have fetched it meanwhile
-                _replace(self.log, log)
-                _replace(self.path / SETTINGS, settings)
+            raise CheckpointError(f"{path} is damaged: restore it from a copy") from None
+        return settings
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
@@ -169,15 +170,20 @@ class RunFolder:
         """It ended before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
         from oddlot.train.checkpoint import MANIFEST  # PyTorch comes with it
 
-        if self.log.exists() and self.log.read_bytes().count(b"\n") > 1:
-            return False
-        if self.model.exists() or self._has_learned:
+        if self.model.exists() or self._has_learned or self._has_records:
             return False
         names = self.checkpoint_names()
         try:
             return not any(MANIFEST in self.storage.names(name) for name in names)
         except OSError as error:
             raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether the log, if there is one, has a whole line behind its first."""
+        with suppress(FileNotFoundError), self.log.open("rb") as file:
+            return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
+        return False
 
     @property
     def _has_learned(self) -> bool:

@@ -335,7 +335,7 @@ class Training:
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
-        if self.folder is not None and conductor.version > self.tally.resumed_at:
+        if self.folder is not None and self.saver.newest > self.tally.resumed_at:
             self.folder.forget_model()
         self.saver.save(
             Snapshot(

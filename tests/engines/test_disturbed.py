@@ -14,7 +14,6 @@ from oddlot import (
     Chaos,
     FastestK,
     Fault,
-    Lifetime,
     Local,
     LocalSGD,
     Machine,
@@ -31,7 +30,6 @@ from tests.fits import SAMPLES, Place, a_job, fleet, local, one_fork_server, tra
 from tests.processes import program
 from tests.test_resume import goes_on
 
-FOREVER = Lifetime(1e9)
 ENOUGH = {Local: 100, Simulated: 20}
 """epochs, so that everybody has joined, and has been struck, before the end"""
 

@@ -6,9 +6,12 @@ import pytest
 
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
+from oddlot.core.rules import SGD
 from oddlot.core.strategy import Strategy, shares_by_samples
-from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.recipe import Recipe, Settings
+from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
+from tests.fits import a_job, fleet
 
 
 def steps(strategy: Strategy, lines: str, size: int = 1000) -> Iterator[dict[str, float]]:
@@ -73,8 +76,10 @@ def test_shares_sum_to_one() -> None:
 
 
 def test_local_sgd_brings_its_servers_rule_and_fastest_k_says_how_many_it_needs() -> None:
-    assert LocalSGD().rule == LocalSGD().server
-    assert LocalSGD().rule.lr == 1.0
+    how = Settings(until="epochs>=1")
+    for strategy in (LocalSGD(), Downpour()):
+        assert Recipe(a_job(), strategy, fleet(), how).rule == SGD(lr=1.0)
+    assert Recipe(a_job(), Synchronous(), fleet(), how).rule == a_job().optimizer
     FastestK(k=5).check_workers(5)
     with pytest.raises(UsageError, match="k = 5 results of 4 workers: lower k or add workers"):
         FastestK(k=5).check_workers(4)

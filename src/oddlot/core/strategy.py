@@ -19,8 +19,9 @@ class Strategy(Protocol):
     A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
     copied, compared and saved. The commands of one event are collected before any is carried out.
 
-    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense; `rule`, used
-    at the hub in place of the job's optimizer; and `epoch_barrier`, true where an epoch must wait for the one before.
+    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense; `server`,
+    the rule at the hub in place of the job's optimizer; and `epoch_barrier`, true where an epoch must wait for the
+    one before.
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:
@@ -57,7 +58,8 @@ class View:
     @property
     def shard_samples(self) -> int:
         """The samples of the largest shard of the data: all of them, where it is not cut."""
-        return max(lane.last - lane.first for lane in self._conductor.ledger.lanes)
+        ledger = self._conductor.ledger
+        return -(-ledger.size // len(ledger.lanes))
 
     @property
     def work_left(self) -> bool:

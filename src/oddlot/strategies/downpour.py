@@ -28,11 +28,6 @@ class Downpour:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @property
-    def rule(self) -> Rule:
-        """Used at the hub in place of the job's optimizer, which works in the local steps."""
-        return self.server
-
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Add what arrives, and keep everybody busy."""
         if isinstance(event, Arrived):

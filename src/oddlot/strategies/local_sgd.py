@@ -32,11 +32,6 @@ class LocalSGD:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @property
-    def rule(self) -> Rule:
-        """Used at the hub in place of the job's optimizer, which works in the local steps."""
-        return self.server
-
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody works any more."""
         samples = self.steps * view.batch

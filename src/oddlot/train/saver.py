@@ -98,6 +98,11 @@ class BackgroundSaver:
         self._collect()
         if (snapshot.records, snapshot.version) == self._newest:
             return True
+        try:
+            log_bytes = self.log.stat().st_size if self.log is not None else 0
+        except OSError as error:
+            self._note(error)
+            return False
         staged = Snapshot(
             snapshot.version,
             snapshot.records,
@@ -107,11 +112,6 @@ class BackgroundSaver:
             self._stage(snapshot.tensors),
         )
         self._newest = snapshot.records, snapshot.version
-        try:
-            log_bytes = self.log.stat().st_size if self.log is not None else 0
-        except OSError as error:
-            self._note(error)
-            return False
         self._writing = self._thread.submit(self._write, staged, log_bytes)
         return True
 
@@ -125,7 +125,7 @@ class BackgroundSaver:
     @property
     def newest(self) -> int:
         """The version of the newest whole one that the run has; -1 while there is none."""
-        return max((int(name.split("-")[0]) for name in self._parts), default=-1)
+        return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
     def wait(self) -> None:
         """Until nothing is being written."""
