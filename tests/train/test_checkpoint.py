@@ -278,6 +278,17 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(
     assert order == ["records.jsonl", "checkpoint"]
 
 
+def test_a_log_that_is_gone_for_a_while_is_a_problem_and_the_same_is_saved_later(tmp_path: Path) -> None:
+    log = tmp_path / "records.jsonl"
+    saver = BackgroundSaver(Storage(tmp_path / "checkpoints"), log)
+    assert not saver.save(snapshot())
+    assert "records.jsonl" in saver.problems()[0]
+    log.write_text("a record\n")
+    assert saver.save(snapshot())
+    assert saver.close() == []
+    assert saver.newest == newest(tmp_path / "checkpoints").version == snapshot().version
+
+
 def test_the_newest_three_are_kept(tmp_path: Path) -> None:
     saver = BackgroundSaver(Storage(tmp_path))
     for version in range(1, 6):
