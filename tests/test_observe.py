@@ -183,7 +183,7 @@ def test_the_figures_of_a_resumed_log() -> None:
     assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
     assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
     assert tally.dollars == pytest.approx((2 * 3.6 + 7.2) / 3600 + 0.01), "what was lost had its price"
-    assert (tally.seconds, tally.dollars_per_second) == (8.5, 0.0)
+    assert (tally.seconds, tally.bill.dollars_per_second) == (8.5, 0.0)
 
 
 def test_what_lost_work_had_cost() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oddlot.core.strategy import Strategy
     from oddlot.engines.on_local import Local
     from oddlot.engines.on_simulator import Simulated
+    from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
     from oddlot.machines.chaos import Chaos, Fault
     from oddlot.machines.delays import (
         Deterministic,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
         Trace,
     )
     from oddlot.machines.machine import Lifetime, Link, Machine
-    from oddlot.machines.read import read_chaos, read_machines
+    from oddlot.machines.market import Fleet, Hub, Offer, Zone
+    from oddlot.machines.read_chaos import read_chaos
+    from oddlot.machines.read_fleet import read_fleet
+    from oddlot.machines.steps import Steps
     from oddlot.report.replay import replay
     from oddlot.run import Run
     from oddlot.strategies import (
@@ -54,6 +58,8 @@ __all__ = [
     "VCASGD",
     "Adam",
     "AdamW",
+    "Alive",
+    "Always",
     "Asynchronous",
     "Chaos",
     "CheckpointError",
@@ -65,7 +71,9 @@ __all__ = [
     "FastestK",
     "Fault",
     "FederatedAveraging",
+    "Fleet",
     "Half",
+    "Hub",
     "Interrupted",
     "Job",
     "JobError",
@@ -75,21 +83,26 @@ __all__ = [
     "LocalSGD",
     "Lognormal",
     "Machine",
+    "Memoryless",
     "OddlotError",
+    "Offer",
     "Plain",
+    "Pools",
     "ProtocolError",
     "Run",
     "ShiftedExponential",
     "Simulated",
+    "Steps",
     "Strategy",
     "Synchronous",
     "Trace",
     "UsageError",
+    "Zone",
     "__version__",
     "accuracy",
     "fit",
     "read_chaos",
-    "read_machines",
+    "read_fleet",
     "replay",
 ]
 
@@ -103,7 +116,11 @@ _HOMES = {
     "machines.chaos": "Chaos Fault",
     "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
     "machines.machine": "Lifetime Link Machine",
-    "machines.read": "read_chaos read_machines",
+    "machines.read_chaos": "read_chaos",
+    "machines.read_fleet": "read_fleet",
+    "machines.market": "Fleet Hub Offer Zone",
+    "machines.steps": "Steps",
+    "machines.capacity": "Alive Always Memoryless Pools",
     "report.replay": "replay",
     "run": "Run",
     "strategies": "VCASGD Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD Synchronous",

@@ -187,7 +187,7 @@ class Asked:
         return stopped_by
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
-        from oddlot.machines.read import read_chaos
+        from oddlot.machines.read_chaos import read_chaos
 
         return read_chaos(self.chaos, machines) if self.chaos is not None else None
 

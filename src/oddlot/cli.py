@@ -124,9 +124,9 @@ def simulate(
 
     def fleet(settings: "JobFile") -> "Simulated":
         from oddlot.engines.on_simulator import Simulated
-        from oddlot.machines.read import read_machines
+        from oddlot.machines.read_fleet import read_fleet
 
-        return Simulated(read_machines(machines), settings.table.seed or 0, settings.table.in_flight or 1)
+        return Simulated.of(read_fleet(machines), settings.table.seed or 0, settings.table.in_flight or 1)
 
     flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}

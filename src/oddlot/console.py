@@ -20,6 +20,8 @@ from oddlot.units import duration, in_bytes, money
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
+LONG = 0.01
+"""of a run's time, that it is told"""
 NOBODY = "no worker is here: the run waits until one joins"
 
 
@@ -169,6 +171,14 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
     return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
 
 
+def cost(figures: Mapping[str, Any]) -> str:
+    """What a run has cost, in all, in vain and for what; older summaries know the sum alone."""
+    lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
+    in_vain = f", {money(lost)} of it for work that was lost with its machine" if lost else ""
+    for_what = f", {money(per_point)} a point of accuracy" if figures["dollars"] and per_point else ""
+    return money(figures["dollars"]) + in_vain + for_what
+
+
 def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:
     """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
@@ -180,8 +190,8 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     met = f" at version {figures['ended_version']:,}" if early else ""
     rows = {
         "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
-        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else ""),
-        "cost": money(figures["dollars"]) if virtual or figures["dollars"] else "",
+        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + _alone(figures),
+        "cost": cost(figures) if virtual or figures["dollars"] else "",
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down",
         "workers": went(figures["workers_lost"], figures["workers_left"]),
@@ -190,3 +200,9 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
     return Text("\n").join([Text(f"{title}: {head}" if head else title, "bold"), *lines])
+
+
+def _alone(figures: Mapping[str, Any]) -> str:
+    """How long nobody was there, where that was long."""
+    alone = figures.get("seconds_without_workers") or 0.0
+    return f", for {duration(alone)} of it without any worker" if alone > LONG * figures["seconds"] else ""

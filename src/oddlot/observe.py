@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oddlot.bill import Bill
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
@@ -39,7 +40,8 @@ class WorkerRow:
     since: float = 0.0
     samples: int = 0
     """computed by it and merged"""
-    price: float = 0.0
+    begun: float = 0.0
+    """since when it has been at its oldest task"""
     tasks: set[w.TaskId] = field(default_factory=set)
     """what it was given and has not answered"""
 
@@ -67,7 +69,7 @@ class Tally:
     """samples that were assigned for nothing, by the reason, one of `WASTES`"""
     bytes_up: int = 0
     bytes_down: int = 0
-    dollars: float = 0.0
+    bill: Bill = field(default_factory=Bill)
     resumed_at: int = -1
     """the version that the run went on from the last time"""
     workers_lost: int = 0
@@ -89,7 +91,6 @@ class Tally:
     inbox: dict[w.UpdateId, int] = field(default_factory=dict)
     """samples of every update that is neither merged nor dropped"""
     last_refusal: str = ""
-    dollars_per_second: float = 0.0
 
     @property
     def samples_wasted(self) -> int:
@@ -102,6 +103,17 @@ class Tally:
         return (self.samples_merged + self.samples_skipped) / self.size
 
     @property
+    def dollars(self) -> float:
+        """What everything has cost so far."""
+        return self.bill.dollars
+
+    @property
+    def dollars_per_point(self) -> float | None:
+        """What each point (hundredth) of accuracy has cost; None where no accuracy is measured."""
+        accuracy = self.metrics.get("accuracy", 0.0)
+        return self.dollars / (100 * accuracy) if accuracy > 0 else None
+
+    @property
     def hours(self) -> float:
         """On the run's clock."""
         return self.seconds / 3600
@@ -109,8 +121,7 @@ class Tally:
     def __call__(self, record: w.Record) -> None:
         """Take one more record into account."""
         if isinstance(record.event, w.Resumed):  # what was paid in the meantime it says itself
-            self.dollars_per_second = 0.0
-            self.dollars += record.event.dollars_lost
+            self.bill.stopped(record.event.dollars_lost)
             self.bytes_up += record.event.bytes_up_lost
             self.bytes_down += record.event.bytes_down_lost
         self.advance(record.now)
@@ -120,7 +131,7 @@ class Tally:
 
     def advance(self, now: float) -> None:
         """Time has passed, and cost its money."""
-        self.dollars += self.dollars_per_second * (now - self.seconds)
+        self.bill.advance(now)
         self.seconds = now
 
     def summary(self) -> dict[str, Any]:
@@ -140,6 +151,9 @@ class Tally:
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "dollars": self.dollars,
+            "dollars_lost": self.bill.dollars_lost,
+            "dollars_per_point": self.dollars_per_point,
+            "seconds_without_workers": self.bill.seconds_alone,
             "workers_lost": self.workers_lost,
             "workers_left": self.workers_left,
         }
@@ -165,13 +179,8 @@ class Tally:
 
     def _event(self, record: w.Record) -> None:
         match record.event:
-            case w.Joined(node, price):
-                self.workers[node] = WorkerRow(since=record.now, price=price)
-                self.dollars_per_second += price / 3600
-            case w.Leaving(node):
-                self._state(node, "leaving", record.now)
-            case w.Lost(node):
-                self._lost(node, record.now)
+            case w.Joined() | w.Priced() | w.Leaving() | w.Lost():
+                self._machine(record.event, record.now)
             case w.Arrived(facts):
                 self._arrived(facts, record.remark == ECHO, record.now)
             case w.Cancelled(task, node):
@@ -187,6 +196,21 @@ class Tally:
                 self.resumed_at = self.versions
                 for node in list(self.workers):
                     self._gone(node, record.now, "resumed")
+
+    def _machine(self, event: w.Joined | w.Priced | w.Leaving | w.Lost, now: float) -> None:
+        match event:
+            case w.Joined(node):
+                self.workers[node] = WorkerRow(since=now)
+                self.bill.joined(event)
+            case w.Priced(zone, price):
+                self.bill.priced(zone, price)
+            case w.Leaving(node):
+                self._state(node, "leaving", now)
+            case w.Lost(node, since):
+                row = self.workers.get(node)
+                at_work_since = row.begun if row and row.tasks else None
+                self.bill.lost(node, now if since is None else since, at_work_since)
+                self._lost(node, now)
 
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
         self.bytes_up += facts.bytes_up
@@ -214,7 +238,9 @@ class Tally:
         match action:
             case w.Start(task):
                 self.under_way[task.id] = w.samples_in(task.spans)
-                self.workers[task.node].tasks.add(task.id)
+                worker = self.workers[task.node]
+                worker.begun = worker.begun if worker.tasks else now
+                worker.tasks.add(task.id)
                 self._state(task.node, "working", now)
             case w.Step(shares) | w.Blend(shares):
                 self.versions += 1
@@ -257,7 +283,6 @@ class Tally:
         row = self.workers.get(node)
         if row is None or row.gone:
             return False
-        self.dollars_per_second = max(0.0, self.dollars_per_second - row.price / 3600)
         row.state, row.since = "lost", now
         for task in row.tasks:
             self._wasted(task, reason)
@@ -267,6 +292,7 @@ class Tally:
     def _answered(self, task: w.TaskId, node: w.NodeId, now: float) -> None:
         if row := self.workers.get(node):
             row.tasks.discard(task)
+            row.begun = now
             if not row.tasks and row.state == "working":
                 self._state(node, "waiting", now)
 

@@ -8,7 +8,7 @@ import pytest
 import oddlot
 from oddlot.core.errors import UsageError
 from oddlot.machines.chaos import Chaos, Fault
-from oddlot.machines.read import read_chaos
+from oddlot.machines.read_chaos import read_chaos
 from tests.fits import a_job, fleet, local
 
 FILE = """\
@@ -129,7 +129,7 @@ def test_a_preemption_trace_is_struck_wherever_machines_were_lost(tmp_path: Path
         chaos = read(tmp_path, '[[faults]]\nkind = "leave"\nfile = "trace.csv"\n')
         assert chaos.faults == [Fault("leave", at_seconds=(12.5, 12.5, 60.25))]
     for bad, told in {
-        "0,8\n12.5\n": "`seconds` in all lines, or `seconds,alive`",
+        "0,8\n12.5\n": "line 2: '12.5' is not `time,alive`",
         "0,8\n12.5,2.5\n": "how many are alive must be a whole number",
         "5,8\n0,6\n": "the times of a trace must not go back",
     }.items():

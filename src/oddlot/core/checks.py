@@ -46,6 +46,7 @@ AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 AboveZero = Annotated[float, Must("finite and above 0", lambda value: 0 < value < inf)]
 FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
+FromZeroToOne = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 Seed = Annotated[int, SEED]
 
 

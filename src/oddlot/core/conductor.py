@@ -166,7 +166,8 @@ class Conductor:
         for node in list(self.busy):
             yield from self._lost(w.Lost(node))
 
-    def _struck(self, _: w.Struck) -> Iterator[w.Event]:
+    def _noted(self, _: w.Struck | w.Priced) -> Iterator[w.Event]:
+        """For the log alone."""
         yield from ()
 
     def _told(self, event: w.Event) -> Iterator[w.Event]:
@@ -349,7 +350,8 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
     w.Refused: Conductor._refused,
     w.Ticked: Conductor._ticked,
     w.Resumed: Conductor._resumed,
-    w.Struck: Conductor._struck,
+    w.Struck: Conductor._noted,
+    w.Priced: Conductor._noted,
     w.Changed: Conductor._told,
     w.Evaluated: Conductor._told,
 }

@@ -96,6 +96,10 @@ class Joined:
 
     node: NodeId
     dollars_per_hour: float = 0.0
+    zone: str = ""
+    """where it was bought: see `Priced`"""
+    dollars_to_start: float = 0.0
+    """that it had cost before"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class Lost:
     """A worker is gone; what it was computing has gone back to the ledger."""
 
     node: NodeId
+    since: float | None = None
+    """when it went, where that is noticed only now: from then on it costs nothing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +207,22 @@ class Struck:
 
 
 @dataclass(frozen=True, slots=True)
+class Priced:
+    """The machines that were bought in this zone, or the hub (empty), cost this much from now on.
+
+    Strategies are not told.
+    """
+
+    zone: str
+    dollars_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
 
 
-Stimulus = Event | Refused | Resumed | Struck | Ticked
+Stimulus = Event | Refused | Resumed | Struck | Priced | Ticked
 """What a conductor is told, and what a log holds."""
 
 

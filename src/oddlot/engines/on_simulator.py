@@ -13,6 +13,7 @@ from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
+from oddlot.machines.market import Fleet, Hub, Zone, all_machines
 from oddlot.train.job import choose_device
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
@@ -23,15 +24,21 @@ from oddlot.train.store import Pool
 class Simulated:
     """A fleet under a virtual clock. `maths=False` keeps the time and trains nothing, for large fleets."""
 
-    machines: Sequence[Machine]
+    machines: Sequence[Machine | Zone]
     seed: Seed = 0
     in_flight: AtLeastOne = 1
     maths: bool = True
+    hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
+
+    @classmethod
+    def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, maths: bool = True) -> "Simulated":
+        """A fleet as a file has it."""
+        return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
 
     def __post_init__(self) -> None:
         check_settings(self)
         _check_machines(self.machines)
-        names = [machine.name for machine in self.machines]
+        names = self.names
         if not names:
             raise UsageError("Simulated(machines=[]): a fleet has at least one machine")
         if len(set(names)) < len(names):
@@ -41,17 +48,17 @@ class Simulated:
     @property
     def dollars_per_hour(self) -> float:
         """The price of the dearest machine."""
-        return max(machine.dollars_per_hour for machine in self.machines)
+        return max(machine.dollars_per_hour for machine in all_machines(self.machines))
 
     @property
     def workers(self) -> int:
         """How many machines there are at most at once."""
-        return len(self.machines)
+        return sum(one.count if isinstance(one, Zone) else 1 for one in self.machines)
 
     @property
     def names(self) -> list[str]:
         """The machines'."""
-        return [machine.name for machine in self.machines]
+        return [machine.name for machine in all_machines(self.machines)]
 
     def begin(self, closing: ExitStack) -> Open:
         """Nothing takes long here."""
@@ -59,9 +66,9 @@ class Simulated:
 
 
 def _check_machines(machines: object) -> None:
-    if not isinstance(machines, Sequence) or not all(isinstance(one, Machine) for one in machines):
+    if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
         raise UsageError(
-            "machines must be a list of oddlot.Machine: read_machines(FILE) makes one of a TOML file"
+            "machines must be a list of oddlot.Machine and oddlot.Zone: read_fleet(FILE) makes one of a TOML file"
         )
 
 

@@ -4,22 +4,20 @@ A task is computed for real when its answer is due, from the weights of when it 
 cancelled is never computed, and one seed gives one trace.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
-from oddlot.core.streams import stream
+from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.mailbox import life_name
+from oddlot.engines.lives import Lives
+from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
-
-FRUITLESS_LIVES = 1_000
-"""in a row, and ten more for each machine: then the run is given up"""
+from oddlot.machines.market import Zone
 
 
 class Maths(Protocol):
@@ -80,7 +78,7 @@ class _Node:
 
     name: w.NodeId
     machine: Machine
-    delay: Callable[[], float]
+    delay: Times
     born: float
     leaving: bool = False
     slowness: float = 0.0
@@ -91,8 +89,10 @@ class _Node:
     notice_waits: bool = False
     """it is heard once the machine goes on"""
     thawed_at: float = 0.0
-    reborn: Callable[[], None] = lambda: None
-    """has the machine come back in its next life, if it ever does"""
+    heard: float = 0.0
+    """when it was last given or brought anything"""
+    gone_at: float | None = None
+    """it is gone, which the hub does not know yet"""
 
 
 class Simulator:
@@ -103,46 +103,41 @@ class Simulator:
 
     def __init__(
         self,
-        machines: Sequence[Machine],
+        machines: Sequence[Machine | Zone],
         maths: Maths,
         batch: int,
         seed: int = 0,
         now: float = 0.0,
         taken: Collection[str] = (),
     ) -> None:
-        self.maths, self.batch, self.now, self.taken = maths, batch, now, taken
-        self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(machines)
-        self.agenda: list[tuple[float, int, Callable[[], Message | None]]] = []
-        self.entries = 0
+        self.maths, self.batch = maths, batch
+        self.agenda = Agenda(now)
         self.nodes: dict[w.NodeId, _Node] = {}
-        for machine in machines:
-            # One stream a machine: one machine more or less leaves the others' luck as it was.
-            chance = stream(seed, f"machine {machine.name}")
-            delay = machine.delay.start(chance)
-            lives = machine.lifetime.start(chance) if machine.lifetime else None
-            self._at(max(now, machine.joins_at_seconds), partial(self._join, machine, delay, lives, 1))
+        self.lives = Lives(self.agenda, machines, self, seed, taken)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
+    @property
+    def now(self) -> float:
+        """Seconds of virtual time since the run began."""
+        return self.agenda.now
+
     def next(self, until: float) -> Message | None:
         """The next thing that happens before `until`; the clock jumps there."""
-        while self.agenda and self.agenda[0][0] <= until:
-            self.now, _, happen = heappop(self.agenda)
-            message = happen()
-            if message is not None:
-                return message
-        if until == inf:
+        message = self.agenda.next(until)
+        if message is None and until == inf:
             raise JobError(
                 f"nothing can happen any more at {self.now:.1f} s of virtual time: {len(self.nodes)} machines are left "
                 "and none will come; give machines a seconds_to_return, or more of them"
             )
-        self.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
-        return None
+        if message is None:
+            self.agenda.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
+        return message
 
     @property
     def is_spent(self) -> bool:
         """Nothing will happen any more of itself."""
-        return not self.agenda
+        return not self.agenda.heap
 
     # --- the port ------------------------------------------------------------------------------
 
@@ -150,7 +145,7 @@ class Simulator:
         """Send the weights unless the machine has them, and queue the task."""
         node = self.nodes[task.node]
         size = 0 if node.has_version == task.version else self.maths.bytes_down
-        node.has_version = task.version
+        node.has_version, node.heard = task.version, self.now
         seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
         seconds *= 1.0 + node.slowness
         work = _Work(task, weights, self.now + node.machine.link.seconds(size), seconds, size)
@@ -171,7 +166,7 @@ class Simulator:
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Free in virtual time."""
-        self._at(self.now, lambda: w.Evaluated(version, self.maths.evaluate(weights)))
+        self.agenda.at(self.now, lambda: w.Evaluated(version, self.maths.evaluate(weights)))
 
     def loaded(self) -> tuple[w.TaskId, ...]:
         """None: a task is computed at its virtual end, on the hub's own memory."""
@@ -181,11 +176,11 @@ class Simulator:
 
     def kill(self, node: w.NodeId) -> None:
         """The machine is gone now; one that returns after its lifetimes returns after this too."""
-        self._at(self.now, lambda: self._lose(node))
+        self.agenda.at(self.now, lambda: self.lose(node))
 
     def leave(self, node: w.NodeId) -> None:
         """The machine stops at the next minibatch, hands over what it has done, and goes."""
-        self._at(self.now, lambda: self._notice(node))
+        self.agenda.at(self.now, lambda: self.notice(node))
 
     def slow(self, node: w.NodeId, factor: float) -> None:
         """From now on its steps take so much longer, those of the task under way too."""
@@ -233,25 +228,14 @@ class Simulator:
 
     # --- what happens --------------------------------------------------------------------------
 
-    def _join(
-        self, machine: Machine, delay: Callable[[], float], lives: Callable[[], float] | None, life: int
-    ) -> Message:
-        while (name := life_name(machine.name, life)) in self.taken:
-            life += 1
+    def begin(self, name: w.NodeId, machine: Machine, delay: Times) -> None:
+        """The machine is ready for tasks."""
+        self.nodes[name] = _Node(name, machine, delay, self.now, free_at=self.now, heard=self.now)
 
-        def reborn() -> None:
-            if machine.seconds_to_return is not None:
-                again = partial(self._join, machine, delay, lives, life + 1)
-                self._at(self.now + machine.seconds_to_return, again)
-
-        self.nodes[name] = _Node(name, machine, delay, self.now, free_at=self.now, reborn=reborn)
-        if lives is not None:
-            self._at(self.now + lives(), lambda: self._lose(name))
-        return w.Joined(name, machine.dollars_per_hour)
-
-    def _notice(self, name: w.NodeId) -> Message | None:
+    def notice(self, name: w.NodeId) -> Message | None:
+        """The machine stops at the next minibatch, hands over what it has done, and goes."""
         node = self.nodes.get(name)
-        if node is None or node.leaving:
+        if node is None or node.leaving or node.gone_at is not None:
             return None
         if node.frozen_at is not None:
             node.notice_waits = True
@@ -268,30 +252,31 @@ class Simulator:
     def _dismiss(self, node: _Node) -> None:
         """A machine that leaves goes once it has handed over all."""
         if node.leaving and not node.queue:
-            self._at(self.now, lambda: self._lose(node.name))
+            self.agenda.at(self.now, lambda: self.lose(node.name))
 
-    def _lose(self, name: w.NodeId) -> Message | None:
-        node = self.nodes.pop(name, None)
-        if node is None:
+    def lose(self, name: w.NodeId) -> Message | None:
+        """The machine is gone; the hub knows at once, or when it has not heard of it for so long."""
+        node = self.nodes.get(name)
+        if node is None or node.gone_at is not None:
             return None
-        self.maths.forget(name)
-        self._count_fruitless(name, node)
+        self.lives.count_fruitless(name, self.now - node.born, node.queue[0].compute if node.queue else None)
+        self._stop(node)
+        node.gone_at = self.now
         for work in node.queue:
             work.unwanted = True
-        self._stop(node)
-        node.reborn()
-        return w.Lost(name)
+        self.lives.died(name)
+        known = max(self.now, node.heard + node.machine.noticed_after_seconds)
+        if not node.leaving and known > self.now:
+            self.agenda.at(known, lambda: self._know(node))
+            return None
+        return self._know(node)
 
-    def _count_fruitless(self, name: w.NodeId, node: _Node) -> None:
-        """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
-        self.fruitless += 1
-        if self.fruitless > self.most_fruitless:
-            needs = f", a task there computes for {node.queue[0].compute:.3g} s" if node.queue else ""
-            raise JobError(
-                f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {name}, "
-                f"lived for {self.now - node.born:.3g} s{needs}: give the machines a longer lifetime or fewer "
-                "seconds_per_sample, or the job a smaller batch"
-            )
+    def _know(self, node: _Node) -> Message:
+        """The hub hears of the loss."""
+        del self.nodes[node.name]
+        self.maths.forget(node.name)
+        self.lives.noticed(node.name)
+        return w.Lost(node.name, None if node.gone_at == self.now else node.gone_at)
 
     def _plan(self, node: _Node, first: int) -> None:
         """Time the queue from this place on: a machine computes one task after the other."""
@@ -300,11 +285,12 @@ class Simulator:
             work.begin = max(work.ready, free)
             self._end(work, max(work.told, node.thawed_at))
             free = work.end
-            work.plan = number = self.entries + 1 if node.frozen_at is None else 0
+            goes_on = node.frozen_at is None and node.gone_at is None
+            work.plan = number = self.agenda.entries + 1 if goes_on else 0
             if number:
                 size = self.maths.bytes_up if work.brings else 0
                 answer = partial(self._answer, node, work, number)
-                self._at(work.end + node.machine.link.seconds(size), answer)
+                self.agenda.at(work.end + node.machine.link.seconds(size), answer)
 
     def _end(self, work: _Work, told: float) -> None:
         """When the machine stops working at this: at the first minibatch before which it has been told to stop."""
@@ -328,12 +314,12 @@ class Simulator:
         if work.plan != number:
             return None
         node.queue.remove(work)
-        node.free_at = max(node.free_at, work.end)
+        node.free_at, node.heard = max(node.free_at, work.end), self.now
         self._dismiss(node)
         task = work.task
         if not work.brings:
             return w.Cancelled(task.id, task.node)
-        self.fruitless = 0
+        self.lives.fruitless = 0
         part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on
@@ -348,7 +334,3 @@ class Simulator:
         traffic = (work.size, self.maths.bytes_up)
         facts = w.Facts(task.id, task.node, task.version, work.done, task.kind, loss, seconds, *traffic)
         return Arrival(facts, payload)
-
-    def _at(self, when: float, happen: Callable[[], Message | None]) -> None:
-        self.entries += 1
-        heappush(self.agenda, (when, self.entries, happen))

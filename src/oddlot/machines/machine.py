@@ -15,7 +15,8 @@ def _above_zero_or_inf(value: float) -> str:
     return "" if value > 0 else "above 0"
 
 
-def _node_name(name: str) -> str:
+def node_name(name: str) -> str:
+    """A check: what a machine may be called."""
     # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
     return "" if re.fullmatch(r"[A-Za-z0-9_-]+", name) else "of letters, digits, - and _"
 
@@ -59,7 +60,7 @@ class Machine:
     again `seconds_to_return` later (None: never) under the next name, `NAME.2`, `NAME.3`, ...
     """
 
-    name: Annotated[str, _node_name]
+    name: Annotated[str, node_name]
     seconds_per_sample: AboveZero = 0.001
     delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
     link: Link = Link()
@@ -69,6 +70,14 @@ class Machine:
     seconds_to_return: NotNegative | None = None
     """from the end of a life, whatever ended it, to the next; None: it never returns"""
     joins_at_seconds: NotNegative = 0.0
+    seconds_to_start: NotNegative = 0.0
+    """each time that it comes, until it is ready for its first task; they are paid for"""
+    notice_seconds: NotNegative = 0.0
+    """before a lifetime's end or a preemption, in which it hands over what it has done; 0: it goes without a word"""
+    noticed_after_seconds: NotNegative = 0.0
+    """a loss is noticed so long after the machine was last given or brought anything; 0: at once"""
+    zone: str = ""
+    """where it was bought; empty: nowhere in particular"""
 
     def __post_init__(self) -> None:
         check_settings(self)

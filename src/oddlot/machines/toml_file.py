@@ -52,6 +52,13 @@ def about(key: str, sentence: str) -> PydanticCustomError:
     return PydanticCustomError("about", "{sentence}", {"sentence": sentence, "key": key})
 
 
+def checked_path(path: object) -> Path:
+    """The path of a file to read. UsageError: it is none."""
+    if not isinstance(path, str | Path):
+        raise UsageError(f"path = {path!r} must be a file's path")
+    return Path(path)
+
+
 def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
     try:

@@ -65,9 +65,6 @@ class Course:
     """when the run went on from a checkpoint"""
     staleness: Counter[int] = field(default_factory=Counter)
     """how many merged updates were so many versions late"""
-    last: float = 0.0
-    """the time of the record before"""
-    _born: dict[w.NodeId, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Sequence[w.Record], size: int, seconds: float = 0.0) -> "Course":
@@ -88,9 +85,10 @@ class Course:
         course.seconds = max(seconds, tally.seconds)
         for lane in course.lanes.values():
             lane.turn("", course.seconds)
-        for name, row in tally.workers.items():
-            if not row.gone:
-                course._pay(name, row.price, course.seconds)
+        for account in tally.bill.here.values():
+            account.pay(course.seconds)
+        for name, account in tally.bill.accounts.items():
+            course._lane(name).dollars += account.dollars
         return course
 
     def _follow(self, record: w.Record, tally: Tally) -> None:
@@ -100,16 +98,8 @@ class Course:
             if isinstance(record.event, w.Joined) and node == record.event.node:
                 lane.node = node
             if row and lane.node == node:  # what an earlier life's late answer says is not about this one
-                gone_now = row.gone and lane.state not in {"lost", "left", ""}
                 lane.turn("" if isinstance(record.event, w.Resumed) else row.state, record.now)
-                if gone_now:
-                    # A hub that was killed had stopped paying, as far as this log knows, at its last record.
-                    self._pay(
-                        node, row.price, self.last if isinstance(record.event, w.Resumed) else record.now
-                    )
         match record.event:
-            case w.Joined(node):
-                self._born[node] = record.now
             case w.Resumed():
                 self.resumed.append(record.now)
             case w.Struck(_, kind, node) if node:
@@ -118,10 +108,6 @@ class Course:
                 lane = self._lane(facts.sender)
                 lane.bytes_up += facts.bytes_up
                 lane.bytes_down += facts.bytes_down
-        self.last = record.now
-
-    def _pay(self, node: w.NodeId, price: float, now: float) -> None:
-        self._lane(node).dollars += price / 3600 * (now - self._born.pop(node, now))
 
     def _lane(self, node: w.NodeId) -> Lane:
         return self.lanes.setdefault(node.partition(".")[0], Lane())

@@ -201,6 +201,7 @@ def _machines(run: Figures, course: Course) -> Iterator[str]:
     yield bars("samples: used, and wasted why", told)
     yield bars("bytes on every link", list(_links(run, machines)))
     bill = {name: lane.dollars for name, lane in machines.items()}
+    bill |= {"the hub": run.tally.bill.dollars_of_hub} if run.tally.bill.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())
     bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
     yield bars("the bill", [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()])

@@ -17,7 +17,8 @@ from oddlot.machines.delays import (
     Trace,
 )
 from oddlot.machines.machine import Lifetime, Link, Machine
-from oddlot.machines.read import read_machines
+from oddlot.machines.market import all_machines
+from oddlot.machines.read_fleet import read_fleet
 from oddlot.machines.toml_file import locate
 
 FLEET = """\
@@ -50,7 +51,7 @@ ONE = '[[machines]]\nname = "a"\nseconds_per_sample = 2'
 def read(folder: Path, text: str) -> list[Machine]:
     path = folder / "fleet.toml"
     path.write_text(text)
-    return read_machines(path)
+    return list(all_machines(read_fleet(path).machines))
 
 
 def refused(folder: Path, text: str) -> str:
@@ -223,14 +224,14 @@ def test_more_machines_than_anybody_has_are_refused_at_once(tmp_path: Path) -> N
 
 def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="path = 3 must be a file's path"):
-        read_machines(3)  # type: ignore[arg-type]
+        read_fleet(3)  # type: ignore[arg-type]
     assert "names no machine" in refused(tmp_path, "machines = []")
-    assert "`machines` is missing" in refused(tmp_path, "")
+    assert "names no machine" in refused(tmp_path, "")
     with pytest.raises(UsageError, match=r"absent\.toml cannot be read: No such file"):
-        read_machines(tmp_path / "absent.toml")
+        read_fleet(tmp_path / "absent.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"binary\.toml is not a text in UTF-8: byte 0"):
-        read_machines(tmp_path / "binary.toml")
+        read_fleet(tmp_path / "binary.toml")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+"""Who comes, who goes, and what it costs: the lives of simulated machines, one after the other."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from oddlot.core import words as w
+from oddlot.core.errors import JobError
+from oddlot.core.streams import stream
+from oddlot.engines.agenda import Agenda
+from oddlot.engines.host import Message
+from oddlot.engines.mailbox import life_name
+from oddlot.machines.capacity import Moves
+from oddlot.machines.delays import Times
+from oddlot.machines.machine import Machine
+from oddlot.machines.market import Zone, all_machines
+
+FRUITLESS_LIVES = 1_000
+"""in a row, and ten more for each machine: then the run is given up"""
+
+
+class Work(Protocol):
+    """What becomes of a life's work is the simulator's business."""
+
+    def begin(self, node: w.NodeId, machine: Machine, delay: Times) -> None:
+        """The machine is ready for tasks."""
+
+    def notice(self, node: w.NodeId) -> Message | None:
+        """It is to hand over what it has and go."""
+
+    def lose(self, node: w.NodeId) -> Message | None:
+        """It is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Berth:
+    """Where the lives of one machine follow each other."""
+
+    machine: Machine
+    delay: Times
+    lifetime: Times | None
+    price: float
+    """dollars an hour, now"""
+    wanted: bool = True
+    """the zone has room for it"""
+    node: w.NodeId = ""
+    """its present life; empty while there is none"""
+    lives: int = 0
+    orders: int = 0
+    """an older order is void"""
+    ordered_at: float | None = None
+    """since when the machine that is to come is paid for"""
+    dollars_to_start: float = 0.0
+    """paid for machines that have not begun to work"""
+
+    def pay(self, now: float) -> None:
+        """For what was ordered, until now."""
+        if self.ordered_at is not None:
+            self.dollars_to_start += self.price * (now - self.ordered_at) / 3600
+            self.ordered_at = now
+
+
+class Lives:
+    """Has the machines of a fleet come and go as they say, on an agenda."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        fleet: Sequence[Machine | Zone],
+        work: Work,
+        seed: int,
+        taken: Collection[str],
+    ) -> None:
+        self.agenda, self.work, self.seed, self.taken = agenda, work, seed, taken
+        self.berths: dict[str, _Berth] = {
+            machine.name: self._berth(machine) for machine in all_machines(fleet)
+        }
+        self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(self.berths)
+        for one in fleet:
+            if isinstance(one, Zone):
+                self._open(one)
+            else:
+                begin = partial(self._order, self.berths[one.name])
+                agenda.at(max(agenda.now, one.joins_at_seconds), begin)
+
+    def died(self, node: w.NodeId) -> None:
+        """The life is over, whether or not the hub knows."""
+        self.berths[node.partition(".")[0]].node = ""
+
+    def noticed(self, node: w.NodeId) -> None:
+        """The hub knows: another machine is ordered if one may come."""
+        berth = self.berths[node.partition(".")[0]]
+        pause = berth.machine.seconds_to_return
+        if pause is not None:
+            self.agenda.at(self.agenda.now + pause, partial(self._order, berth))
+
+    def count_fruitless(self, node: w.NodeId, lived: float, needs: float | None) -> None:
+        """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
+        self.fruitless += 1
+        if self.fruitless > self.most_fruitless:
+            work = "" if needs is None else f", a task there computes for {needs:.3g} s"
+            raise JobError(
+                f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {node}, "
+                f"lived for {lived:.3g} s{work}: give the machines a longer lifetime or fewer "
+                "seconds_per_sample, or the job a smaller batch"
+            )
+
+    # --- machines ------------------------------------------------------------------------------
+
+    def _berth(self, machine: Machine) -> _Berth:
+        # One stream a machine: one machine more or less leaves the others' luck as it was.
+        chance = stream(self.seed, f"machine {machine.name}")
+        delay = machine.delay.start(chance)
+        lifetime = machine.lifetime.start(chance) if machine.lifetime else None
+        return _Berth(machine, delay, lifetime, machine.dollars_per_hour)
+
+    def _order(self, berth: _Berth) -> Message | None:
+        """Another life begins `seconds_to_start` later."""
+        if not berth.wanted or berth.node or berth.ordered_at is not None:
+            return None
+        berth.orders += 1
+        berth.ordered_at = self.agenda.now
+        starting = berth.machine.seconds_to_start
+        if not starting:
+            return self._ready(berth, berth.orders)
+        self.agenda.at(self.agenda.now + starting, partial(self._ready, berth, berth.orders))
+        return None
+
+    def _ready(self, berth: _Berth, order: int) -> Message | None:
+        if order != berth.orders or berth.ordered_at is None:
+            return None
+        berth.pay(self.agenda.now)
+        berth.ordered_at = None
+        berth.lives += 1
+        machine = berth.machine
+        while (name := life_name(machine.name, berth.lives)) in self.taken:
+            berth.lives += 1
+        berth.node = name
+        self.work.begin(name, machine, berth.delay)
+        if berth.lifetime is not None:
+            self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, machine))
+        paid, berth.dollars_to_start = berth.dollars_to_start, 0.0
+        return w.Joined(name, berth.price, machine.zone, paid)
+
+    def _preempt(self, node: w.NodeId, machine: Machine) -> Message | None:
+        """Take the machine back, with notice where it is given."""
+        if not machine.notice_seconds:
+            return self.work.lose(node)
+        self.agenda.at(self.agenda.now + machine.notice_seconds, lambda: self.work.lose(node))
+        return self.work.notice(node)
+
+    # --- zones ---------------------------------------------------------------------------------
+
+    def _open(self, zone: Zone) -> None:
+        """Its machines come and go with its capacity, at prices that change."""
+        berths = [self.berths[machine.name] for machine in zone.machines]
+        for berth in berths:
+            berth.wanted, berth.price = False, zone.prices.at(self.agenda.now)
+        moves = zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
+        self._await_move(berths, moves)
+        self._await_price(zone, berths, zone.prices.changes(self.agenda.now))
+
+    def _await_move(self, berths: Sequence[_Berth], moves: Moves) -> None:
+        if (move := next(moves, None)) is not None:
+            when, machine, comes = move
+            moved = partial(self._move, berths, moves, berths[machine], comes)
+            self.agenda.at(max(self.agenda.now, when), moved)
+
+    def _move(self, berths: Sequence[_Berth], moves: Moves, berth: _Berth, comes: bool) -> Message | None:
+        self._await_move(berths, moves)
+        berth.wanted = comes
+        if comes:
+            return self._order(berth)
+        if berth.ordered_at is not None:
+            berth.pay(self.agenda.now)
+            berth.ordered_at = None
+        return self._preempt(berth.node, berth.machine) if berth.node else None
+
+    def _await_price(
+        self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]]
+    ) -> None:
+        if (change := next(prices, None)) is not None:
+            self.agenda.at(change[0], partial(self._reprice, zone, berths, prices, change[1]))
+
+    def _reprice(
+        self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]], price: float
+    ) -> Message | None:
+        # Prices may change for ever; a run that waits for machines which never come is to end.
+        if len(self.agenda.heap) or any(berth.wanted for berth in berths):
+            self._await_price(zone, berths, prices)
+        for berth in berths:
+            berth.pay(self.agenda.now)
+            berth.price = price
+        return w.Priced(zone.name, price)

@@ -1,0 +1,67 @@
+"""What is to go wrong, from a TOML file: see `oddlot.machines.chaos`."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, ValidationInfo, create_model
+
+from oddlot.core.checks import Seed
+from oddlot.core.errors import UsageError
+from oddlot.machines.chaos import Chaos, Fault
+from oddlot.machines.tables import Maker, as_fault, column, given, table_of
+from oddlot.machines.text import numbers, read_lines
+from oddlot.machines.toml_file import Table, checked_path, locate, read_table
+from oddlot.machines.traces import alive_rows
+
+
+def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
+    """Seconds, one a line; or a preemption trace, of lines `seconds,alive`: each one less alive is a time."""
+    with as_fault():
+        times = read_lines(file, info, "times", _times)
+        if not times:
+            raise UsageError(f"file = {file!r} holds no times: write seconds, one a line")
+        return times
+
+
+def _times(lines: list[str]) -> Iterator[float]:
+    """How many machines were alive from when on, or simply when."""
+    if not any("," in line for line in lines):
+        yield from numbers(lines)
+        return
+    rows = list(alive_rows(lines))
+    for (_, before), (time, now) in pairwise(rows):
+        yield from [time] * max(0, int(before - now))
+
+
+class FaultTable(Maker):
+    """A fault, whose times may be in a file of their own."""
+
+    file: Annotated[tuple[float, ...], PlainValidator(_read_times)] | None = None
+
+    def make(self) -> Fault:
+        """The fault."""
+        fault: dict[str, Any] = given(self, Fault)
+        if self.file is not None and "at_seconds" in fault:
+            raise UsageError("a fault has either `at_seconds` or a `file` with them", "file")
+        return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
+
+
+Faults: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
+ChaosFile: Any = create_model("ChaosFile", __base__=Table, faults=(Faults, ...), seed=(column(Seed), 0))
+
+
+def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos:
+    """What is to go wrong, from a TOML file; with `machines`, to no others than these.
+
+    UsageError: file, line, and what would help.
+    """
+    text, file = read_table(checked_path(path), ChaosFile)
+    chaos = Chaos([table.make() for table in file.faults], file.seed)
+    try:
+        chaos.check_machines(machines) if machines is not None else None
+    except UsageError as error:
+        keys = [int(key) if key.isdecimal() else key for key in error.key.split(".")]
+        raise UsageError(f"{path}:{locate(text, keys)}: {error}") from None
+    return chaos

@@ -1,0 +1,90 @@
+"""A number that changes in steps: a price over time, how many machines there are."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated
+
+from oddlot.core.checks import AboveZero, check_settings
+from oddlot.core.errors import UsageError
+
+
+def _numbers(values: object) -> str:
+    whole = isinstance(values, tuple | list) and values
+    good = whole and all(isinstance(value, int | float) and 0 <= value < inf for value in values)  # type: ignore[attr-defined]  # checked just before
+    return "" if good else "a tuple of at least one number, each finite and not negative"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`values[i]` from `seconds[i]` on, and the first value before that.
+
+    The last value stays, or after `period_seconds` everything begins anew.
+    """
+
+    seconds: Annotated[tuple[float, ...], _numbers]
+    """rising"""
+    values: Annotated[tuple[float, ...], _numbers]
+    period_seconds: AboveZero | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if len(self.seconds) != len(self.values):
+            raise UsageError(
+                f"{len(self.seconds)} seconds and {len(self.values)} values: each value has its time"
+            )
+        if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
+            raise UsageError("the seconds of a trace have to rise", "seconds")
+        if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
+            raise UsageError(
+                f"period_seconds = {self.period_seconds:g} ends before the last step at {self.seconds[-1]:g} s",
+                "period_seconds",
+            )
+
+    @classmethod
+    def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
+        """From (second, value) in the order of time; of several at one time the last counts, repeated values go."""
+        times, values = list[float](), list[float]()
+        for time, value in rows:
+            if times and times[-1] == time:
+                del times[-1], values[-1]
+            if not values or values[-1] != value:
+                times.append(time)
+                values.append(value)
+        return cls(tuple(times), tuple(values), period_seconds)
+
+    def at(self, seconds: float) -> float:
+        """The value then."""
+        if self.period_seconds is not None:
+            seconds %= self.period_seconds
+        return self.values[max(0, bisect_right(self.seconds, seconds) - 1)]
+
+    def changes(self, after: float = 0.0) -> Iterator[tuple[float, float]]:
+        """(second, value) of every step later than `after`, without end where it repeats."""
+        begin, period = 0.0, self.period_seconds
+        if period is not None:
+            begin = after // period * period
+        while True:
+            for time, value in zip(self.seconds, self.values, strict=True):
+                if begin + time > after and (begin or time > self.seconds[0]):
+                    yield begin + time, value
+            if period is None:
+                return
+            begin += period
+
+    def window(
+        self, begin_seconds: float = 0.0, period_seconds: float | None = None, faster: float = 1.0
+    ) -> "Steps":
+        """The part that begins then, which becomes second 0; with a period, only so long, and that over and over.
+
+        Time passes `faster`, afterwards: a period of an hour that passes 60 times as fast takes a minute.
+        """
+        rows = [(0.0, self.at(begin_seconds))]
+        for time, value in self.changes(begin_seconds):
+            if period_seconds is not None and time - begin_seconds >= period_seconds:
+                break
+            rows.append(((time - begin_seconds) / faster, value))
+            if self.period_seconds is not None and time - begin_seconds > self.period_seconds:
+                raise UsageError("a trace that repeats has windows with a period of their own only")
+        return Steps.of(rows, None if period_seconds is None else period_seconds / faster)

@@ -1,0 +1,221 @@
+"""Published records of spot markets, read into steps: prices over time, how many machines were alive when.
+
+A reader each; times are seconds from the record's beginning. UsageError names the file, the line and the fault.
+"""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from math import inf, isnan, nan
+from pathlib import Path
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+from oddlot.machines.steps import Steps
+
+MOST_BYTES = 200_000_000
+"""of a trace, unpacked"""
+AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
+
+
+def read_alive(path: Path, unit: str = "seconds") -> Steps:
+    """How many machines were alive when: lines `time,alive`, with or without a heading, times in `unit`.
+
+    The form of the traces of Bamboo (Thorpe et al., NSDI 2023).
+    """
+    scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
+    if scale is None:
+        raise UsageError(f"unit = {unit!r} must be seconds or hours", "unit")
+    return _read(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
+
+
+def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
+    """(time, alive) of the lines `time,alive`, whose times do not go back."""
+    last = -inf
+    for number, line in _numbered(lines):
+        parts = line.split(",")
+        values = [_number(part) for part in parts]
+        if number == 1 and len(parts) == 2 and all(map(isnan, values)):
+            continue  # the columns' names
+        if len(parts) != 2 or not all(0 <= value < inf for value in values):
+            raise UsageError(
+                f"line {number}: {line!r} is not `time,alive`, two numbers that are not negative"
+            )
+        time, alive = values
+        if alive != int(alive):
+            raise UsageError(f"line {number}: how many are alive must be a whole number")
+        if time < last:
+            raise UsageError(f"line {number}: the times of a trace must not go back")
+        last = time
+        yield time, alive
+
+
+def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
+    """The spot price of an instance type in an availability zone: a CSV of Amazon's spot price history.
+
+    Columns availability_zone, instance_type, timestamp (ISO 8601), spot_price_usd, in any order of the rows.
+    """
+    return _read(path, lambda text: _aws(text, instance, zone))
+
+
+def _aws(text: str, instance: str, zone: str) -> Steps:
+    table = csv.DictReader(text.splitlines())
+    if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
+        raise UsageError(f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}")
+    found, known = list[tuple[float, float]](), set[str]()
+    for row in table:
+        known.add(f"{row['instance_type']} in {row['availability_zone']}")
+        if (row["instance_type"], row["availability_zone"]) == (instance, zone):
+            found.append(
+                (_instant(row["timestamp"], table.line_num), _price(row["spot_price_usd"], table.line_num))
+            )
+    if not found:
+        wanted = f"{instance} in {zone}"
+        raise UsageError(f"it has no price of {wanted}: {or_nearest(wanted, sorted(known))}")
+    return _steps(_from_first(found))
+
+
+def read_azure_prices(path: Path, size: str) -> Steps:
+    """The spot price of a machine size by day: a CSV with the columns Date (month/day/year) and one for each size."""
+    return _read(path, lambda text: _azure(text, size))
+
+
+def _azure(text: str, size: str) -> Steps:
+    table = csv.DictReader(text.splitlines())
+    sizes = [name for name in table.fieldnames or () if name != "Date"]
+    if "Date" not in (table.fieldnames or ()) or size not in sizes:
+        raise UsageError(f"line 1: it has no column Date or none called {size}: {or_nearest(size, sizes)}")
+    found = list[tuple[float, float]]()
+    for row in table:
+        try:
+            day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, anywhere
+        except (TypeError, ValueError):
+            raise UsageError(f"line {table.line_num}: {row['Date']!r} is no day such as 2/24/2020") from None
+        found.append((day.toordinal() * 86400.0, _price((row[size] or "").lstrip("$"), table.line_num)))
+    return _steps(_from_first(found))
+
+
+def read_gcp_probe(path: Path, gpu: str, zone: str, gpus: int = 1) -> Steps:
+    """Whether a preemptible instance was up: the log of a probe that keeps asking for one and looks at it.
+
+    Lines `[ISO time] Created instance NAME with N GPU(s) of type GPU in zone ZONE`, `[...] Instance NAME running in
+    zone ...` and `... not running in zone ...`, as of Narayanan et al., "Analysis and Exploitation of Dynamic
+    Pricing in the Public Cloud for ML Training" (2020). 1 from an instance's creation until it was found not running.
+    """
+    return _read(
+        path, lambda text: _gcp(text.splitlines(), f"with {gpus} GPU(s) of type {gpu} in zone {zone}")
+    )
+
+
+def _gcp(lines: Sequence[str], wanted: str) -> Steps:
+    up, rows, last, known = "", list[tuple[float, float]](), nan, set[str]()
+    for number, line in _numbered(lines):
+        if not line.startswith("["):
+            continue  # what the cloud's tool has said beside
+        stamp, _, said = line[1:].partition("] ")
+        last = _instant(stamp, number)
+        rows = rows or [(last, 0.0)]
+        words = said.split()
+        if said.startswith("Created instance ") and len(words) > 3:
+            known.add(kind := said.partition(f"{words[2]} ")[2])
+            if kind == wanted:
+                up = words[2]
+                rows.append((last, 1.0))
+        elif up and said.startswith(f"Instance {up} not running"):
+            up = ""
+            rows.append((last, 0.0))
+    if wanted not in known:
+        raise UsageError(f"no instance was created {wanted}: {or_nearest(wanted, sorted(known))}")
+    return _steps(_from_first([*rows, (last, rows[-1][1])]))
+
+
+def read_skypilot(path: Path) -> Steps:
+    """How many machines were alive when: SkyPilot's JSON, `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`.
+
+    Of one instance, 0 says that it was up and 1 that it was preempted (Wu et al., "Can't Be Late", NSDI 2024); numbers
+    above 1 among the data say that they count the instances that were up.
+    """
+    return _read(path, _skypilot)
+
+
+def _skypilot(text: str) -> Steps:
+    try:
+        trace = json.loads(text)
+        gap, data = trace["metadata"]["gap_seconds"], trace["data"]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"it is no JSON: {error}") from None
+    except (TypeError, LookupError):
+        raise UsageError('it is not {"metadata": {"gap_seconds": ...}, "data": [...]}') from None
+    if not _is_count(gap) or not 0 < gap < inf:
+        raise UsageError(f"gap_seconds = {gap!r} is no number above 0")
+    if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
+        raise UsageError("data is no list of whole numbers")
+    counts = data if max(data) > 1 else [1 - value for value in data]
+    return Steps.of([(place * float(gap), float(value)) for place, value in enumerate(counts)])
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+def _read(path: Path, parse: Callable[[str], Steps]) -> Steps:
+    """A text file, gzipped if its name ends in .gz."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise UsageError(f"{path} is not a whole gzip file: {error}") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
+    try:
+        return parse(data.decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text: {error}") from None
+    except (UsageError, csv.Error) as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _price(text: str | None, line: int) -> float:
+    price = _number(text or "")
+    if not 0 <= price < inf:
+        raise UsageError(f"line {line}: {text!r} is no price in dollars")
+    return price
+
+
+def _instant(text: str | None, line: int) -> float:
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z") from None
+
+
+def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """In the order of time, which begins with the first of them."""
+    rows = sorted(rows, key=lambda row: row[0])
+    return [(time - rows[0][0], value) for time, value in rows]
+
+
+def _steps(rows: Iterable[tuple[float, float]], scale: float = 1.0) -> Steps:
+    found = [(time * scale, value) for time, value in rows]
+    if not found:
+        raise UsageError("it holds nothing")
+    return Steps.of(found)
