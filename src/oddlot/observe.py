@@ -26,7 +26,7 @@ WASTES = {
 """Why samples were assigned for nothing."""
 VERSION_FIGURES = ("seconds", "versions", "epochs", "dollars")
 """what a row of the history has beside the metrics: what it had taken to make the version"""
-MOST_NOTED = 10_000
+MOST_NOTED, NOTES = 10_000, 4
 SMOOTHING = 0.05
 """weight of the newest update in the running training loss"""
 
@@ -69,6 +69,10 @@ class Tally:
     """samples that were assigned for nothing, by the reason, one of `WASTES`"""
     bytes_up: int = 0
     bytes_down: int = 0
+    overwritten: int = 0
+    """updates whose merge another one has written over, where the hub's store does that"""
+    read: int | None = None
+    """the version on top of which the newest update is written, if not the newest"""
     bill: Bill = field(default_factory=Bill)
     resumed_at: int = -1
     """the version that the run went on from the last time"""
@@ -83,8 +87,9 @@ class Tally:
     evaluated_version: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
     """one row an evaluation: the metrics, and what it had taken to make the version"""
-    made: "array[float]" = field(default_factory=lambda: array("d", bytes(24 * MOST_NOTED)))
-    """seconds, epochs and dollars when each of the newest versions was made: they may still be evaluated"""
+    made: "array[float]" = field(default_factory=lambda: array("d", bytes(8 * NOTES * MOST_NOTED)))
+    """seconds, epochs and dollars when each of the newest versions was made, as they may still be evaluated, and of
+    how many merges it is made"""
     workers: dict[w.NodeId, WorkerRow] = field(default_factory=dict)
     under_way: dict[w.TaskId, int] = field(default_factory=dict)
     """samples of every task that is neither answered nor wasted"""
@@ -148,6 +153,7 @@ class Tally:
             "samples_wasted": self.samples_wasted,
             "wasted": {reason: self.wasted[reason] for reason in WASTES if self.wasted[reason]},
             "samples_skipped": self.samples_skipped,
+            "overwritten": self.overwritten,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "dollars": self.dollars,
@@ -222,7 +228,7 @@ class Tally:
             return
         self.updates += 1
         self.under_way.pop(facts.id, None)
-        self.inbox[facts.id] = facts.samples
+        self.inbox[facts.id], self.read = facts.samples, facts.read
         if facts.loss is not None:
             before = facts.loss if self.training_loss is None else self.training_loss
             self.training_loss = before + SMOOTHING * (facts.loss - before)
@@ -257,8 +263,7 @@ class Tally:
 
     def _evaluated(self, version: int, metrics: Any) -> None:
         if self.versions - version < MOST_NOTED:
-            at = 3 * (version % MOST_NOTED)
-            seconds, epochs, dollars = self.made[at : at + 3]
+            seconds, epochs, dollars, _ = self._notes(version)
         else:
             seconds, epochs, dollars = self.seconds, self.epochs, self.dollars
         if version > self.evaluated_version:
@@ -268,8 +273,15 @@ class Tally:
 
     def _note_version(self) -> None:
         """The figures of this version, for when its evaluation comes."""
-        at = 3 * (self.versions % MOST_NOTED)
-        self.made[at], self.made[at + 1], self.made[at + 2] = self.seconds, self.epochs, self.dollars
+        base = self.versions - 1 if self.read is None else self.read
+        merges = self._notes(base)[-1] + 1
+        self.read, self.overwritten = None, self.versions - int(merges)
+        at = NOTES * (self.versions % MOST_NOTED)
+        self.made[at : at + NOTES] = array("d", [self.seconds, self.epochs, self.dollars, merges])
+
+    def _notes(self, version: int) -> "array[float]":
+        at = NOTES * (version % MOST_NOTED)
+        return self.made[at : at + NOTES]
 
     def _lost(self, node: w.NodeId, now: float) -> None:
         had_notice = self._is(node, "leaving")

@@ -17,6 +17,7 @@ from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Engine, Numbers, Open
+from oddlot.engines.served import served
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
 from oddlot.log import Log, is_void, read_sound, surviving
@@ -151,7 +152,8 @@ class Training:
 
     def _with_chaos(self, conductor: Conductor, past: Past | None) -> Engine | Disturbed:
         """The engine, and what is to happen to it on purpose as long as the run trains."""
-        engine, chaos = self.opened.engine, self.recipe.settings.chaos
+        engine = served(self.opened, self.opened.shadow or self.store)
+        chaos = self.recipe.settings.chaos
         if chaos is None:
             return engine
         log, tally = past.log if past else [], Tally(self.recipe.samples)

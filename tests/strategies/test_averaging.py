@@ -7,7 +7,19 @@ import torch
 from torch import nn
 
 import oddlot
-from oddlot import VCASGD, Downpour, ElasticAveraging, FederatedAveraging, Job, Run, Strategy
+from oddlot import (
+    VCASGD,
+    Downpour,
+    ElasticAveraging,
+    FederatedAveraging,
+    Hub,
+    Job,
+    Machine,
+    Run,
+    Simulated,
+    Strategy,
+    fit,
+)
 from oddlot.core import words as w
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
@@ -58,7 +70,8 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
                 case w.Start(task):
                     given[task.id] = task
                 case w.Blend(shares):
-                    parts = [(1 - sum(shares.values()), versions[-1])]
+                    read = record.event.update.read if isinstance(record.event, w.Arrived) else None
+                    parts = [(1 - sum(shares.values()), versions[-1 if read is None else read])]
                     versions.append(
                         average(parts + [(share, ends[update]) for update, share in shares.items()])
                     )
@@ -106,3 +119,19 @@ def test_alpha_grows_with_the_epoch() -> None:
     blends = [action for r in run.records for action in r.actions if isinstance(action, w.Blend)]
     shares = [share for blend in blends for share in blend.shares.values()]
     assert shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 2 + [1 / 4] * 2)
+
+
+def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> None:
+    """Two servers, each at work all the time: what one writes, the other one has not read."""
+    job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)
+    on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)
+    run = fit(job, VCASGD(alpha=0.5, newest=True), on, until="epochs>=4", shards=SHARDS)
+    assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
+    reads = [record.event.update.read for record in run.records if isinstance(record.event, w.Arrived)]
+    (depths := [0]).extend(0 for _ in reads)
+    for version, read in enumerate(reads, 1):
+        assert read is not None
+        depths[version] = depths[read] + 1
+    lost = run.summary["versions"] - depths[-1]
+    assert lost == run.summary["overwritten"] > 2
+    assert run.summary["samples_merged"] == 4 * SAMPLES, "what is overwritten is counted apart"

@@ -58,7 +58,7 @@ def read_facts(plain: Any, sender: NodeId) -> Facts:
     facts: Facts = _read(Facts, plain)
     counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down)
     known = type(facts.id) is str and facts.sender == sender and facts.kind in get_args(Kind)
-    if not known or not all(type(count) is int and count >= 0 for count in counts):
+    if not known or facts.read is not None or not all(type(count) is int and count >= 0 for count in counts):
         raise FrameError(f"these facts cannot be: {facts}")
     _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])
     return facts

@@ -84,6 +84,7 @@ class Shadow:
 
     bytes_down: int = 0
     bytes_up: int = 0
+    version: int = 0
 
     def compute(self, task: w.Task, weights: None) -> tuple[None, None]:
         """No loss, and nothing."""
@@ -107,9 +108,11 @@ class Shadow:
 
     def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
         """Nothing moves."""
+        self.version += 1
 
     def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
         """Nothing moves."""
+        self.version += 1
 
     def drop(self, update: w.UpdateId) -> None:
         """Nothing to forget."""

@@ -78,7 +78,8 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     pool = Pool(lambda: FlatBuffer.empty(layout))
     if not on.maths:
         shadow = Shadow(layout.bytes, packet_bytes(numbers.codec, FlatBuffer.empty(layout)))
-        return Opened(Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken), pool, shadow)
+        simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub)
+        return Opened(simulator, pool, shadow, on.hub)
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
@@ -92,4 +93,5 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
         device = choose_device(numbers.job.device)
         learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
     exact = Exact(learner, pool, numbers.codec)
-    return Opened(Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken), pool)
+    simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub)
+    return Opened(simulator, pool, None, on.hub)

@@ -13,6 +13,7 @@ from oddlot.core.words import NodeId
 from oddlot.engines.host import Port
 from oddlot.engines.mailbox import Faults, Mailbox
 from oddlot.engines.numbers import Shadow
+from oddlot.machines.market import Hub
 from oddlot.train.job import Job
 from oddlot.train.layout import Layout
 from oddlot.train.store import BlockSource
@@ -46,6 +47,8 @@ class Opened:
     pool: BlockSource
     shadow: Shadow | None = None
     """in the store's stead, where the maths is skipped"""
+    hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
+    """what takes its time and costs its money beside the machines"""
 
 
 Open = Callable[[Numbers, float, Collection[NodeId]], Opened]

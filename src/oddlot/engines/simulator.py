@@ -17,7 +17,7 @@ from oddlot.engines.host import Arrival, Message
 from oddlot.engines.lives import Lives
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
-from oddlot.machines.market import Zone
+from oddlot.machines.market import Hub, Zone
 
 
 class Maths(Protocol):
@@ -109,10 +109,13 @@ class Simulator:
         seed: int = 0,
         now: float = 0.0,
         taken: Collection[str] = (),
+        hub: Hub = Hub(),  # noqa: B008 - frozen, and without state
     ) -> None:
         self.maths, self.batch = maths, batch
         self.agenda = Agenda(now)
         self.nodes: dict[w.NodeId, _Node] = {}
+        if hub.dollars_per_hour:
+            self.agenda.at(now, lambda: w.Priced("", hub.dollars_per_hour))
         self.lives = Lives(self.agenda, machines, self, seed, taken)
 
     # --- the mailbox ---------------------------------------------------------------------------

@@ -79,6 +79,8 @@ class Store:
         self.inbox: dict[UpdateId, Payload] = {}
         device = initial.memory.device
         self._pool: BlockSource = pool or Pool(lambda: FlatBuffer.empty(self.layout, device))
+        self._read: int | None = None
+        """the version on top of which the next merge is written, if not the newest"""
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
         trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
@@ -118,6 +120,7 @@ class Store:
             payload.release()
             raise Refusal(f"update {facts.id} {problem}")
         self.inbox[facts.id] = payload
+        self._read = facts.read
 
     def drop(self, update: UpdateId) -> None:
         """Forget an update."""
@@ -131,15 +134,15 @@ class Store:
         """
         updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
         self._rule.steps += 1
-        out, meter = self._open(measure)
-        merge.step(self._rule, self.weights, updates, out, meter)
+        base, out, meter = self._open(measure)
+        merge.step(self._rule, base, updates, out, meter)
         return self._close(shares, out, meter)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: bool = False) -> Change | None:
         """Move towards points: W <- (1 - sum of shares) W + sum of share x point; buffers as in `step`."""
         updates = self._updates(shares, ("weights",), "blend", "step along")
-        out, meter = self._open(measure)
-        merge.blend(self.weights, updates, out, meter)
+        base, out, meter = self._open(measure)
+        merge.blend(base, updates, out, meter)
         return self._close(shares, out, meter)
 
     @property
@@ -247,10 +250,16 @@ class Store:
                 )
         return [(self.inbox[update].flat, share) for update, share in shares.items()]
 
-    def _open(self, measure: bool) -> tuple[FlatBuffer, Meter | None]:
-        """Where the next version is written: in place unless somebody holds the current one."""
+    def _open(self, measure: bool) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
+        """What the next version is made of, and where it is written: in place unless somebody holds the current one.
+
+        It is made of the current version, or of what the server of the newest update has read; a rule's own state,
+        such as momentum, is never overwritten.
+        """
+        base = self.weights if self._read is None else self._held.get(self._read, self.weights)
+        self._read = None
         out = self._pool.take() if self.version in self._holds else self.weights
-        return out, Meter.after(self._meter, self.weights) if measure else None
+        return base, out, Meter.after(self._meter, base) if measure else None
 
     def _close(self, shares: Mapping[UpdateId, float], out: FlatBuffer, meter: Meter | None) -> Change | None:
         self.weights, self._meter = out, meter

@@ -1,0 +1,160 @@
+"""An engine whose hub takes time for every update: parameter servers that take updates in one after the other.
+
+A server reads the model when it begins with an update and writes when it ends. With a store that has transactions the
+update counts on top of all that was written meanwhile; with one that overwrites, what was written meanwhile is lost.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from heapq import heapify, heapreplace
+from math import inf
+from typing import Any, Protocol
+
+from oddlot.core import words as w
+from oddlot.engines.agenda import Agenda
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.place import Engine, Opened
+from oddlot.machines.market import Hub
+
+
+class Versions(Protocol):
+    """The store, as far as servers read from it."""
+
+    version: int
+
+    def acquire(self, version: int) -> Any: ...
+
+    def release(self, version: int) -> None: ...
+
+
+def served(opened: Opened, store: Versions) -> Engine:
+    """The engine that was opened, with servers before it where its hub takes time."""
+    return Served(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
+
+
+class Served:
+    """Mailbox and port of another engine, whose answers wait for a server before the hub has them."""
+
+    def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
+        self.engine, self.hub, self.store = engine, hub, store
+        self.agenda = Agenda(engine.now)
+        self.free_at = [engine.now] * hub.servers
+        heapify(self.free_at)
+        self.in_service: dict[w.NodeId, list[float]] = {}
+        """when each node's answers will have been taken in"""
+        self.gone: set[w.NodeId] = set()
+        """nodes that the engine has lost, and the hub not yet, since it takes their last answers in"""
+        self.read: list[int] = []
+        """versions that are held for the update that the host has been given"""
+
+    # --- the mailbox ---------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The engine's."""
+        return self.engine.now
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return self.engine.is_spent and not self.agenda.heap
+
+    def next(self, until: float) -> Message | None:
+        """The next message that needs no server, or that has had one."""
+        while self.read:
+            self.store.release(self.read.pop())
+        while True:
+            if (message := self.agenda.next(self.now)) is not None:
+                return message
+            due = self.agenda.heap[0][0] if self.agenda.heap else inf
+            message = self.engine.next(min(until, due))
+            if message is None and due > until:
+                return None
+            if message is not None and not self._waits(message):
+                return message
+
+    def _waits(self, message: Message) -> bool:
+        """It is put off: an answer until a server has taken it in, and a loss behind the answers of the lost."""
+        if isinstance(message, Arrival):
+            sender = message.facts.sender
+            begin = max(self.now, self.free_at[0])
+            end = begin + self.hub.seconds_per_update
+            heapreplace(self.free_at, end)
+            self.in_service.setdefault(sender, []).append(end)
+            reads = list[int]()
+            if self.hub.overwrites:
+                self.agenda.at(begin, partial(self._begin, reads))
+            self.agenda.at(end, partial(self._end, message, end, reads))
+            return True
+        if isinstance(message, w.Lost) and (ends := self.in_service.get(message.node)):
+            since = self.now if message.since is None else message.since
+            self.gone.add(message.node)
+            self.agenda.at(ends[-1], partial(self._lose, w.Lost(message.node, since)))
+            return True
+        return False
+
+    def _lose(self, lost: w.Lost) -> w.Lost:
+        self.gone.remove(lost.node)
+        return lost
+
+    def _begin(self, reads: list[int]) -> None:
+        """The server reads the model, which is to be there until it has written."""
+        reads.append(self.store.version)
+        self.store.acquire(self.store.version)
+
+    def _end(self, arrival: Arrival, end: float, reads: list[int]) -> Arrival:
+        sender = arrival.facts.sender
+        ends = self.in_service[sender]
+        ends.remove(end)
+        if not ends:
+            del self.in_service[sender]
+        self.read += reads
+        return replace(arrival, facts=replace(arrival.facts, read=reads[0])) if reads else arrival
+
+    # --- the port: the engine's ----------------------------------------------------------------
+
+    def start(self, task: w.Task, weights: Any) -> None:
+        """As always, but on a node that is gone nothing comes of it."""
+        if task.node not in self.gone:
+            self.engine.start(task, weights)
+
+    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.abort(task, node)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """As always."""
+        self.engine.evaluate(version, weights)
+
+    def loaded(self) -> Collection[w.TaskId]:
+        """As always."""
+        return tuple(self.engine.loaded())
+
+    # --- faults: the engine's ------------------------------------------------------------------
+
+    def kill(self, node: w.NodeId) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.kill(node)
+
+    def leave(self, node: w.NodeId) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.leave(node)
+
+    def slow(self, node: w.NodeId, factor: float) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.slow(node, factor)
+
+    def freeze(self, node: w.NodeId) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.freeze(node)
+
+    def thaw(self, node: w.NodeId) -> None:
+        """As always."""
+        if node not in self.gone:
+            self.engine.thaw(node)

@@ -1,0 +1,65 @@
+"""Parameter servers of a simulated hub: who waits for how long."""
+
+import pytest
+
+from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Machine, Run, Simulated, fit
+from oddlot.core import words as w
+from tests.fits import SAMPLES, a_job
+
+SHARDS, SECONDS = 8, 0.6
+"""a task of one shard takes so long"""
+
+
+def run(hub: Hub, machines: int = 4, epochs: int = 4, **each: float) -> Run:
+    fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # numbers all
+    strategy = VCASGD(alpha=0.5, newest=True)
+    return fit(a_job(), strategy, Simulated.of(fleet, maths=False), until=f"epochs>={epochs}", shards=SHARDS)
+
+
+def test_a_server_takes_one_update_after_the_other() -> None:
+    """Four answers come at once, at 0.6 s: one server needs 0.4 s for them, two need 0.2 s."""
+    for servers, waits in ((1, [0.1, 0.2, 0.3, 0.4]), (2, [0.1, 0.1, 0.2, 0.2]), (5, [0.1] * 4)):
+        found = run(Hub(seconds_per_update=0.1, servers=servers), epochs=1)
+        arrived = [record.now for record in found.records if isinstance(record.event, w.Arrived)]
+        assert arrived[:4] == pytest.approx([SECONDS + wait for wait in waits])
+
+
+def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
+    """8 machines bring an update each 0.075 s, and a server takes 0.2 s for one."""
+    seconds = {
+        servers: run(Hub(seconds_per_update=0.2, servers=servers), machines=8).summary["seconds"]
+        for servers in (1, 2, 4)
+    }
+    updates = 4 * SHARDS
+    assert seconds[1] == pytest.approx(updates * 0.2 + SECONDS), "never idle after its first update"
+    assert seconds[2] == pytest.approx(updates * 0.2 / 2 + SECONDS, rel=0.05)
+    assert seconds[4] == pytest.approx(4 * (SECONDS + 0.2) + 0.2), (
+        "the machines, half of which come 0.2 s later"
+    )
+
+
+def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
+    """m0's first answer is at the hub at 0.6 s and taken in until 1.1 s; it is killed at 0.8 s."""
+    found = run(Hub(seconds_per_update=0.5, servers=4), machines=1, epochs=1, joins_at_seconds=0.0)
+    assert found.summary["seconds"] == pytest.approx(SHARDS * (SECONDS + 0.5))
+    killed = Chaos([Fault("kill", at_seconds=(0.8,))])
+    fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, seconds_to_return=0.0)]
+    on = Simulated(fleet, hub=Hub(seconds_per_update=0.5), maths=False)
+    strategy = VCASGD(alpha=0.5, newest=True)
+    again = fit(a_job(), strategy, on, until="epochs>=1", shards=SHARDS, chaos=killed)
+    assert again.summary["updates"] == SHARDS
+    assert again.summary["wasted"] == {"lost": SAMPLES // SHARDS}, "the next task alone, which never began"
+    assert again.summary["workers_lost"] == 1
+    order = [type(r.event).__name__ for r in again.records if r.now == pytest.approx(1.1)]
+    assert order == ["Arrived", "Lost"]
+
+
+def test_the_hub_costs_its_money() -> None:
+    found = run(Hub(dollars_per_hour=36.0), machines=1, epochs=1)
+    assert found.dollars == pytest.approx(0.01 * found.summary["seconds"])
+
+
+def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() -> None:
+    for hub in (Hub(seconds_per_update=0.2, servers=3), Hub(seconds_per_update=0.2, overwrites=True)):
+        assert run(hub, machines=8).summary["overwritten"] == 0
+    assert run(Hub(seconds_per_update=0.2, servers=3, overwrites=True), machines=8).summary["overwritten"] > 9

@@ -1,0 +1,70 @@
+"""Who comes and goes in a zone."""
+
+from collections import Counter
+from itertools import islice, pairwise
+from random import Random
+from statistics import mean
+
+import pytest
+
+from oddlot import Alive, Always, Memoryless, Pools, Steps
+from oddlot.machines.capacity import Capacity
+
+MODELS = [
+    Always(),
+    Memoryless(100.0, 20.0),
+    Pools(3, 50.0, 0.7, 10.0),
+    Alive(Steps((0.0, 5.0, 9.0, 30.0), (3.0, 8.0, 0.0, 4.0), 40.0)),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_a_machine_comes_and_goes_in_turn_and_time_never_runs_back(model: Capacity) -> None:
+    moves = list(islice(model.moves(6, Random(1)), 5_000))
+    assert moves == list(islice(model.moves(6, Random(1)), 5_000)), "the same chance, the same moves"
+    assert all(a[0] <= b[0] for a, b in pairwise(moves))
+    here = [False] * 6
+    for _, machine, comes in moves:
+        assert here[machine] is not comes
+        here[machine] = comes
+
+
+def test_on_demand_nobody_goes() -> None:
+    assert list(Always().moves(3, Random(0))) == [(0.0, 0, True), (0.0, 1, True), (0.0, 2, True)]
+
+
+def test_memoryless_machines_stay_for_the_mean_on_their_own() -> None:
+    came, stays = dict[int, float](), list[float]()
+    for time, machine, comes in islice(Memoryless(100.0, 20.0).moves(50, Random(3)), 20_000):
+        if comes:
+            assert time == 0 or time - came[machine] == pytest.approx(20.0)
+        else:
+            stays.append(time - came[machine])
+        came[machine] = time
+    assert mean(stays) == pytest.approx(100.0, rel=0.03)
+
+
+def test_a_pool_goes_together() -> None:
+    """Of 12 machines in 3 pools four go at once, or as many of them as chance has it, and return together."""
+    for share, four in ((1.0, [4]), (0.5, [0, 1, 2, 3, 4])):
+        lost = Counter[float]()
+        for time, machine, comes in islice(Pools(3, 50.0, share, 10.0).moves(12, Random(5)), 3_000):
+            lost[time] += not comes
+            assert comes or machine % 3 in {0, 1, 2}
+        sizes = {count for count in lost.values() if count}
+        assert max(sizes) == 4
+        assert sizes <= set(four)
+
+
+def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
+    steps = Steps((0.0, 10.0, 20.0), (2.0, 9.0, 3.0))
+    here, over = set[int](), dict[float, int]()
+    for time, machine, _ in Alive(steps).moves(6, Random(2)):
+        here ^= {machine}
+        over[time] = len(here)
+    assert over == {0.0: 2, 10.0: 6, 20.0: 3}, "no more than are wanted"
+    assert list(Alive(steps, of=9).moves(900, Random(2)))[-1][0] == 20.0
+    scaled = Counter(time for time, _, comes in Alive(steps, of=9).moves(900, Random(2)) if comes)
+    assert scaled == {0.0: 200, 10.0: 700}, "in proportion to what the trace's owners had asked for"
+    goers = {tuple(m for _, m, comes in Alive(steps).moves(6, Random(s)) if not comes) for s in range(20)}
+    assert len(goers) > 10, "not always the same ones"

@@ -1,0 +1,51 @@
+"""Numbers that change in steps."""
+
+from collections.abc import Callable
+from itertools import islice
+from math import inf
+
+import pytest
+
+from oddlot import Steps, UsageError
+
+PRICES = Steps((0.0, 10.0, 25.0), (1.0, 3.0, 2.0))
+
+
+def test_a_value_holds_until_the_next() -> None:
+    assert [PRICES.at(second) for second in (0, 9.9, 10, 24, 25, 1e9)] == [1, 1, 3, 3, 2, 2]
+    assert Steps((5.0,), (7.0,)).at(0.0) == 7.0, "before the first one too"
+    assert list(PRICES.changes()) == [(10.0, 3.0), (25.0, 2.0)]
+    assert list(PRICES.changes(10.0)) == [(25.0, 2.0)]
+
+
+def test_what_repeats_has_no_end() -> None:
+    over = PRICES.window(period_seconds=30.0)
+    assert [over.at(second) for second in (29, 30, 41, 56)] == [2, 1, 3, 2]
+    assert list(islice(over.changes(11.0), 4)) == [(25.0, 2.0), (30.0, 1.0), (40.0, 3.0), (55.0, 2.0)]
+    assert next(over.changes(3_000_011.0)) == (3_000_025.0, 2.0)
+
+
+def test_a_window_begins_anew_and_may_pass_faster() -> None:
+    assert PRICES.window(12.0) == Steps((0.0, 13.0), (3.0, 2.0))
+    assert PRICES.window(5.0, 10.0, faster=10.0) == Steps((0.0, 0.5), (1.0, 3.0), 1.0)
+    assert PRICES.window(100.0) == Steps((0.0,), (2.0,))
+
+
+def test_of_several_values_at_a_time_the_last_holds() -> None:
+    rows = [(0.0, 0.0), (3.0, 0.0), (3.0, 4.0), (4.0, 4.0), (5.0, 1.0), (5.0, 4.0)]
+    assert Steps.of(rows) == Steps((0.0, 3.0), (0.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Steps((), ()), "seconds = \\(\\) must be a tuple of at least one number"),
+        (lambda: Steps((0.0, 1.0), (1.0,)), "2 seconds and 1 values"),
+        (lambda: Steps((0.0, 0.0), (1.0, 2.0)), "the seconds of a trace have to rise"),
+        (lambda: Steps((0.0,), (inf,)), "values = \\(inf,\\) must be"),
+        (lambda: Steps((0.0, 5.0), (1.0, 2.0), 5.0), "period_seconds = 5 ends before the last step at 5 s"),
+    ],
+)
+def test_what_is_no_trace_is_refused(make: Callable[[], Steps], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()
