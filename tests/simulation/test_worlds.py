@@ -58,4 +58,14 @@ def test_everything_that_may_go_wrong_does(name: str) -> None:
         "corrupt",
         "stray",
     }
-    assert seen >= {"Resumed", "Lost", "Leaving", "Refused", "Cancelled", "Ticked", "Evaluated", "echo"}
+    assert seen >= {
+        "Priced",
+        "Resumed",
+        "Lost",
+        "Leaving",
+        "Refused",
+        "Cancelled",
+        "Ticked",
+        "Evaluated",
+        "echo",
+    }

@@ -29,10 +29,15 @@ from oddlot.core.ledger import Ledger
 from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.mailbox import drive
+from oddlot.engines.place import Opened
+from oddlot.engines.served import Served, served
 from oddlot.engines.simulator import Simulator
 from oddlot.log import numbered, surviving
+from oddlot.machines.capacity import Alive, Capacity, Memoryless, Pools
 from oddlot.machines.delays import Delay, Deterministic, Exponential, Lognormal
 from oddlot.machines.machine import Lifetime, Link, Machine
+from oddlot.machines.market import Hub, Offer, Zone
+from oddlot.machines.steps import Steps
 from oddlot.observe import Tally, tally_of
 from oddlot.report.proof import prove
 from oddlot.report.replay import compare
@@ -225,7 +230,12 @@ class World:
         self.strategy = STRATEGIES[self.name](chance)
         self.conductor = Conductor(self.strategy, ledger, BATCH, chance.randint(1, 3), self.seed)
         self.begin = json.dumps(self.conductor.to_plain())
-        self.machines = [self._machine(f"m{i}") for i in range(chance.randint(1, 5))]
+        self.machines: list[Machine | Zone] = [self._machine(f"m{i}") for i in range(chance.randint(1, 5))]
+        self.hub = Hub()
+        if chance.random() < 0.3:
+            self.machines.append(self._zone())
+        if chance.random() < 0.3:
+            self.hub = Hub(0.36, chance.choice([0.01, 0.1]), chance.randint(1, 3), chance.random() < 0.5)
         self.chaos = Chaos([self._fault() for _ in range(chance.randint(0, 4))], self.seed)
         self.mischief = chance.choice([0.0, 0.1, 0.3])
         self.every = chance.choice([1, 5, 20])
@@ -261,11 +271,14 @@ class World:
         taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
-        engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken)
+        engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
+        self.served = served(Opened(engine, None, None, self.hub), shelf)  # type: ignore[arg-type]  # no blocks here
         struck = [(r.now, r.event) for r in self.log if isinstance(r.event, w.Struck)]
         life = sum(isinstance(r.event, w.Resumed) for r in self.log) + bool(self.log)
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
-        disturbed = Disturbed(engine, self.chaos, lambda: conductor.version, lambda: None, struck, left, life)
+        disturbed = Disturbed(
+            self.served, self.chaos, lambda: conductor.version, lambda: None, struck, left, life
+        )
         post = Post(disturbed, self.chance, self.mischief, shelf)
         host = Host(conductor, shelf, post)
         saved, born = (checkpoint, records), len(self.log)
@@ -318,7 +331,8 @@ class World:
         for node, tasks in conductor.busy.items():
             if tasks:
                 engine.kill(node)
-        while any(conductor.busy.values()) or host.evaluating or shelf.alive:
+        hub = self.served if isinstance(self.served, Served) else None
+        while any(conductor.busy.values()) or host.evaluating or shelf.alive or (hub and hub.in_service):
             self.steps += 1
             assert self.steps < MOST_STEPS, f"{len(shelf.alive)} updates are held for ever"
             message = post.next(host.alarm)
@@ -328,7 +342,7 @@ class World:
                 host.ring(post.now)
         assert not shelf.inbox
         assert not host.holds
-        assert shelf.holds.total() == sum(conductor.kept.values())
+        assert shelf.holds.total() == sum(conductor.kept.values()) + (len(hub.read) if hub else 0)
 
     def _machine(self, name: str) -> Machine:
         chance = self.chance
@@ -343,7 +357,26 @@ class World:
             1.0,
             lifetime,
             chance.choice([0.0, 0.2, 2.0]),
+            0.0,
+            chance.choice([0.0, 0.0, 0.1]),
+            chance.choice([0.0, 0.0, 0.05]),
+            chance.choice([0.0, 0.0, 0.5]),
         )
+
+    def _zone(self) -> Zone:
+        """Machines that come and go together, at prices that change."""
+        chance = self.chance
+        capacities: list[Capacity] = [
+            Memoryless(1.0, 0.3),
+            Pools(2, 1.0, 0.7, 0.5),
+            Alive(Steps((0.0, 0.4, 0.9), (3.0, 0.0, 2.0), 1.5)),
+        ]
+        prices = Steps((0.0, 0.7), (1.0, 2.0), 1.3)
+        offer = Offer(
+            "any", 9.0, prices, chance.choice([1.0, 3.0]), seconds_to_start=chance.choice([0.0, 0.1])
+        )
+        one = replace(self._machine("one"), lifetime=None)
+        return Zone("z", offer, chance.randint(1, 4), one, chance.choice(capacities))
 
     def _fault(self) -> Fault:
         chance = self.chance

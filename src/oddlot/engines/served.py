@@ -78,6 +78,10 @@ class Served:
         """It is put off: an answer until a server has taken it in, and a loss behind the answers of the lost."""
         if isinstance(message, Arrival):
             sender = message.facts.sender
+            if sender in self.gone:  # the engine has told of its loss: this answer comes too late
+                if message.payload is not None:
+                    message.payload.release()
+                return True
             begin = max(self.now, self.free_at[0])
             end = begin + self.hub.seconds_per_update
             heapreplace(self.free_at, end)

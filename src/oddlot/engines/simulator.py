@@ -265,8 +265,6 @@ class Simulator:
         self.lives.count_fruitless(name, self.now - node.born, node.queue[0].compute if node.queue else None)
         self._stop(node)
         node.gone_at = self.now
-        for work in node.queue:
-            work.unwanted = True
         self.lives.died(name)
         known = max(self.now, node.heard + node.machine.noticed_after_seconds)
         if not node.leaving and known > self.now:
@@ -275,7 +273,9 @@ class Simulator:
         return self._know(node)
 
     def _know(self, node: _Node) -> Message:
-        """The hub hears of the loss."""
+        """The hub hears of the loss; answers that are still on their way come too late."""
+        for work in node.queue:
+            work.unwanted = True
         del self.nodes[node.name]
         self.maths.forget(node.name)
         self.lives.noticed(node.name)
