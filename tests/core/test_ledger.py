@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlot.core.errors import JobError
-from oddlot.core.ledger import MOST_SPANS, Ledger
+from oddlot.core.lanes import MOST_SPANS
+from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.words import Span
 

@@ -5,70 +5,15 @@ business. A position is always in one place: not leased yet, returned, leased to
 waits in the inbox, or merged.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 from oddlot.core.errors import BadSamples
+from oddlot.core.lanes import Lane, Lanes
 from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in, split
 
 REFUSALS_UNTIL_BAD = 3
-MOST_SPANS = 64
-"""of a lease: a task stays a small message, however torn what came back is"""
-
-
-@dataclass(slots=True)
-class Lane:
-    """A range of positions that is leased in order, epoch after epoch: all of the data, or one shard."""
-
-    first: int
-    last: int
-    epoch: int = 0
-    at: int = 0
-    """the next fresh position of `epoch`"""
-    returned: list[Span] = field(default_factory=list)
-    """leased first; sorted, touching spans joined"""
-    home: NodeId | None = None
-    """the node that was given this lane last, and may still hold its data"""
-
-    def give_back(self, span: Span) -> None:
-        """Put the span among the returned ones and join what touches."""
-        index = bisect_left(self.returned, span)
-        self.returned.insert(index, span)
-        for left in (index, index - 1):
-            if 0 <= left < len(self.returned) - 1:
-                a, b = self.returned[left], self.returned[left + 1]
-                if a.epoch == b.epoch and a.stop == b.start:
-                    self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
-
-    def take(self, samples: int) -> tuple[Span, ...]:
-        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones.
-
-        One more where it would be left alone.
-        """
-        taken: list[Span] = []
-        several = samples > 1
-        while samples and len(taken) < MOST_SPANS and (span := self._first()):
-            epoch, start, last = span
-            if taken and epoch != taken[0].epoch:
-                break
-            stop = min(last, start + samples)
-            if several and last - stop == 1:
-                stop = last
-            if not self.returned:
-                self.at = stop
-            elif stop < last:
-                self.returned[0] = Span(epoch, stop, last)
-            else:
-                del self.returned[0]
-            taken.append(Span(epoch, start, stop))
-            samples = max(0, samples - (stop - start))
-        return tuple(taken)
-
-    def _first(self) -> Span | None:
-        if self.returned:
-            return self.returned[0]
-        return Span(self.epoch, self.at, self.last) if self.at < self.last else None
 
 
 @dataclass(slots=True)
@@ -108,6 +53,7 @@ class Ledger:
         if not self.lanes:
             cuts = [self.size * shard // self.shards for shard in range(self.shards + 1)]
             self.lanes = [Lane(a, b, at=a) for a, b in pairwise(cuts)]
+        self._index = Lanes(self.lanes)
         for lease in list(self.leases.values()):  # read back from JSON: what was shared is shared again
             self.leases.update(dict.fromkeys(lease.tasks, lease))
 
@@ -119,17 +65,18 @@ class Ledger:
     @property
     def work_left(self) -> bool:
         """A lease asked for now would not be empty."""
-        return any(self._has_work(lane) for lane in self.lanes)
+        return self._index.has_work(self._latest)
 
     def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
         """Lease about `samples` samples of one epoch (see `Lane.take`); empty when there is nothing to do."""
-        lane = self._choose(node, shard)
-        if lane is None:
+        if shard is None:
+            number = self._index.choose(node, self._latest)
+        else:
+            number = shard if self._has_work(self.lanes[shard]) else None
+        if number is None:
             return ()
-        if not lane.returned and lane.at == lane.last:
-            lane.epoch, lane.at = lane.epoch + 1, lane.first
-        spans = lane.take(samples)
-        lane.home = node
+        spans = self.lanes[number].take(samples)
+        self._index.settle(number, node)
         self.leases[task] = Lease(spans, [task])
         return spans
 
@@ -161,9 +108,7 @@ class Ledger:
 
     def lose(self, node: NodeId) -> None:
         """The node is gone, and nobody holds the data of its shards."""
-        for lane in self.lanes:
-            if lane.home == node:
-                lane.home = None
+        self._index.lose(node)
 
     def merge(self, update: UpdateId) -> bool:
         """The update's samples have reached the model. True when that closed an epoch."""
@@ -204,29 +149,20 @@ class Ledger:
             for position in range(start, stop):
                 self.refusals.pop(f"{epoch}:{position}", None)
 
-    def _has_work(self, lane: Lane) -> bool:
-        if lane.returned or lane.at < lane.last:
-            return True
-        following = lane.epoch + 1
-        if lane.first == lane.last or (self.epochs is not None and following >= self.epochs):
-            return False
-        return not self.epoch_barrier or self.epoch >= following
+    @property
+    def _latest(self) -> float:
+        """The latest epoch of which anything may be leased now."""
+        last = inf if self.epochs is None else self.epochs - 1
+        return min(last, self.epoch) if self.epoch_barrier else last
 
-    def _choose(self, node: NodeId, shard: int | None) -> Lane | None:
-        lanes = self.lanes if shard is None else [self.lanes[shard]]
-        if len(lanes) == 1:
-            return lanes[0] if self._has_work(lanes[0]) else None
-        ready = (lane for lane in lanes if self._has_work(lane))
-        return min(ready, key=lambda lane: _reluctance(lane, node), default=None)
+    def _has_work(self, lane: Lane) -> bool:
+        return lane.first < lane.last and lane.next_epoch <= self._latest
 
     def _return(self, spans: tuple[Span, ...]) -> None:
         for span in spans:
-            self._lane_of(span).give_back(span)
-
-    def _lane_of(self, span: Span) -> Lane:
-        if len(self.lanes) == 1:
-            return self.lanes[0]
-        return next(lane for lane in self.lanes if lane.first <= span.start < lane.last)
+            number = self._index.at(span.start)
+            self.lanes[number].give_back(span)
+            self._index.note(number)
 
     def _count(self, spans: tuple[Span, ...]) -> bool:
         for epoch, start, stop in spans:
@@ -238,9 +174,3 @@ class Ledger:
             self.merged.pop(0)
             self.epoch += 1
         return self.epoch > before
-
-
-def _reluctance(lane: Lane, node: NodeId) -> tuple[int, int, int]:
-    """Lanes of the oldest epoch first; among them what the node holds, then what nobody holds."""
-    epoch = lane.returned[0].epoch if lane.returned else lane.epoch + (lane.at == lane.last)
-    return epoch, {node: 0, None: 1}.get(lane.home, 2), lane.first

@@ -1,0 +1,71 @@
+"""Which lane is leased next: what the index finds, against a look at all of them."""
+
+from math import inf
+from random import Random
+
+import pytest
+
+from oddlot.core.lanes import Lane
+from oddlot.core.ledger import Ledger
+from oddlot.core.words import Span
+
+
+def first_choice(ledger: Ledger, node: str) -> int | None:
+    """Of the oldest epoch what the node holds, or else what nobody holds, or else the first."""
+    latest = inf if ledger.epochs is None else ledger.epochs - 1
+    latest = min(latest, ledger.epoch) if ledger.epoch_barrier else latest
+
+    def reluctance(number: int) -> tuple[int, int, int]:
+        lane = ledger.lanes[number]
+        return lane.next_epoch, {node: 0, None: 1}.get(lane.home, 2), number
+
+    ready = [n for n, lane in enumerate(ledger.lanes) if lane.first < lane.last and lane.next_epoch <= latest]
+    return min(ready, key=reluctance, default=None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
+    chance = Random(seed)
+    size, shards = chance.randint(1, 40), chance.randint(1, 12)
+    ledger = Ledger(size, chance.choice([None, 3]), shards, chance.random() < 0.5)
+    nodes = [f"w{i}" for i in range(4)]
+    held, made = dict[str, str](), 0
+    for _ in range(400):
+        node, move = chance.choice(nodes), chance.random()
+        expected = first_choice(ledger, node)
+        assert ledger.work_left is (expected is not None)
+        if move < 0.5 and len(held) < 6:
+            made += 1
+            spans = ledger.lease(f"t{made}", chance.choice([1, 2, 5, 50]), node)
+            assert bool(spans) is (expected is not None)
+            if expected is not None:
+                lane = ledger.lanes[expected]
+                assert lane.first <= spans[0].start < lane.last
+                assert lane.home == node
+                held[f"t{made}"] = node
+        elif move < 0.6:
+            for task in [task for task, whose in held.items() if whose == node]:
+                del held[task]
+                ledger.give_back(task)
+            ledger.lose(node)
+        elif held:
+            task = chance.choice(list(held))
+            del held[task]
+            if move < 0.7:
+                ledger.give_back(task)
+            else:
+                ledger.arrive(task, chance.randint(1, sum(b - a for _, a, b in ledger.leases[task].spans)))
+                ledger.merge(task)
+
+
+def test_what_was_saved_is_indexed_again() -> None:
+    ledger = Ledger(30, 2, 3)
+    ledger.lease("a", 10, "w1")
+    ledger.give_back("a")
+    again = Ledger(
+        30, 2, 3, lanes=[Lane(l.first, l.last, l.epoch, l.at, list(l.returned), l.home) for l in ledger.lanes]
+    )
+    assert again.lease("b", 5, "w1") == (Span(0, 0, 5),), "what it holds"
+    assert again.lease("c", 10, "w2") == (Span(0, 10, 20),), "what nobody holds"
+    again.lose("w1")
+    assert again.lease("d", 10, "w2") == (Span(0, 5, 10),)
