@@ -1,26 +1,30 @@
 """Which lane is leased next: what the index finds, against a look at all of them."""
 
+from copy import deepcopy
 from math import inf
 from random import Random
 
 import pytest
 
-from oddlot.core.lanes import Lane
 from oddlot.core.ledger import Ledger
 from oddlot.core.words import Span
 
 
-def first_choice(ledger: Ledger, node: str) -> int | None:
-    """Of the oldest epoch what the node holds, or else what nobody holds, or else the first."""
+def ready(ledger: Ledger) -> list[int]:
+    """The lanes with work that may be leased now."""
     latest = inf if ledger.epochs is None else ledger.epochs - 1
     latest = min(latest, ledger.epoch) if ledger.epoch_barrier else latest
+    return [n for n, lane in enumerate(ledger.lanes) if lane.first < lane.last and lane.next_epoch <= latest]
+
+
+def first_choice(ledger: Ledger, node: str) -> int | None:
+    """Of the oldest epoch what the node holds, or else what nobody holds, or else the first."""
 
     def reluctance(number: int) -> tuple[int, int, int]:
         lane = ledger.lanes[number]
         return lane.next_epoch, {node: 0, None: 1}.get(lane.home, 2), number
 
-    ready = [n for n, lane in enumerate(ledger.lanes) if lane.first < lane.last and lane.next_epoch <= latest]
-    return min(ready, key=reluctance, default=None)
+    return min(ready(ledger), key=reluctance, default=None)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -34,6 +38,7 @@ def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
         node, move = chance.choice(nodes), chance.random()
         expected = first_choice(ledger, node)
         assert ledger.work_left is (expected is not None)
+        assert ledger.shards_left == len(ready(ledger))
         if move < 0.5 and len(held) < 6:
             made += 1
             spans = ledger.lease(f"t{made}", chance.choice([1, 2, 5, 50]), node)
@@ -62,9 +67,7 @@ def test_what_was_saved_is_indexed_again() -> None:
     ledger = Ledger(30, 2, 3)
     ledger.lease("a", 10, "w1")
     ledger.give_back("a")
-    again = Ledger(
-        30, 2, 3, lanes=[Lane(l.first, l.last, l.epoch, l.at, list(l.returned), l.home) for l in ledger.lanes]
-    )
+    again = Ledger(30, 2, 3, lanes=deepcopy(ledger.lanes))
     assert again.lease("b", 5, "w1") == (Span(0, 0, 5),), "what it holds"
     assert again.lease("c", 10, "w2") == (Span(0, 10, 20),), "what nobody holds"
     again.lose("w1")

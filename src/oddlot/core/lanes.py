@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
 
 from oddlot.core.words import NodeId, Span
 
@@ -74,9 +75,10 @@ class Lane:
 class _Epoch:
     """The lanes whose next work is of one epoch: heaps of their numbers, in which some are not true any more."""
 
-    __slots__ = ("all", "by_home")
+    __slots__ = ("all", "by_home", "count")
 
     def __init__(self) -> None:
+        self.count = 0
         self.all: list[int] = []
         self.by_home: dict[NodeId | None, list[int]] = {}
 
@@ -114,6 +116,9 @@ class Lanes:
         heappush(found.by_home.setdefault(home, []), number)
         if placed is None or placed[0] != epoch:
             heappush(found.all, number)
+            found.count += 1
+            if placed is not None:
+                self._leave(placed[0])
 
     def settle(self, number: int, node: NodeId) -> None:
         """The node is given work of this lane, and holds its data from now on."""
@@ -133,29 +138,32 @@ class Lanes:
 
     def choose(self, node: NodeId, latest: float) -> int | None:
         """The number of the lane to lease from next; None where no work is of an epoch up to `latest`."""
-        for epoch in sorted(self._epochs):
-            if epoch > latest:
-                return None
-            found = self._epochs[epoch]
-            for home in (node, None):
-                heap = found.by_home.get(home, [])
-                while heap and self._placed[heap[0]] != (epoch, home):
-                    heappop(heap)
-                if heap:
-                    return heap[0]
-            if self._any(epoch):
-                return found.all[0]
-        return None
+        epoch = min(self._epochs, default=inf)
+        if epoch > latest:
+            return None
+        found = self._epochs[int(epoch)]
+        for home in (node, None):
+            heap = found.by_home.get(home, [])
+            while heap and self._placed[heap[0]] != (epoch, home):
+                heappop(heap)
+            if heap:
+                return heap[0]
+        heap = found.all
+        while (placed := self._placed[heap[0]]) is None or placed[0] != epoch:
+            heappop(heap)
+        return heap[0]
 
     def has_work(self, latest: float) -> bool:
         """Whether `choose` would find one."""
-        return any(epoch <= latest and self._any(epoch) for epoch in sorted(self._epochs))
+        return min(self._epochs, default=inf) <= latest
 
-    def _any(self, epoch: int) -> bool:
-        """Whether anything is left there; an epoch in which nothing is left is forgotten."""
-        heap = self._epochs[epoch].all
-        while heap and ((placed := self._placed[heap[0]]) is None or placed[0] != epoch):
-            heappop(heap)
-        if not heap:
+    def with_work(self, latest: float) -> int:
+        """How many lanes have work of an epoch up to `latest`."""
+        return sum(found.count for epoch, found in self._epochs.items() if epoch <= latest)
+
+    def _leave(self, epoch: int) -> None:
+        """A lane has no work of that epoch any more; where none has, it is forgotten."""
+        found = self._epochs[epoch]
+        found.count -= 1
+        if not found.count:
             del self._epochs[epoch]
-        return bool(heap)

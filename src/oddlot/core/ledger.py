@@ -67,6 +67,11 @@ class Ledger:
         """A lease asked for now would not be empty."""
         return self._index.has_work(self._latest)
 
+    @property
+    def shards_left(self) -> int:
+        """Of how many shards a lease asked for now would not be empty."""
+        return self._index.with_work(self._latest)
+
     def lease(self, task: TaskId, samples: int, node: NodeId, shard: int | None = None) -> tuple[Span, ...]:
         """Lease about `samples` samples of one epoch (see `Lane.take`); empty when there is nothing to do."""
         if shard is None:

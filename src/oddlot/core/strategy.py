@@ -62,6 +62,11 @@ class View:
         return -(-ledger.size // len(ledger.lanes))
 
     @property
+    def shards_left(self) -> int:
+        """Of how many shards a lease asked for now would bring samples."""
+        return self._conductor.ledger.shards_left
+
+    @property
     def work_left(self) -> bool:
         """A lease asked for now would bring samples."""
         return self._conductor.ledger.work_left

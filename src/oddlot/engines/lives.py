@@ -154,7 +154,7 @@ class Lives:
 
     def _open(self, zone: Zone) -> None:
         """Its machines come and go with its capacity, at prices that change."""
-        berths = [self.berths[machine.name] for machine in zone.machines]
+        berths = [self.berths[name] for name in zone.names]
         for berth in berths:
             berth.wanted, berth.price = False, zone.prices.at(self.agenda.now)
         moves = zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))

@@ -13,7 +13,7 @@ from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Hub, Zone, all_machines
+from oddlot.machines.market import Fleet, Hub, Zone
 from oddlot.train.job import choose_device
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
@@ -48,7 +48,9 @@ class Simulated:
     @property
     def dollars_per_hour(self) -> float:
         """The price of the dearest machine."""
-        return max(machine.dollars_per_hour for machine in all_machines(self.machines))
+        return max(
+            max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour for one in self.machines
+        )
 
     @property
     def workers(self) -> int:
@@ -58,7 +60,9 @@ class Simulated:
     @property
     def names(self) -> list[str]:
         """The machines'."""
-        return [machine.name for machine in all_machines(self.machines)]
+        return [
+            name for one in self.machines for name in (one.names if isinstance(one, Zone) else [one.name])
+        ]
 
     def begin(self, closing: ExitStack) -> Open:
         """Nothing takes long here."""

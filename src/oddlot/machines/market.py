@@ -53,6 +53,11 @@ class Zone:
             raise UsageError(f"{self.offer.name} has no spot price: give it one, or buy on demand", "offer")
 
     @property
+    def names(self) -> list[str]:
+        """The machines'."""
+        return [f"{self.name}{number + 1}" for number in range(self.count)]
+
+    @property
     def machines(self) -> list[Machine]:
         """All of them."""
         one = replace(
@@ -64,7 +69,7 @@ class Zone:
             seconds_to_return=self.machine.seconds_to_return or 0.0,
             zone=self.name,
         )
-        return [replace(one, name=f"{self.name}{number + 1}") for number in range(self.count)]
+        return [replace(one, name=name) for name in self.names]
 
     @property
     def prices(self) -> Steps:

@@ -285,7 +285,7 @@ def read_fleet(path: str | Path) -> Fleet:
 
     names, found = set[str](), list[Machine | Zone]()
     for table, index, key, one in _spelled_out(file, placed):
-        fresh = [machine.name for machine in one.machines] if isinstance(one, Zone) else [one.name]
+        fresh = one.names if isinstance(one, Zone) else [one.name]
         for name in fresh:
             if name in names:
                 raise placed(table, index, key, f"a second machine is called {name}: give each its own name")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from oddlot.core.checks import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 from oddlot.core.strategy import View
@@ -67,6 +68,6 @@ class VCASGD:
             self.kept.append(newest)
             yield Keep(newest)
         version = self.kept[0] if self.kept else None
-        for node in view.idle:
-            for _ in range(view.free(node)):
-                yield Assign(node, view.shard_samples, "weights", version, deadline=self.deadline_seconds)
+        slots = (node for node in view.idle for _ in range(view.free(node)))
+        for node in islice(slots, view.shards_left):
+            yield Assign(node, view.shard_samples, "weights", version, deadline=self.deadline_seconds)
