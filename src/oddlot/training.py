@@ -17,6 +17,7 @@ from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Engine, Numbers, Open
+from oddlot.engines.preempted import Preempted
 from oddlot.engines.served import served
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
@@ -156,6 +157,8 @@ class Training:
         chaos = self.recipe.settings.chaos
         if chaos is None:
             return engine
+        if chaos.capacity is not None:
+            engine = Preempted(engine, chaos.capacity, self.recipe.on.names, chaos.seed)
         log, tally = past.log if past else [], Tally(self.recipe.samples)
         if self.folder is not None:
             take_into_account(tally, surviving(log), self.folder.log)

@@ -85,7 +85,7 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         ('"notices.txt"', "3", "chaos.toml:16: file = 3 must be the path of a text file"),
         ('"notices.txt"', '""', "chaos.toml:16: file = '' must be the path of a text file"),
         ("seed = 7", "seed = -7", "chaos.toml:1: `seed` is -7: it must be a whole number from 0"),
-        ("[[faults]]", "[[fault]]", "chaos.toml:1: `faults` is missing"),
+        ("[[faults]]", "[[fault]]", "chaos.toml:3: unknown key `fault`: did you mean `faults`?"),
     ],
 )
 def test_a_bad_file_is_told_the_line_and_the_remedy(tmp_path: Path, good: str, bad: str, told: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.streams import stream
+from oddlot.engines.around import Around
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.place import Engine
 from oddlot.machines.chaos import ANSWERED, LASTING, Chaos, Fault
@@ -32,7 +33,7 @@ class _Doom:
     victims: Random
 
 
-class Disturbed:
+class Disturbed(Around):
     """Mailbox and port of another engine, which is struck as `chaos` says.
 
     `version()` tells the model's version, `save()` brings the log to the disk before the hub is killed. `struck` is
@@ -50,7 +51,8 @@ class Disturbed:
         left: Collection[w.NodeId] = (),
         life: int = 0,
     ) -> None:
-        self.engine, self.version, self.save = engine, version, save
+        super().__init__(engine)
+        self.version, self.save = version, save
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.entries = 0
         self.to_come = 0
@@ -77,11 +79,6 @@ class Disturbed:
 
     # --- the mailbox ---------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        """The engine's."""
-        return self.engine.now
-
     def next(self, until: float) -> Message | None:
         """The next message that gets through, or the word that something was done to somebody."""
         while self.by_version and -self.by_version[-1][0] <= self.version():
@@ -95,24 +92,6 @@ class Disturbed:
             if message is not None:
                 self._pass(message)
         return self.told.popleft() if self.told else None
-
-    # --- the port: the engine's ----------------------------------------------------------------
-
-    def start(self, task: w.Task, weights: Any) -> None:
-        """As always."""
-        self.engine.start(task, weights)
-
-    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
-        """As always."""
-        self.engine.abort(task, node)
-
-    def evaluate(self, version: int, weights: Any) -> None:
-        """As always."""
-        self.engine.evaluate(version, weights)
-
-    def loaded(self) -> Collection[w.TaskId]:
-        """As always."""
-        return tuple(self.engine.loaded())
 
     # --- what comes of messages ----------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class _Berth:
     """dollars an hour, now"""
     wanted: bool = True
     """the zone has room for it"""
+    barred: bool = False
+    """it is kept away"""
     node: w.NodeId = ""
     """its present life; empty while there is none"""
     lives: int = 0
@@ -95,6 +97,12 @@ class Lives:
         if pause is not None:
             self.agenda.at(self.agenda.now + pause, partial(self._order, berth))
 
+    def bar(self, machine: str, barred: bool) -> Message | None:
+        """Keep the machine away from its next life on, or let it come again."""
+        berth = self.berths[machine]
+        waited, berth.barred = berth.barred and berth.lives > 0, barred
+        return self._order(berth) if waited and not barred else None
+
     def count_fruitless(self, node: w.NodeId, lived: float, needs: float | None) -> None:
         """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
         self.fruitless += 1
@@ -117,7 +125,7 @@ class Lives:
 
     def _order(self, berth: _Berth) -> Message | None:
         """Another life begins `seconds_to_start` later."""
-        if not berth.wanted or berth.node or berth.ordered_at is not None:
+        if not berth.wanted or berth.barred or berth.node or berth.ordered_at is not None:
             return None
         berth.orders += 1
         berth.ordered_at = self.agenda.now

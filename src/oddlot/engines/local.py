@@ -93,6 +93,8 @@ class LocalEngine:
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
         self.in_vain = [0] * (workers + 1)
         """for every worker and, last, the evaluator: how many lives in a row ended without an answer"""
+        self.barred, self.waits = [False] * workers, [False] * workers
+        """who is not to be replaced for now, and who would be otherwise"""
         self.ready: deque[Message] = deque()
         self.timers: list[tuple[float, int]] = []
         """when to respawn which worker"""
@@ -117,7 +119,7 @@ class LocalEngine:
             for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
                 hear()
             while self.timers and self.timers[0][0] <= self.now:
-                self._spawn(heappop(self.timers)[1])
+                self._replace(heappop(self.timers)[1])
         if not (self.ready or self.respawn or self.evaluations or self.lives.keys() - {EVALUATOR}):
             raise JobError("all workers are gone, and Local(respawn=False) replaces none of them")
         return self.ready.popleft() if self.ready else None
@@ -203,6 +205,14 @@ class LocalEngine:
         """Tell the worker, which drags its feet from its next minibatch on."""
         if life := self.lives.get(node):
             self._send(life, encode(Say.SLOW, factor=factor))
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Replace a worker that dies only once this is over."""
+        index = int(machine.removeprefix("w")) - 1
+        self.barred[index] = barred
+        if not barred and self.waits[index]:
+            self.waits[index] = False
+            heappush(self.timers, (self.now, index))
 
     # --- what comes in -------------------------------------------------------------------------
 
@@ -302,6 +312,13 @@ class LocalEngine:
         raise JobError(f"the job's own code failed on {life.node}:\n{body.get('text')}")
 
     # --- births and deaths ---------------------------------------------------------------------
+
+    def _replace(self, index: int) -> None:
+        """Now, or once it is barred no more."""
+        if self.barred[index]:
+            self.waits[index] = True
+        else:
+            self._spawn(index)
 
     def _spawn(self, index: int) -> None:
         name = f"w{index + 1}"

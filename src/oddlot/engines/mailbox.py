@@ -46,6 +46,9 @@ class Faults(Protocol):
     def thaw(self, node: w.NodeId) -> None:
         """Let a frozen worker go on."""
 
+    def bar(self, machine: str, barred: bool) -> None:
+        """Whether a machine whose life ends stays away: nobody replaces it until it is barred no more."""
+
 
 def drive(host: Host, mailbox: Mailbox, ended: Callable[[], str]) -> str:
     """Hand messages and alarms to the host until `ended()` gives a reason; returns the reason."""

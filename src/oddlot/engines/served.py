@@ -4,7 +4,6 @@ A server reads the model when it begins with an update and writes when it ends. 
 update counts on top of all that was written meanwhile; with one that overwrites, what was written meanwhile is lost.
 """
 
-from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heapreplace
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from oddlot.core import words as w
 from oddlot.engines.agenda import Agenda
+from oddlot.engines.around import Around
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.place import Engine, Opened
 from oddlot.machines.market import Hub
@@ -33,11 +33,12 @@ def served(opened: Opened, store: Versions) -> Engine:
     return Served(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
 
 
-class Served:
+class Served(Around):
     """Mailbox and port of another engine, whose answers wait for a server before the hub has them."""
 
     def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
-        self.engine, self.hub, self.store = engine, hub, store
+        super().__init__(engine)
+        self.hub, self.store = hub, store
         self.agenda = Agenda(engine.now)
         self.free_at = [engine.now] * hub.servers
         heapify(self.free_at)
@@ -49,11 +50,6 @@ class Served:
         """versions that are held for the update that the host has been given"""
 
     # --- the mailbox ---------------------------------------------------------------------------
-
-    @property
-    def now(self) -> float:
-        """The engine's."""
-        return self.engine.now
 
     @property
     def is_spent(self) -> bool:
@@ -116,49 +112,24 @@ class Served:
         self.read += reads
         return replace(arrival, facts=replace(arrival.facts, read=reads[0])) if reads else arrival
 
-    # --- the port: the engine's ----------------------------------------------------------------
+    # --- the rest ------------------------------------------------------------------------------
 
     def start(self, task: w.Task, weights: Any) -> None:
         """As always, but on a node that is gone nothing comes of it."""
         if task.node not in self.gone:
-            self.engine.start(task, weights)
+            super().start(task, weights)
 
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
-        """As always."""
+        """Likewise."""
         if node not in self.gone:
-            self.engine.abort(task, node)
-
-    def evaluate(self, version: int, weights: Any) -> None:
-        """As always."""
-        self.engine.evaluate(version, weights)
-
-    def loaded(self) -> Collection[w.TaskId]:
-        """As always."""
-        return tuple(self.engine.loaded())
-
-    # --- faults: the engine's ------------------------------------------------------------------
-
-    def kill(self, node: w.NodeId) -> None:
-        """As always."""
-        if node not in self.gone:
-            self.engine.kill(node)
-
-    def leave(self, node: w.NodeId) -> None:
-        """As always."""
-        if node not in self.gone:
-            self.engine.leave(node)
-
-    def slow(self, node: w.NodeId, factor: float) -> None:
-        """As always."""
-        if node not in self.gone:
-            self.engine.slow(node, factor)
+            super().abort(task, node)
 
     def freeze(self, node: w.NodeId) -> None:
-        """As always."""
+        """Likewise."""
         if node not in self.gone:
-            self.engine.freeze(node)
+            super().freeze(node)
 
     def thaw(self, node: w.NodeId) -> None:
-        """As always."""
+        """Likewise."""
         if node not in self.gone:
-            self.engine.thaw(node)
+            super().thaw(node)

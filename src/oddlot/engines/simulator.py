@@ -229,6 +229,10 @@ class Simulator:
         if life.notice_waits:
             self.leave(node)
 
+    def bar(self, machine: str, barred: bool) -> None:
+        """Once it is gone, no other one is ordered."""
+        self.agenda.at(self.now, lambda: self.lives.bar(machine, barred))
+
     # --- what happens --------------------------------------------------------------------------
 
     def begin(self, name: w.NodeId, machine: Machine, delay: Times) -> None:

@@ -20,6 +20,7 @@ from typing import Annotated
 from oddlot.core.checks import AboveZero, Must, NotNegative, Seed, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
+from oddlot.machines.capacity import Capacity
 
 LASTING = {"freeze", "slow"}
 """They may end again."""
@@ -136,6 +137,8 @@ class Chaos:
 
     faults: Sequence[Fault] = field(default_factory=tuple)
     seed: Seed = 0
+    capacity: Capacity | None = None
+    """how many machines there are when: those that go are killed, as kill -9 does, and are back when it says so"""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -10,6 +10,7 @@ from pydantic import PlainValidator, ValidationInfo, create_model
 from oddlot.core.checks import Seed
 from oddlot.core.errors import UsageError
 from oddlot.machines.chaos import Chaos, Fault
+from oddlot.machines.read_fleet import CAPACITIES
 from oddlot.machines.tables import Maker, as_fault, column, given, table_of
 from oddlot.machines.text import numbers, read_lines
 from oddlot.machines.toml_file import Table, checked_path, locate, read_table
@@ -49,7 +50,13 @@ class FaultTable(Maker):
 
 
 Faults: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
-ChaosFile: Any = create_model("ChaosFile", __base__=Table, faults=(Faults, ...), seed=(column(Seed), 0))
+ChaosFile: Any = create_model(
+    "ChaosFile",
+    __base__=Table,
+    faults=(Faults, []),
+    seed=(column(Seed), 0),
+    capacity=(CAPACITIES.hint, None),
+)
 
 
 def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos:
@@ -58,7 +65,10 @@ def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos
     UsageError: file, line, and what would help.
     """
     text, file = read_table(checked_path(path), ChaosFile)
-    chaos = Chaos([table.make() for table in file.faults], file.seed)
+    if not file.faults and file.capacity is None:
+        raise UsageError(f"{path} says nothing that is to go wrong: add a table [[faults]], or [capacity]")
+    capacity = None if file.capacity is None else file.capacity.make()
+    chaos = Chaos([table.make() for table in file.faults], file.seed, capacity)
     try:
         chaos.check_machines(machines) if machines is not None else None
     except UsageError as error:

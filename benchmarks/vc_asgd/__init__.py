@@ -1,0 +1,1 @@
+"""VC-ASGD on machines that come and go: see `__main__`."""

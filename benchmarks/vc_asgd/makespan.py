@@ -1,0 +1,70 @@
+"""How long a job takes when machines are lost without a word: the paper's formula, and the run itself.
+
+Atre, Jha, Rao (ScaDL 2021): n_s = 2,000 subtasks (50 shards, 40 epochs) of t_e = 144 s on 5 clients that hold two each,
+which are 10 slots; a loss is noticed t_o = 300 s after the subtask was given, and blocks its slot until then. With a
+probability p of a loss during a subtask, which may be repeated, the n = 200 subtasks of a slot take
+n (t_e + t_o p / (1 - p)).
+"""
+
+from math import log
+from statistics import median
+
+import torch
+from torch import nn
+
+from benchmarks.report import show, told
+from oddlot import VCASGD, Job, Lifetime, Lognormal, Machine, Simulated, fit
+
+SHARDS, EPOCHS, SLOTS = 50, 40, 10
+T_E, T_O = 144.0, 300.0
+RATES = (0.05, 0.1, 0.2)
+
+
+def formula(p: float) -> float:
+    """Seconds."""
+    return SHARDS * EPOCHS / SLOTS * (T_E + T_O * p / (1 - p))
+
+
+def fleet(p: float, unequal: bool) -> list[Machine]:
+    """Slots that are lost during a share p of their subtasks; `unequal`: of other speeds (mean 1), with other times."""
+    machines = []
+    for slot in range(SLOTS):
+        speed = 0.8 + 0.4 * slot / (SLOTS - 1) if unequal else 1.0
+        machines.append(
+            Machine(
+                f"slot{slot}",
+                seconds_per_sample=T_E / speed,
+                lifetime=Lifetime(-T_E / log(1 - p)),
+                seconds_to_return=0.0,
+                noticed_after_seconds=T_O,
+                **({"delay": Lognormal(0.2)} if unequal else {}),  # type: ignore[arg-type]
+            )
+        )
+    return machines
+
+
+def seconds(p: float, seed: int, newest: bool, unequal: bool = False) -> float:
+    """A run with the maths skipped, a sample a shard."""
+    data = torch.zeros(SHARDS, 1), torch.zeros(SHARDS, dtype=torch.long)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
+    on = Simulated(fleet(p, unequal), seed=seed, maths=False)
+    strategy = VCASGD(newest=newest, deadline_seconds=2 * T_O)
+    run = fit(job, strategy, on, until=f"epochs>={EPOCHS}", shards=SHARDS)
+    return float(run.summary["seconds"])
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """The worst of the three rates, by the median over the seeds."""
+    seeds = range(5 if quick else 25)
+    rows, errors, newest = [], [], []
+    for p in RATES:
+        model, barrier, unequal = (
+            [seconds(p, seed, *how) / formula(p) for seed in seeds]
+            for how in ((True,), (False,), (True, True))
+        )
+        errors.append(abs(median(model) - 1))
+        newest.append(median(unequal))
+        rows.append([f"{p:.2f}", f"{formula(p) / 3600:.2f}", told(model), told(unequal), told(barrier)])
+    columns = ["p", "formula, hours", "its own model", "newest weights, unequal clients", "barrier"]
+    show(f"makespan over the paper's formula, {len(seeds)} seeds", columns, rows)
+    return {"formula_error_max": max(errors), "newest_over_formula_max": max(newest)}

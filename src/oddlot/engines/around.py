@@ -1,0 +1,69 @@
+"""An engine around another engine, which changes some of what passes and leaves the rest as it is."""
+
+from collections.abc import Collection
+from typing import Any
+
+from oddlot.core import words as w
+from oddlot.engines.host import Message
+from oddlot.engines.place import Engine
+
+
+class Around:
+    """Mailbox, port and faults of `engine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self.engine.now
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return self.engine.is_spent
+
+    def next(self, until: float) -> Message | None:
+        """The next message."""
+        return self.engine.next(until)
+
+    def start(self, task: w.Task, weights: Any) -> None:
+        """Give the task to its node."""
+        self.engine.start(task, weights)
+
+    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
+        """Ask the node to stop."""
+        self.engine.abort(task, node)
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Measure these weights."""
+        self.engine.evaluate(version, weights)
+
+    def loaded(self) -> Collection[w.TaskId]:
+        """The open tasks that read their version's memory no more."""
+        return tuple(self.engine.loaded())
+
+    def kill(self, node: w.NodeId) -> None:
+        """As kill -9 does."""
+        self.engine.kill(node)
+
+    def leave(self, node: w.NodeId) -> None:
+        """As SIGTERM does."""
+        self.engine.leave(node)
+
+    def slow(self, node: w.NodeId, factor: float) -> None:
+        """Have it wait after each step."""
+        self.engine.slow(node, factor)
+
+    def freeze(self, node: w.NodeId) -> None:
+        """As SIGSTOP does."""
+        self.engine.freeze(node)
+
+    def thaw(self, node: w.NodeId) -> None:
+        """Let it go on."""
+        self.engine.thaw(node)
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Whether a machine that is gone stays away."""
+        self.engine.bar(machine, barred)
