@@ -36,10 +36,11 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "settings": 6,
     "console": 6,
     "stdio": 6,
-    "asked": 7,
+    "estimate": 7,
     "watch": 7,
-    "cli": 8,
-    "": 9,  # oddlot/__init__.py and __main__.py
+    "asked": 8,
+    "cli": 9,
+    "": 10,  # oddlot/__init__.py and __main__.py
 }
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),

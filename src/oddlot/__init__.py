@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oddlot.core.strategy import Strategy
     from oddlot.engines.on_local import Local
     from oddlot.engines.on_simulator import Simulated
+    from oddlot.estimate import estimate
     from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
     from oddlot.machines.chaos import Chaos, Fault
     from oddlot.machines.delays import (
@@ -100,6 +101,7 @@ __all__ = [
     "Zone",
     "__version__",
     "accuracy",
+    "estimate",
     "fit",
     "read_chaos",
     "read_fleet",
@@ -108,6 +110,7 @@ __all__ = [
 
 _HOMES = {
     "api": "Interrupted fit",
+    "estimate": "estimate",
     "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
     "core.rules": "SGD Adam AdamW",
     "core.strategy": "Strategy",

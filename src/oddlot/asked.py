@@ -186,6 +186,45 @@ class Asked:
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
         return stopped_by
 
+    def estimate(self, machines: str, seeds: int, maths: bool) -> None:
+        """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
+        from rich.console import Console
+
+        from oddlot.estimate import estimate, estimates
+        from oddlot.machines.read_fleet import read_fleet
+        from oddlot.settings import JobFile
+
+        if self.resume or self.force:
+            raise UsageError("--seeds begins runs of its own: leave --resume and --force out")
+        settings = JobFile.read(self.task, self.overrides())
+        fleet, table = read_fleet(machines), settings.table
+        options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+
+        def told(bought: str, number: int) -> None:
+            Console(stderr=True, quiet=self.quiet).print(
+                f"simulating {bought} with seed {number}".replace("  ", " ")
+            )
+
+        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
+        with aside, settings.source.placed((), ("job",), ("strategy",)):
+            names = [name for one in fleet.machines for name in getattr(one, "names", [one.name])]
+            found = estimate(
+                settings.job(),
+                settings.strategy(),
+                fleet,
+                seeds=seeds,
+                maths=maths,
+                out=self.flags["out"] or table.out,
+                told=told,
+                chaos=self._chaos(names),
+                **options,
+            )
+        console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+        if self.as_json:
+            plain = {one.bought or "runs": one.plain() for one in found}
+            print(json.dumps(without_nan(plain), allow_nan=False))
+
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read_chaos import read_chaos
 

@@ -70,6 +70,14 @@ ChaosFile = Annotated[
     str | None, typer.Option("--chaos", metavar="FILE.toml", help="What is to go wrong on purpose.")
 ]
 RunDir = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="So many runs each, spot and on demand: medians and ranges."),
+]
+Maths = Annotated[
+    bool,
+    typer.Option("--maths/--no-maths", help="Whether to train, or only to keep the time, for large fleets."),
+]
 Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="The fleet.")]
 
 
@@ -112,10 +120,16 @@ def simulate(
     resume: Resume = False,
     force: Force = False,
     chaos: ChaosFile = None,
+    seeds: Seeds = None,
+    maths: Maths = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on machines that exist in a file, under a virtual clock, to see time and cost."""
+    """Train on machines that exist in a file, under a virtual clock, to see time and cost.
+
+    With --seeds it is trained so many times, with other luck each time, on the spot market and on demand, and what that
+    takes and costs is said beside each other.
+    """
     for text in sets or []:
         if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
             raise UsageError(
@@ -126,12 +140,17 @@ def simulate(
         from oddlot.engines.on_simulator import Simulated
         from oddlot.machines.read_fleet import read_fleet
 
-        return Simulated.of(read_fleet(machines), settings.table.seed or 0, settings.table.in_flight or 1)
+        table = settings.table
+        return Simulated.of(read_fleet(machines), table.seed or 0, table.in_flight or 1, maths)
 
     flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
-    command = shlex.join(["simulate", task, "--machines", machines])
-    Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos).run("-simulated", fleet)
+    command = shlex.join(["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])])
+    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
+    if seeds is None:
+        asked.run("-simulated", fleet)
+    else:
+        asked.estimate(machines, seeds, maths)
 
 
 @app.command()

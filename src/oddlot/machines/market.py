@@ -126,6 +126,6 @@ class Fleet:
         return replace(self, machines=bought)
 
     @property
-    def has_zones(self) -> bool:
-        """Something may be bought this way or the other."""
-        return any(isinstance(one, Zone) for one in self.machines)
+    def has_spot(self) -> bool:
+        """Some of it is bought on the spot market."""
+        return any(isinstance(one, Zone) and one.spot for one in self.machines)

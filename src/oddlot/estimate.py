@@ -1,0 +1,118 @@
+"""What a job would take and cost on a fleet, bought on the spot market and on demand, over several seeds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from oddlot.api import fit
+from oddlot.core.errors import UsageError
+from oddlot.core.strategy import Strategy
+from oddlot.engines.on_simulator import Simulated
+from oddlot.machines.market import Fleet
+from oddlot.train.job import Job
+from oddlot.units import duration, money
+
+FIGURES = (
+    *("seconds", "dollars", "dollars_lost", "dollars_per_point", "accuracy", "epochs"),
+    *("workers_lost", "samples_wasted", "seconds_without_workers"),
+)
+"""of a summary, those that an estimate is about"""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What became of the same job bought in one way, a summary a seed."""
+
+    bought: str
+    """`spot`, `on demand`, or empty where the fleet has no zones"""
+    summaries: Sequence[dict[str, Any]]
+
+    def values(self, figure: str) -> list[float]:
+        """Of every seed, where it is known."""
+        return [float(one[figure]) for one in self.summaries if one[figure] is not None]
+
+    def median(self, figure: str) -> float | None:
+        """None where it is not known."""
+        values = self.values(figure)
+        return median(values) if values else None
+
+    def plain(self) -> dict[str, list[float]]:
+        """Every figure of every seed."""
+        return {figure: self.values(figure) for figure in FIGURES}
+
+
+def estimate(
+    job: Job,
+    strategy: Strategy,
+    fleet: Fleet,
+    *,
+    seeds: int = 5,
+    maths: bool = True,
+    in_flight: int = 1,
+    seed: int = 0,
+    out: str | Path | None = None,
+    told: Callable[[str, int], None] = lambda *_: None,
+    **options: Any,
+) -> list[Estimate]:
+    """Simulate the job on the fleet as it is, and with its zones bought on demand, `seeds` times each.
+
+    `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
+    seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
+    hears of every run before it begins. UsageError, JobError as `fit`.
+    """
+    if seeds < 1:
+        raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
+    ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
+    found = []
+    for bought, machines in ways.items():
+        summaries = []
+        for number in range(seed, seed + seeds):
+            told(bought, number)
+            folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
+            on = Simulated.of(machines, number, in_flight, maths)
+            summaries.append(fit(job, strategy, on, seed=number, out=folder, **options).summary)
+        found.append(Estimate(bought, summaries))
+    return found
+
+
+def estimates(title: str, found: Sequence[Estimate]) -> Table:
+    """What a job would take and cost, the ways of buying beside each other: medians, with ranges of several seeds."""
+    seeds = len(found[0].summaries)
+    table = Table(title=f"{title}, {f'medians (ranges) of {seeds} seeds' if seeds > 1 else '1 seed'}")
+    table.title_justify, table.box = "left", None
+    for header in ("", "time", "cost", "of it lost", "a point", "accuracy", "machines lost"):
+        table.add_column(header, justify="right" if header else "left", no_wrap=True)
+    tells: dict[str, Callable[[float], str]] = {
+        "seconds": duration,
+        "dollars": money,
+        "dollars_lost": money,
+        "dollars_per_point": money,
+        "accuracy": "{:.4f}".format,
+        "workers_lost": "{:,.0f}".format,
+    }
+    for one in found:
+        cells = [_range(one.values(figure), tell) for figure, tell in tells.items()]
+        table.add_row(one.bought, *cells)
+    if len(found) == 2:
+        shares = [_share(one, other) for one, other in zip(*(_medians(one) for one in found), strict=True)]
+        table.add_row("spot/on demand", *shares)
+    return table
+
+
+def _medians(one: Estimate) -> list[float | None]:
+    return [one.median(figure) for figure in ("seconds", "dollars")]
+
+
+def _share(one: float | None, other: float | None) -> str:
+    return f"{one / other:.2f}" if one is not None and other else ""
+
+
+def _range(values: Sequence[float], tell: Callable[[float], str]) -> str:
+    if not values:
+        return ""
+    low, high = tell(min(values)), tell(max(values))
+    return tell(median(values)) + (f"\n({low} to {high})" if low != high else "")

@@ -1,0 +1,134 @@
+"""What a job would take and cost: in Python and on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from oddlot import Alive, Fleet, Hub, Machine, Offer, Steps, Synchronous, UsageError, Zone, estimate
+from oddlot.estimate import estimates
+from tests.command import Oddlot
+from tests.fits import SAMPLES, a_job
+
+OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (900.0,)))
+FALLS = Alive(Steps((0.0, 1.05, 5.0), (2.0, 0.0, 2.0)))
+ZONE = Zone("east", OFFER, 2, Machine("any", seconds_per_sample=0.05), FALLS)
+FLEET_FILE = """\
+[[offers]]
+name = "big"
+dollars_per_hour = 3.0
+spot_dollars_per_hour = 1.0
+
+[[zones]]
+name = "east"
+offer = "big"
+count = 2
+seconds_per_sample = 0.01
+delay = { kind = "lognormal", cv = 0.3 }
+capacity = { kind = "memoryless", mean_seconds = 60 }
+"""
+
+
+def test_the_same_job_is_bought_in_both_ways() -> None:
+    """On demand two machines take 0.4 s for 8 samples, 1.2 s an epoch; spot ones are away from 1.05 s to 5 s."""
+    told = list[tuple[str, int]]()
+    found = estimate(
+        a_job(),
+        Synchronous(),
+        Fleet([ZONE], Hub(dollars_per_hour=36.0)),
+        seeds=2,
+        maths=False,
+        seed=5,
+        until="epochs>=1",
+        told=lambda *run: told.append(run),
+    )
+    assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
+    spot, demand = found
+    assert (spot.bought, demand.bought) == ("spot", "on demand")
+    assert demand.values("seconds") == pytest.approx([1.2, 1.2])
+    assert demand.values("dollars") == pytest.approx([1.2 * 2.01] * 2)
+    assert spot.values("seconds") == pytest.approx([5.4, 5.4])
+    assert spot.values("dollars") == pytest.approx([2 * (1.05 + 0.4) / 4 + 5.4 / 100] * 2)
+    assert spot.values("dollars_lost") == pytest.approx([2 * 0.25 / 4] * 2)
+    assert spot.values("seconds_without_workers") == pytest.approx([3.95] * 2)
+    assert spot.values("samples_wasted") == [16, 16]
+    assert spot.median("accuracy") is None, "nothing was trained"
+
+
+def test_a_fleet_without_zones_has_one_price() -> None:
+    (found,) = estimate(
+        a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=1, until="epochs>=1", in_flight=2
+    )
+    assert found.bought == ""
+    assert found.values("seconds") == pytest.approx([SAMPLES * 0.1])
+    with pytest.raises(UsageError, match="seeds = 0 must be at least 1"):
+        estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=0)
+
+
+def test_the_command_tells_both_and_the_share(oddlot: Oddlot, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    asked = (
+        "simulate",
+        "digits",
+        "--machines",
+        "fleet.toml",
+        "--until",
+        "epochs>=2",
+        "--seeds",
+        "3",
+        "--no-maths",
+    )
+    done = oddlot(*asked)
+    lines = done.out.splitlines()
+    assert "digits on fleet.toml, medians (ranges) of 3 seeds" in lines[0]
+    assert [line.split()[0] for line in lines if line.strip() and line[1] != " "][1:] == [
+        "spot",
+        "on",
+        "spot/on",
+    ]
+    assert done.err.splitlines()[0] == "simulating spot with seed 0"
+    assert not (tmp_path / "runs").exists(), "it leaves nothing behind"
+    plain = oddlot.json(*asked)
+    assert plain.keys() == {"spot", "on demand"}
+    assert len(plain["spot"]["dollars"]) == 3
+    assert max(plain["spot"]["dollars"]) < 0.5 * min(plain["on demand"]["dollars"])
+    assert plain["spot"]["accuracy"] == []
+
+
+def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    oddlot(
+        "simulate",
+        "digits",
+        "--machines",
+        "fleet.toml",
+        "--until",
+        "epochs>=1",
+        "--seeds",
+        "1",
+        "--out",
+        "both",
+    )
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
+    assert "exactly once" in oddlot("report", "both/spot-0", "both/on-demand-0").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--seeds", "0"), "greater than or equal to 1"),
+        (("--seeds", "2", "--resume"), "--seeds begins runs of its own"),
+        (("--seeds", "2", "--no-maths", "--until", "accuracy>=0.9"), "with maths=False nothing is trained"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    oddlot: Oddlot, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_medians_and_ranges_stand_in_the_table() -> None:
+    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
+    assert estimates("x", found).row_count == 3
