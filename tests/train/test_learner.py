@@ -74,6 +74,23 @@ def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers
     assert (work.samples, work.loss) == (8, pytest.approx(loss.item()))
 
 
+def test_several_layers_with_statistics_are_trained() -> None:
+    """All statistics lie in one block, and the change of one is none of another's."""
+
+    def deep() -> nn.Module:
+        torch.manual_seed(1)
+        layers = [layer for _ in range(3) for layer in (nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())]
+        return nn.Sequential(*layers, nn.Linear(3, 2))
+
+    work, brought = Bench(a_job(deep)).compute((0, 8))
+    assert work.samples == 8
+    rows, model = order(0, 0, 40)[:8], deep()
+    for name, gradient in plain_gradient(model, rows).items():
+        torch.testing.assert_close(brought[name], gradient)
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(brought[name], buffer)
+
+
 def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
     job = a_job(lambda: nn.Linear(3, 2))
     bench = Bench(job)

@@ -4,11 +4,13 @@ The file has no name, so it is gone with the last process that maps it, however 
 only once it has been written.
 """
 
+import io
 import mmap
 import os
 import tempfile
 import weakref
-from typing import Any
+from collections import ChainMap
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import JobError, UsageError
+from oddlot.engines.mapped import travelling
 
 
 def anonymous_file(size: int) -> int:
@@ -58,21 +61,28 @@ class Arena:
         )
 
 
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """cloudpickle, but for arrays that are memory-mapped: it would put their numbers into each worker's own memory."""
+
+    dispatch_table: ClassVar = ChainMap({np.memmap: travelling}, *cloudpickle.Pickler.dispatch_table.maps)
+
+
 def pack_parcel(value: Any) -> int:
     """The value in a nameless file, to be opened by workers: pickled once, its large arrays beside the pickle.
 
-    Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard.
+    Functions and classes of a script or notebook travel by value, so that neither needs a `__main__` guard. An array
+    that is mapped from a file travels as the file's path, to be mapped by workers too.
     UsageError: something in it cannot be pickled.
     """
     buffers: list[Any] = []
     try:
-        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        _Packer(pickled := io.BytesIO(), protocol=5, buffer_callback=buffers.append).dump(value)
     except Exception as error:
         raise UsageError(
             f"the job cannot be sent to workers ({type(error).__name__}: {error}): have its functions open files, "
             "locks and connections themselves"
         ) from error
-    parts = [pickled, *(buffer.raw() for buffer in buffers)]
+    parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     sizes = np.array([len(parts), *(len(part) for part in parts)], dtype=np.int64)
     fd = anonymous_file(0)
     with os.fdopen(os.dup(fd), "wb") as file:

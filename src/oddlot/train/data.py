@@ -1,6 +1,7 @@
 """From positions in a seeded order to batches of samples."""
 
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -67,7 +68,9 @@ def _is_array(part: Any) -> bool:
 
 def _tensor(part: Any, name: str) -> Tensor:
     try:
-        return part if isinstance(part, Tensor) else torch.from_numpy(part)
+        with warnings.catch_warnings():  # PyTorch warns of arrays that must not be written to: nobody does
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return part if isinstance(part, Tensor) else torch.from_numpy(part)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} ({part.dtype}) cannot become a tensor: {error}") from None
 

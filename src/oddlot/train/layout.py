@@ -124,7 +124,9 @@ class Layout:
         for owner, leaf, name, buffer in list(_buffer_slots(module)):
             first = first_names.setdefault(id(buffer), name)
             if first in self.places:
-                owner._buffers[leaf] = flat.view(first)
+                # `.data` counts its changes by itself: those of one BatchNorm would count as another's, whose
+                # backward pass would then refuse to begin.
+                owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
         """What a worker needs once beside the block: frozen parameters, bool, complex and unsaved buffers."""
