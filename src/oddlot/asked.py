@@ -163,7 +163,7 @@ class Asked:
         """Train and say what came of it. The signal that has stopped it, if one has."""
         from rich.console import Console
 
-        from oddlot.console import shown, summary
+        from oddlot.console import shown, summary, told
         from oddlot.observe import Tally
         from oddlot.run_folder import RunFolder
 
@@ -172,7 +172,7 @@ class Asked:
         tally = Tally()
         # What the job's own code prints is not part of the answer.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, shown(console, f"{title} in {folder}", tally) as observer:
+        with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, place, folder, observer, tally)
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.command.startswith("simulate"), files)

@@ -1,5 +1,6 @@
 """What a person sees of a run: its figures while it goes on, and a summary when it has ended."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,29 @@ def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Reco
         get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
     ):
         yield Opening(console, tally)
+
+
+@contextmanager
+def told(console: Console) -> Iterator[None]:
+    """What oddlot's own modules log while inside is shown: that something takes long, before anything is trained."""
+    logger, lines = logging.getLogger("oddlot"), _Lines(console)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(lines)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass

@@ -36,6 +36,10 @@ TASKS = {
         "oddlot.tasks.mnist:fashion_mnist",
         "70,000 pictures of clothes of 28 x 28 pixels, from IDX files of yours",
     ),
+    "cifar10": Entry(
+        "oddlot.tasks.cifar10:cifar10",
+        "60,000 coloured pictures of 32 x 32 pixels, from batches, archives or folders of yours",
+    ),
 }
 """The built-in tasks; their modules are imported when they are asked for."""
 
