@@ -45,7 +45,8 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
     """CIFAR-10, 50,000 coloured pictures of 32 x 32 pixels to train and 10,000 to test, ten classes.
 
     Its files are looked for in `data_dir`, then where ODDLOT_DATA points. `model`: `small` or `resnet20`. `augment`:
-    while training, pictures are moved and mirrored by chance.
+    while training, pictures are moved and mirrored by chance. With two workers and the strategy `synchronous`, on
+    pictures from JPEG files, `small` reaches an accuracy of 0.69 to 0.72 in 10 epochs, ResNet-20 of 0.59 in 2.
     """
     from torch.nn.functional import cross_entropy
 
