@@ -17,6 +17,7 @@ from oddlot.engines.on_local import Local
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile, Override, describe_settings
 from oddlot.strategies import BY_NAME, Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.train.schedules import Cosine, Linear, MultiStep
 from oddlot.wire.codec import Half
 
 JOB = """\
@@ -114,12 +115,69 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
 
 
 @pytest.mark.parametrize(
+    ("sets", "schedule"),
+    [
+        ([], None),
+        (["job.schedule.kind=cosine", "job.schedule.epochs=30"], Cosine(30)),
+        (["job.schedule={kind = 'linear', epochs = 9.5, floor = 0.1}"], Linear(9.5, floor=0.1)),
+        (["job.schedule=steps", "job.schedule.at_epochs=[10, 20.5]"], MultiStep((10, 20.5))),
+    ],
+)
+def test_a_schedule_is_chosen(tmp_path: Path, sets: list[str], schedule: Any) -> None:
+    assert read(tmp_path, JOB, *sets).job().schedule == schedule
+
+
+def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+    text = JOB + '[job.schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
+    assert read(tmp_path, text, "job.schedule.epochs=30").job().schedule == Linear(30, floor=0.5)
+    other = read(tmp_path, text, "job.schedule.epochs=30", "job.schedule.kind=cosine")
+    assert other.job().schedule == Cosine(30)
+
+
+def test_a_gradient_is_clipped_if_that_is_said(tmp_path: Path) -> None:
+    assert read(tmp_path, JOB).job().clip_norm is None
+    assert read(tmp_path, JOB, "job.clip_norm=1").job().clip_norm == 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        (
+            'kind = "cosin"\nepochs = 3',
+            "3: unknown schedule `cosin`: did you mean `cosine`? There are: cosine, linear",
+        ),
+        ("epochs = 3", "2: schedule needs `kind`: there are: cosine, linear, steps"),
+        ('kind = "cosine"', "2: `epochs` is missing in `job.schedule`"),
+        ('kind = "cosine"\nepoch = 3', "4: unknown key `epoch` of Cosine: did you mean `epochs`?"),
+        ('kind = "linear"\nepochs = -3', "4: `job.schedule.epochs` is -3: it must be finite and above 0"),
+        ('kind = "linear"\nepochs = "3"', "4: `job.schedule.epochs` is '3': it must be a valid number"),
+        ('kind = "cosine"\nepochs = 3\nfloor = 2', "5: `job.schedule.floor` is 2: it must be from 0 to 1"),
+        (
+            'kind = "cosine"\nepochs = 3\nwarmup_epochs = 5',
+            "5: warmup_epochs = 5 must be less than epochs = 3",
+        ),
+        (
+            'kind = "steps"\nat_epochs = [2, 1]',
+            "4: `job.schedule.at_epochs` is [2, 1]: it must be a list of numbers above 0, each above the one before",
+        ),
+        (
+            'kind = "steps"\nat_epochs = 2',
+            "4: `job.schedule.at_epochs` is 2: it must be a list, in brackets",
+        ),
+    ],
+)
+def test_a_fault_in_a_schedule_is_told_with_its_line(tmp_path: Path, schedule: str, sentence: str) -> None:
+    answer = told(tmp_path, f'task = "digits"\n[job.schedule]\n{schedule}\n')
+    assert f"job.toml:{sentence}" in answer
+
+
+@pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
         (
             '"digits"',
             '"digts"',
-            "job.toml:1: unknown task `digts`: did you mean `digits`? There are: digits,",
+            "job.toml:1: unknown task `digts`: did you mean `digits`? There are: cifar10, digits,",
         ),
         ("until", "untl", "job.toml:2: unknown key `untl`: did you mean `until`?"),
         ("workers = 3", "workers = 0", "job.toml:3: `workers` is 0: it must be at least 1"),
@@ -156,6 +214,8 @@ def test_an_optimizer_is_changed_or_chosen(tmp_path: Path, sets: list[str], opti
         ("momentum", "momentm", "job.toml:12: unknown key `momentm`: did you mean `momentum`?"),
         ("[strategy]", "[strategies]", "job.toml:9: unknown key `strategies`: did you mean `strategy`?"),
         ("batch = 8", "batch = 0", "job.toml:15: `job.batch` is 0: it must be at least 1"),
+        ("batch = 8", "clip_nrm = 1", "job.toml:15: unknown key `clip_nrm`: did you mean `clip_norm`?"),
+        ("batch = 8", "clip_norm = 0", "job.toml:15: `job.clip_norm` is 0: it must be finite and above 0"),
         ("{ lr", "{ betas", "job.toml:16: `job.optimizer.betas` is 0.5: it must be a list, in brackets"),
         ("momentum", "eps", "job.toml:12: eps is no setting of SGD(lr=1.0"),
         ("lr = 0.5", "eps = 1e-8", "job.toml:16: eps is no setting of SGD(lr=0.03, momentum=0.9"),
@@ -182,6 +242,9 @@ def test_a_fault_in_a_file_is_told_with_its_line(
         ("strategy.server.lr=fast", "`strategy.server.lr` is 'fast': it must be a valid number"),
         ("strategy.steps.x=1", "`steps` is 4, which has no settings"),
         ("strategy=fastest", "unknown strategy `fastest`: did you mean `fastest_k`?"),
+        ("job.schedule=cosin", "unknown schedule `cosin`: did you mean `cosine`?"),
+        ("job.schedule.epochs=3", "schedule needs `kind`: there are: cosine, linear, steps"),
+        ("job.clip_norm=none", "`job.clip_norm` is 'none': it must be a valid number"),
         ("job.optimizer.kind=[]", "unknown optimizer `[]`: there are: adam, adamw, sgd"),
         ("task_options.hidden=-1", "hidden = -1: the network needs at least 1"),
         ("workrs=3", "unknown key `workrs`: did you mean `workers`?"),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Synchronous,
     )
     from oddlot.train.job import Job, accuracy
+    from oddlot.train.schedules import Cosine, Linear, MultiStep
     from oddlot.wire.codec import Half, Plain
 
 __version__ = "0.1.0"
@@ -64,6 +65,7 @@ __all__ = [
     "Asynchronous",
     "Chaos",
     "CheckpointError",
+    "Cosine",
     "Deterministic",
     "Downpour",
     "ElasticAveraging",
@@ -79,12 +81,14 @@ __all__ = [
     "Job",
     "JobError",
     "Lifetime",
+    "Linear",
     "Link",
     "Local",
     "LocalSGD",
     "Lognormal",
     "Machine",
     "Memoryless",
+    "MultiStep",
     "OddlotError",
     "Offer",
     "Plain",
@@ -128,6 +132,7 @@ _HOMES = {
     "run": "Run",
     "strategies": "VCASGD Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD Synchronous",
     "train.job": "Job accuracy",
+    "train.schedules": "Cosine Linear MultiStep",
     "wire.codec": "Half Plain",
 }
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -1,7 +1,7 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from oddlot.train.data import Batches, order
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.train.saver import KEEP
+from oddlot.train.schedules import Schedule, by_samples, factor_at
 from oddlot.wire.codec import Codec, Plain
 
 MOST_ROWS = 64
@@ -129,6 +130,11 @@ class Recipe:
         """What steps at the hub: the strategy's server rule, or the job's optimizer."""
         return getattr(self.strategy, "server", None) or self.job.optimizer
 
+    @property
+    def schedule(self) -> Callable[[int], float] | None:
+        """The factor on its learning rate, by samples merged."""
+        return by_samples(self.job.schedule, self.samples)
+
     def named_rows(self, spans: Iterable[Span]) -> str:
         """The samples by their index in the data, which the books do not know."""
         how, size = self.settings, self.samples
@@ -147,10 +153,12 @@ class Recipe:
         how = self.settings
         ledger = Ledger(self.samples, self.goal.epochs, how.shards, self.epoch_barrier, how.skip_bad)
         strategy = deepcopy(self.strategy)  # it gathers state
-        return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed)
+        scheduled = self.job.schedule is not None
+        return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed, scheduled)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
+        given = {"schedule": _schedule(self.job.schedule), "clip_norm": self.job.clip_norm}
         return {
             "format": FORMAT,
             "job": self.job.name,
@@ -158,10 +166,20 @@ class Recipe:
             "samples": self.samples,
             "batch": self.job.batch,
             "optimizer": repr(self.job.optimizer),
+            **{name: value for name, value in given.items() if value is not None},
             "strategy": _settings(self.strategy),
             "seed": self.settings.seed,
             "shards": self.settings.shards,
         }
+
+
+def _schedule(schedule: Schedule | None) -> str | None:
+    """A schedule as text; of a function that is its name, since no two processes have it at one address."""
+    if schedule is None:
+        return None
+    if is_dataclass(type(schedule)):
+        return repr(schedule)
+    return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
 def _settings(strategy: Any) -> str:
@@ -174,6 +192,8 @@ def _settings(strategy: Any) -> str:
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
         raise UsageError(f"job = {short(job)} is no oddlot.Job: make one of a model, data and a loss")
+    if job.schedule is not None:
+        factor_at(job.schedule, 0.0)  # raises JobError now, not later
 
 
 def _check_strategy(strategy: object) -> None:

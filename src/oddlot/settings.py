@@ -14,6 +14,10 @@ server = { lr = 0.7, momentum = 0.9, nesterov = true }
 
 [job.optimizer]
 lr = 0.05                                      # the rest as the task has it; with `kind`, another optimizer
+
+[job.schedule]
+kind = "cosine"                                # or "linear", "steps"
+epochs = 30
 """
 
 import ast
@@ -32,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
-from oddlot.core.checks import NOT_NEGATIVE, SEED, at_least
+from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
@@ -51,6 +55,7 @@ from oddlot.machines.tables import (
 from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
 from oddlot.strategies import BY_NAME
 from oddlot.tasks import check_task, load_task
+from oddlot.train.schedules import Cosine, Linear, MultiStep
 
 if TYPE_CHECKING:
     from oddlot.engines.on_local import Local
@@ -58,10 +63,17 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
 Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
+Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-NAMED = {("strategy",): "name", ("strategy", "server"): "kind", ("job", "optimizer"): "kind"}
+SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
+NAMED = {
+    ("strategy",): "name",
+    ("strategy", "server"): "kind",
+    ("job", "optimizer"): "kind",
+    ("job", "schedule"): "kind",
+}
 """Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
 CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 """Another word for one of these throws the table's other keys away."""
@@ -102,6 +114,7 @@ def _meanings(kind: type) -> dict[str, str]:
 OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
 OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
 """Without a kind, some numbers of the optimizer that is there change."""
+SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 STRATEGY_TABLES = {
     name: table_of(kind, choices={Rule: OPTIMIZER}, name=name) for name, kind in BY_NAME.items()
 }
@@ -114,6 +127,8 @@ class JobTable(Table):
     batch: Count | None = None
     device: str | None = None
     optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
+    schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
+    clip_norm: Positive | None = None
 
 
 class RunTable(Table):
@@ -270,8 +285,11 @@ class JobFile:
         with self.source.placed(("task_options",)):
             job = load_task(self.table.task, self.table.task_options)
         table = self.table.job
+        said = {name: getattr(table, name) for name in ("batch", "device", "clip_norm", "schedule")}
         changes: dict[str, Any] = {
-            name: value for name in ("batch", "device") if (value := getattr(table, name)) is not None
+            name: value.make() if isinstance(value, Maker) else value
+            for name, value in said.items()
+            if value is not None
         }
         if table.optimizer is not None:
             with self.source.placed(("job", "optimizer")):

@@ -185,7 +185,7 @@ class Training:
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()
         weights.gather(self.model)
-        store = Store(weights, self.recipe.rule, self.opened.pool)
+        store = Store(weights, self.recipe.rule, self.opened.pool, schedule=self.recipe.schedule)
         if past is not None:
             store.load_state(past.tensors)
             for version in self._kept(past.conductor):

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from oddlot.core import words as w
-from oddlot.core.errors import JobError
+from oddlot.core.errors import JobError, ProtocolError
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import View
 from tests.core.scripted import Stage
@@ -331,3 +331,47 @@ def test_the_view_shows_the_moment() -> None:
 def test_chance_is_the_strategys_own_and_seeded() -> None:
     draws = [View(Stage().conductor).rng.random() for _ in range(2)]
     assert draws[0] == draws[1]
+
+
+def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
+    """Also within the commands of one event, and what was skipped counts as well."""
+    stage = Stage(Ledger(20, skip_bad=True))
+    stage.conductor.scheduled = True
+    task, other = stage.start("a"), stage.start("b")
+    assert (task.merged, other.merged) == (None, None), "gradients become steps at the hub"
+    stage.tell(stage.answer(task))
+    step, start = stage.say([w.Step({task.id: 1.0}), w.Assign("a", 4, "delta")])
+    assert step == w.Step({task.id: 1.0}, merged=0)
+    assert isinstance(start, w.Start)
+    assert start.task.merged == 8
+    again = start.task
+    for _ in range(3):
+        (start,) = stage.say([w.Assign("a", 4, "weights")], w.Refused(again.id, "bad"))
+        assert isinstance(start, w.Start)
+        again = start.task
+    assert again.merged == 12
+    (step,) = stage.say([w.Step({other.id: 1.0})], stage.answer(other))
+    assert step == w.Step({other.id: 1.0}, merged=12)
+    assert stage.conductor.ledger.merged_in_all == 20
+    assert stage.conductor.ledger.epoch == 1, "epochs that are whole count too"
+
+
+def test_a_schedule_counts_once() -> None:
+    """Deltas are made of local steps, which have followed it already."""
+    stage = Stage()
+    stage.conductor.scheduled = True
+    deltas = [stage.arrived(node, "delta") for node in "ab"]
+    gradient = stage.arrived("c")
+    (step,) = stage.say([w.Step({deltas[0].id: 1.0}, merged=3)])
+    assert step == w.Step({deltas[0].id: 1.0}), "whatever the strategy says"
+    with pytest.raises(ProtocolError, match="a schedule is for gradients, and not all of them are"):
+        stage.say([w.Step({deltas[1].id: 0.5, gradient.id: 0.5})])
+    with pytest.raises(ProtocolError, match="z:1 is not in the inbox"):
+        stage.say([w.Step({"z:1": 1.0})])
+
+
+def test_the_books_tell_no_more_than_they_are_asked_for() -> None:
+    stage = Stage()
+    task = stage.start("a")
+    (step,) = stage.say([w.Step({task.id: 1.0})], stage.answer(task))
+    assert (task.merged, step) == (None, w.Step({task.id: 1.0}))

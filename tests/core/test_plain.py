@@ -92,3 +92,14 @@ def test_containers_keep_their_types() -> None:
     value = Nested({"x": [words.Span(1, 2, 3)]}, task, (4, 5.0), rules.Adam(betas=(0.5, 0.6)))
     assert repr(through_json(Nested, value)) == repr(value)
     assert repr(through_json(Nested, Nested())) == repr(Nested())
+
+
+def test_what_is_none_as_it_is_unless_said_is_left_out() -> None:
+    """So that a log is as small as it was before a word could say more, and an older one is read as it was meant."""
+    task = words.Task("a:1", "a", (words.Span(0, 1, 2),), 3)
+    assert to_plain(task) == {
+        "is": "Task", "id": "a:1", "node": "a", "spans": [[0, 1, 2]], "version": 3, "kind": "gradient"
+    }  # fmt: skip
+    older = to_plain(task) | {"pull": None}
+    assert from_plain(words.Task, older) == from_plain(words.Task, to_plain(task)) == task
+    assert to_plain(words.Facts("a:1", "a", 3, 1, loss=None))["samples"] == 1

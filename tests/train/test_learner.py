@@ -16,6 +16,7 @@ from oddlot.train.data import order
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner, seed_of, torch_optimizer
+from oddlot.train.schedules import Linear, MultiStep
 
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(40, 3), torch.randint(2, (40,))
@@ -42,9 +43,13 @@ class Bench:
         self.learner = Learner(job, self.layout, self.layout.constants(self.model), **options)
 
     def compute(
-        self, *spans: tuple[int, int], kind: Kind = "gradient", stop: Callable[[], bool] = lambda: False
+        self,
+        *spans: tuple[int, int],
+        kind: Kind = "gradient",
+        stop: Callable[[], bool] = lambda: False,
+        merged: int | None = None,
     ) -> tuple[Any, dict[str, Tensor]]:
-        task = Task("w1:1", "w1", tuple(Span(0, a, b) for a, b in spans), 0, kind)
+        task = Task("w1:1", "w1", tuple(Span(0, a, b) for a, b in spans), 0, kind, merged=merged)
         out = FlatBuffer.empty(self.layout)
         out.memory.fill_(0x55)
         self.learner.load(0, self.weights)
@@ -128,6 +133,81 @@ def test_local_steps_may_have_an_optimizer_of_their_own() -> None:
     assert same(bench.compute((0, 8), kind="delta")[1], {"weight": 0.5 * gradient["weight"]})
 
 
+def clipped_gradient(model: nn.Module, rows: Any, most: float) -> dict[str, Tensor]:
+    model.zero_grad()
+    found = plain_gradient(model, rows)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+    return {name: gradient.clone() for name, gradient in found.items()}
+
+
+@pytest.mark.parametrize("most", [0.05, 0.4, 100.0])
+def test_the_gradient_of_each_minibatch_is_clipped_and_their_mean_is_brought(most: float) -> None:
+    model, bench = nn.Linear(3, 2), Bench(a_job(lambda: nn.Linear(3, 2), clip_norm=most))
+    bench.weights.gather(model)
+    rows = order(0, 0, 40)
+    parts = [(8, clipped_gradient(model, rows[a : a + 8], most)) for a in (0, 8)]
+    parts.append((4, clipped_gradient(model, rows[16:20], most)))
+    mean = {name: torch.stack([n * part[name] for n, part in parts]).sum(dim=0) / 20 for name in parts[0][1]}
+    assert same(bench.compute((0, 20))[1], mean)
+    assert same(bench.compute((0, 8))[1], parts[0][1])
+
+
+def test_clipping_to_what_is_longer_changes_no_bit() -> None:
+    plain, clipped = (Bench(a_job(clip_norm=most)).compute((0, 8))[1] for most in (None, 1e6))
+    assert all(torch.equal(plain[name], clipped[name]) for name in plain)
+
+
+def test_a_bad_number_is_left_to_be_refused() -> None:
+    """In its own tensor: the others are sound."""
+
+    def step(model: Any, batch: Any) -> Tensor:
+        bad: Tensor = model.weight.sum() * torch.nan
+        return bad + cross_entropy(batch[0] @ model.other.T, batch[1])
+
+    def model() -> nn.Module:
+        linear = nn.Linear(3, 2, bias=False)
+        linear.other = nn.Parameter(torch.ones(2, 3))
+        return linear
+
+    for spans in ([(0, 8)], [(0, 20)]):
+        found = Bench(a_job(model, loss=None, training_step=step, clip_norm=0.1)).compute(*spans)[1]
+        assert found["weight"].isnan().all()
+        assert found["other"].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["delta", "weights"])
+def test_local_steps_follow_the_schedule_from_what_was_merged_before(kind: Kind) -> None:
+    """Also those of an optimizer with several groups of its own."""
+
+    def groups(parameters: Any) -> torch.optim.Optimizer:
+        first, *rest = parameters
+        return torch.optim.SGD([{"params": [first], "lr": 0.3}, {"params": rest}], 0.1, 0.9)
+
+    schedule = Linear(1.5)
+    model, job = net(), a_job(schedule=schedule, clip_norm=0.5, local_optimizer=groups)
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = groups(list(model.parameters()))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule((24 + 8 * step) / 40))
+    for at in (8, 16):
+        optimizer.zero_grad()
+        plain_gradient(model, order(0, 0, 40)[at : at + 8])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        scheduler.step()
+    end: dict[str, Tensor] = dict(model.named_parameters())
+    expected = end if kind == "weights" else {name: start[name] - end[name] for name in end}
+    assert same(Bench(job).compute((8, 24), kind=kind, merged=24)[1], expected)
+
+
+def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+    with pytest.raises(JobError, match="Own has no lr that a schedule could change"):
+        Bench(a_job(schedule=MultiStep((1,)), local_optimizer=Own)).compute((0, 8), kind="delta", merged=0)
+
+
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
 def test_a_task_is_a_pure_function(kind: Kind) -> None:
     """Dropout and a random augmentation draw the same on every learner, whatever it has done before."""
@@ -176,10 +256,11 @@ class Ties(nn.Module):
         return result
 
 
+@pytest.mark.parametrize("clip_norm", [None, 1e6])
 @pytest.mark.parametrize("batch", [8, 3])
-def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int) -> None:
+def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int, clip_norm: float | None) -> None:
     rows, targets = torch.arange(10), torch.arange(10) % 4
-    job = Job(Ties, (rows, targets), cross_entropy, batch=batch, optimizer=SGD(0.1), device="cpu")
+    job = Job(Ties, (rows, targets), cross_entropy, batch=batch, clip_norm=clip_norm, device="cpu")
     bench = Bench(job)
     _, found = bench.compute((0, 8))
     model, chosen = Ties(), order(0, 0, 10)[:8]
@@ -299,6 +380,10 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told
         ({"metrics": {"a b": len}}, "metrics: 'a b' must be a word"),
         ({"metrics": {"a": nn.L1Loss}}, r"metrics: a = L1Loss is a class: pass one of it, L1Loss\(\)"),
         ({"until": 3}, "until = 3 must be a text"),
+        ({"clip_norm": 0}, "clip_norm = 0 must be finite and above 0"),
+        ({"clip_norm": "1"}, "clip_norm = '1' must be a number or None"),
+        ({"schedule": 0.5}, "schedule = 0.5 must be a function"),
+        ({"schedule": MultiStep}, r"schedule = MultiStep is a class: pass one of it, MultiStep\(...\)"),
     ],
 )
 def test_a_job_that_cannot_be_is_told(changes: dict[str, Any], told: str) -> None:

@@ -27,11 +27,13 @@ RULES = [
 ]
 
 
-def one_step(store: Store, gradient: Tensor, number: int, share: float = 1.0) -> None:
+def one_step(
+    store: Store, gradient: Tensor, number: int, share: float = 1.0, merged: int | None = None
+) -> None:
     flat = FlatBuffer.empty(store.layout)
     flat.view("weight").copy_(gradient)
     store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
-    store.step({f"w1:{number}": share})
+    store.step({f"w1:{number}": share}, merged=merged)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -62,6 +64,32 @@ def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: 
     torch.testing.assert_close(
         found, expected, rtol=ulps * torch.finfo(dtype).eps, atol=ulps * torch.finfo(dtype).eps
     )
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: bool) -> None:
+    """Momentum remembers directions, not steps; a decay of the weights goes with the rate."""
+
+    def factor(step: int) -> float:
+        return 1.0 / (1 + step)
+
+    torch.manual_seed(6)
+    model = nn.Linear(17, 5, bias=False)
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    store, optimizer = Store(initial, rule, schedule=factor), torch_optimizer(rule, list(model.parameters()))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for number in range(20):
+        model.weight.grad = torch.randn(5, 17)
+        if held:
+            store.acquire(number)
+        one_step(store, model.weight.grad, number, merged=number)
+        if held:
+            store.release(number)
+        optimizer.step()
+        scheduler.step()
+    torch.testing.assert_close(store.weights.view("weight"), model.weight.detach(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES)

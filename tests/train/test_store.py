@@ -306,6 +306,25 @@ def test_a_merge_that_makes_no_sense_changes_nothing(act: Callable[[Store], None
     assert (store.version, weight(store), list(store.inbox)) == (0, 0.0, ["a", "points"])
 
 
+# --- schedules -----------------------------------------------------------------------------------
+
+
+def halved(merged: int) -> float:
+    return 0.5 ** (merged // 10)
+
+
+def test_a_step_that_is_told_what_was_merged_follows_the_schedule() -> None:
+    """And the next one, which is not told, takes the whole rate again."""
+    store = make_store(schedule=halved)
+    moved = []
+    for merged in (25, None, 10, 0):
+        arrive(store, "a", block(store, 1.0))
+        before = weight(store)
+        store.step({"a": 1.0}, merged=merged)
+        moved.append(before - weight(store))
+    assert moved == [0.25, 1.0, 0.5, 1.0]
+
+
 # --- saving --------------------------------------------------------------------------------------
 
 

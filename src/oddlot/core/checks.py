@@ -39,12 +39,13 @@ def at_least(least: int) -> Must:
 
 
 NOT_NEGATIVE = Must("finite and not negative", lambda value: 0 <= value < inf)
+ABOVE_ZERO = Must("finite and above 0", lambda value: 0 < value < inf)
 SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
 """numpy's shared state can be seeded with no other"""
 
 AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
-AboveZero = Annotated[float, Must("finite and above 0", lambda value: 0 < value < inf)]
+AboveZero = Annotated[float, ABOVE_ZERO]
 FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
 FromZeroToOne = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 Seed = Annotated[int, SEED]

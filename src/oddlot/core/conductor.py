@@ -6,7 +6,7 @@ I/O, holds no tensor and reads no clock: the same history gives the same actions
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from random import Random
@@ -37,6 +37,8 @@ class Conductor:
     batch: int = 32
     in_flight: int = 1
     seed: int = 0
+    scheduled: bool = False
+    """where a gradient becomes a step, it is told how many samples were merged before: a schedule goes by that"""
     now: float = 0.0
     version: int = 0
     roster: Roster = field(default_factory=Roster)
@@ -206,7 +208,9 @@ class Conductor:
         if self.slots[node]:
             self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
         self._set_deadline(task_id, self.roster.patience(node, w.samples_in(spans), command.deadline))
-        task = self.open[task_id] = w.Task(task_id, node, spans, version, command.kind, command.pull)
+        kind, pull = command.kind, command.pull
+        merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
+        task = self.open[task_id] = w.Task(task_id, node, spans, version, kind, pull, merged)
         self.busy[node][task_id] = self.now
         return w.Start(task), None
 
@@ -238,7 +242,17 @@ class Conductor:
         return w.Abort(task.id, task.node), None
 
     def _step(self, command: w.Step) -> tuple[w.Action, w.Event | None]:
-        return command, self._merge(command, points=False)
+        step = self._scheduled(command) if self.scheduled else command
+        return step, self._merge(command, points=False)
+
+    def _scheduled(self, command: w.Step) -> w.Step:
+        """Told what was merged before it; but deltas are made of steps that have followed the schedule already."""
+        kinds = {self.inbox[update].kind for update in command.shares if update in self.inbox}
+        if len(kinds) > 1:
+            raise ProtocolError(
+                f"{command} is impossible: a schedule is for gradients, and not all of them are"
+            )
+        return replace(command, merged=self.ledger.merged_in_all if "gradient" in kinds else None)
 
     def _blend(self, command: w.Blend) -> tuple[w.Action, w.Event | None]:
         return command, self._merge(command, points=True)

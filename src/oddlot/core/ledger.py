@@ -63,6 +63,11 @@ class Ledger:
         return self.epochs is not None and self.epoch >= self.epochs
 
     @property
+    def merged_in_all(self) -> int:
+        """Samples merged or skipped, of all epochs."""
+        return self.epoch * self.size + sum(self.merged)
+
+    @property
     def work_left(self) -> bool:
         """A lease asked for now would not be empty."""
         return self._index.has_work(self._latest)

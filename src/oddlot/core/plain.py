@@ -1,7 +1,7 @@
 """Dataclasses to JSON-able data and back, driven by their type hints.
 
-A dataclass becomes a dict with its class name under "is"; a named tuple becomes a list. Reading needs the type
-that was written, and a union of dataclasses is told apart by "is".
+A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
+becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is".
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,9 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...] | None:
-    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
+def _names(kind: type) -> tuple[tuple[str, bool], ...] | None:
+    """A dataclass's fields, and whether each is None unless said."""
+    return tuple((f.name, f.default is None) for f in fields(kind)) if is_dataclass(kind) else None
 
 
 def to_plain(value: Any) -> Any:
@@ -26,9 +27,10 @@ def to_plain(value: Any) -> Any:
         return value
     if (names := _names(kind)) is not None:  # type: ignore[arg-type]  # a class is hashable
         plain = {"is": kind.__name__}
-        for name in names:
+        for name, is_optional in names:
             part = getattr(value, name)
-            plain[name] = part if type(part) in _SCALARS else to_plain(part)
+            if part is not None or not is_optional:
+                plain[name] = part if type(part) in _SCALARS else to_plain(part)
         return plain
     if isinstance(value, Real):  # numpy's
         return int(value) if isinstance(value, Integral) else float(value)

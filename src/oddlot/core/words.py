@@ -66,6 +66,8 @@ class Task:
     pull: float | None = None
     """start where the node's last task of this sort ended, moved so far (0 to 1) towards the version; None, or a node
     that has ended none yet: start from the version"""
+    merged: int | None = None
+    """samples merged or skipped when it was made, for the schedule of its local steps; None where there is none"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,9 @@ class Step:
 
     shares: Mapping[UpdateId, float]
     measure: bool = False
+    merged: int | None = None
+    """the books' to say: samples merged or skipped before a step along gradients, for its schedule; None where there is
+    none"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,10 @@ class Store(Protocol):
     def receive(self, facts: w.Facts, payload: Any) -> None:
         """Put an update into the inbox, or raise `Refusal`."""
 
-    def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> Change | None:
-        """One step of the rule along the sum of share x direction."""
+    def step(
+        self, shares: Mapping[w.UpdateId, float], measure: bool = False, merged: int | None = None
+    ) -> Change | None:
+        """One step of the rule along the sum of share x direction; a schedule counts what was `merged` before."""
 
     def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> Change | None:
         """Move towards points."""
@@ -203,8 +205,8 @@ class Host:
                 self.port.start(task, self.store.acquire(task.version))
             case w.Abort(task_id, node):
                 self.port.abort(task_id, node)
-            case w.Step(shares, measure):
-                change = self.store.step(shares, measure)
+            case w.Step(shares, measure, merged):
+                change = self.store.step(shares, measure, merged)
             case w.Blend(shares, measure):
                 change = self.store.blend(shares, measure)
             case w.Drop(update):

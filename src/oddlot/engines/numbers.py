@@ -106,7 +106,9 @@ class Shadow:
     def receive(self, facts: w.Facts, payload: Any) -> None:
         """Always welcome."""
 
-    def step(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
+    def step(
+        self, shares: Mapping[w.UpdateId, float], measure: bool = False, merged: int | None = None
+    ) -> None:
         """Nothing moves."""
         self.version += 1
 

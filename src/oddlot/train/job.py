@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD, Rule
+from oddlot.train.schedules import Schedule
 
 ROWS = 256
 """samples that are evaluated at once, unless the job says otherwise"""
@@ -30,6 +31,11 @@ class Job:
     scalar, the mean over the batch. `optimizer` turns merged directions into steps at the hub; a worker's local steps
     (LocalSGD) use `local_optimizer(parameters)`, or the same rule as the hub's.
 
+    `schedule` is a factor on every learning rate, as a function of the epochs that have reached the model: a number
+    such as 2.5, the same under every strategy; `Cosine`, `Linear`, `MultiStep` are ready-made. It counts once, where a
+    gradient becomes a step: at the hub, or in a worker's local steps, but not in a server rule that merges these.
+    `clip_norm` is the Euclidean norm to which the mean gradient of each minibatch is clipped before it is used.
+
     `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
     `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch,
     `evaluation_batch` those that are evaluated at once (None: 256, or `batch` if that is more). `device` is `auto`
@@ -46,6 +52,9 @@ class Job:
     """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
     optimizer: Rule = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
+    schedule: Schedule | None = None
+    clip_norm: AboveZero | None = None
+    """of the mean gradient of each minibatch; None: not clipped"""
     batch: AtLeastOne = 32
     """samples per minibatch"""
     evaluation_batch: AtLeastOne | None = None
@@ -65,8 +74,11 @@ class Job:
         if self.loss is None and self.training_step is None:
             raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
         check_settings(self)
-        for name in ("loss", "training_step", "predict", "local_optimizer", "collate"):
+        for name in ("loss", "training_step", "predict", "local_optimizer", "schedule", "collate"):
             _check_function(name, getattr(self, name))
+        if isinstance(self.schedule, type):
+            name = self.schedule.__name__
+            raise UsageError(f"schedule = {name} is a class: pass one of it, {name}(...)", "schedule")
         _check_metrics(self.metrics)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:

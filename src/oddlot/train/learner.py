@@ -13,9 +13,11 @@ from oddlot.core.errors import JobError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.words import Task
 from oddlot.train.chance import seed_all
+from oddlot.train.clip import clip
 from oddlot.train.data import Batches, Indices, minibatches, move
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.schedules import by_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Learner:
         self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
         self.device = device or torch.device("cpu")
         self.batches = Batches(job.data, job.collate)
+        self.schedule = by_samples(job.schedule, len(self.batches))
         seed_all(seed, self.device)  # as at the hub: what the factory draws by chance is the same everywhere
         self.model = job.model().to(self.device)
         copy_constants(self.model, constants)
@@ -115,21 +118,51 @@ class Learner:
             parameter.grad = None
         batches = self._split(task)
         several = len(batches) > 1  # they add up, each with the weight of its samples
-        work = self._minibatches(batches, stop, lambda loss, n: _backward(loss * n if several else loss))
+
+        def learn(loss: Tensor, samples: int) -> None:
+            if self.job.clip_norm is None:
+                _backward(loss * samples if several else loss)
+            else:
+                self._add_clipped(loss, samples if several else 1, self.job.clip_norm)
+
+        work = self._minibatches(batches, stop, learn)
         if work is not None and several:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], float(work.samples))
         return work
 
+    def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
+        """Add the clipped gradient of a minibatch, so many times, to what the parameters have."""
+        before = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        _backward(loss)
+        clip(self.parameters, most)
+        for parameter, sum_before in zip(self.parameters, before, strict=True):
+            if parameter.grad is None:
+                parameter.grad = sum_before
+            elif weight != 1 or sum_before is not None:
+                parameter.grad.mul_(weight)
+                parameter.grad = parameter.grad if sum_before is None else sum_before.add_(parameter.grad)
+
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
-        """Train on the task's samples, a step a minibatch, with a fresh optimizer."""
+        """Train on the task's samples, a step a minibatch, with a fresh optimizer.
+
+        To a schedule, the samples that were merged when the task was made and those of the task's own steps count:
+        what others do meanwhile has not reached these weights.
+        """
         make = self.job.local_optimizer or (
             lambda parameters: torch_optimizer(self.job.optimizer, parameters)
         )
         optimizer = make(self.parameters)
+        pace = _Pace(optimizer, self.schedule, task.merged) if self.schedule else None
 
-        def step(loss: Tensor, _: int) -> None:
+        def step(loss: Tensor, samples: int) -> None:
             optimizer.zero_grad()
             _backward(loss)
+            if self.job.clip_norm is not None:
+                clip(self.parameters, self.job.clip_norm)
+            if pace:
+                pace.go_on(samples)
             optimizer.step()
 
         return self._minibatches(self._split(task), stop, step)
@@ -188,6 +221,29 @@ class Learner:
                 raise JobError(f"buffer {name} went from shape {list(view.shape)} to {shape}: keep its shape")
             view.copy_(now)
             buffers[name] = view
+
+
+class _Pace:
+    """The learning rates of an optimizer under a schedule."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], merged: int | None
+    ) -> None:
+        assert merged is not None, "the books tell it where there is a schedule"
+        if not all("lr" in group for group in optimizer.param_groups):
+            raise JobError(
+                f"{type(optimizer).__name__} has no lr that a schedule could change: leave the schedule out, or take "
+                "another local_optimizer"
+            )
+        self.schedule, self.merged = schedule, merged
+        self.rates = [(group, group["lr"]) for group in optimizer.param_groups]
+
+    def go_on(self, samples: int) -> None:
+        """Set them for the next step, which is of so many samples."""
+        factor = self.schedule(self.merged)
+        for group, rate in self.rates:
+            group["lr"] = rate * factor
+        self.merged += samples
 
 
 def _backward(loss: Tensor) -> None:

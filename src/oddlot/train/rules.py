@@ -23,7 +23,8 @@ class Numerics:
     One step is within two units in the last place of its terms; SGD multiplies out before it adds.
 
     `state` names its tensors: `momentum/0` and so on, as long as the section and of its dtype. SGD without
-    momentum has none, with momentum it has one for each section, Adam has two.
+    momentum has none, with momentum it has one for each section, Adam has two. `lr` is the rule's times what a
+    schedule makes of it at this step.
     """
 
     @property
@@ -33,6 +34,7 @@ class Numerics:
 
     def __init__(self, rule: Rule, sections: Mapping[int, Tensor]) -> None:
         self.rule = rule
+        self.lr = rule.lr
         self.steps = 0
         self.state = {
             f"{name}/{index}": torch.zeros_like(section)
@@ -41,10 +43,15 @@ class Numerics:
         }
         self._mixers = {index: mixer(section) for index, section in sections.items()}
 
+    def begin(self, factor: float = 1.0) -> None:
+        """The next step, with so much of the learning rate."""
+        self.steps += 1
+        self.lr = self.rule.lr * factor
+
     def apply(
         self, index: int, span: slice, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """One step on a chunk of section `index`; `self.steps` counts it already.
+        """The step that has begun, on a chunk of section `index`.
 
         All tensors are that chunk; target may be source. Adam takes a single tensor as direction and uses it up.
         """
@@ -73,9 +80,9 @@ class Numerics:
         in_place = source.data_ptr() == target.data_ptr()
         alone = len(shares) == 1 and (shares[0] == 1 or (shares[0] >= _SMALL_SHARE and not rule.nesterov))
         if rule.momentum and alone and in_place and source.dtype == torch.float32:
-            _sgd_at_once(rule, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
+            _sgd_at_once(rule, self.lr, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
             return
-        decay = rule.lr * rule.weight_decay
+        decay = self.lr * rule.weight_decay
         if rule.momentum:
             # PyTorch's first momentum is the first gradient, which is what a memory of zeros gives.
             momentum = self.state[f"momentum/{index}"][span]
@@ -85,7 +92,7 @@ class Numerics:
                 tensors, shares = [*tensors, momentum], [*shares, rule.momentum]
             else:
                 tensors, shares, decay = [momentum], [1.0], 0.0
-        move(mix, source, target, 1 - decay, tensors, [-rule.lr * share for share in shares])
+        move(mix, source, target, 1 - decay, tensors, [-self.lr * share for share in shares])
 
     def _adam(
         self, rule: Adam | AdamW, place: Place, direction: Directions, source: Tensor, target: Tensor
@@ -95,17 +102,19 @@ class Numerics:
         mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
         beta1, beta2 = rule.betas
         if isinstance(rule, AdamW):
-            torch.mul(source, 1 - rule.lr * rule.weight_decay, out=target)
+            torch.mul(source, 1 - self.lr * rule.weight_decay, out=target)
             source = target
         elif rule.weight_decay:
             gradient.add_(source, alpha=rule.weight_decay)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**self.steps)).add_(rule.eps)
-        torch.addcdiv(source, mean, root, value=-rule.lr / (1 - beta1**self.steps), out=target)
+        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**self.steps), out=target)
 
 
-def _sgd_at_once(rule: SGD, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor) -> None:
+def _sgd_at_once(
+    rule: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
+) -> None:
     """A single gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it.
 
     PyTorch's dampening takes away from gradient and decay alike, so the decay is made larger by as much.
@@ -116,7 +125,7 @@ def _sgd_at_once(rule: SGD, weights: Tensor, gradient: Tensor, share: float, mom
         [momentum],
         weight_decay=rule.weight_decay / share,
         momentum=rule.momentum,
-        lr=rule.lr,
+        lr=lr,
         dampening=1 - share,
         nesterov=rule.nesterov,
         maximize=False,

@@ -68,10 +68,16 @@ class Store:
 
     `initial` becomes the store's own: version `version`. A version that somebody has acquired is never
     written again; the next one goes straight into a block from the pool. Otherwise the weights change in place.
+    `schedule` is what the rule's learning rate is multiplied with, as a function of the samples merged so far.
     """
 
     def __init__(
-        self, initial: FlatBuffer, rule: Rule, pool: BlockSource | None = None, version: int = 0
+        self,
+        initial: FlatBuffer,
+        rule: Rule,
+        pool: BlockSource | None = None,
+        version: int = 0,
+        schedule: Callable[[int], float] | None = None,
     ) -> None:
         self.layout: Layout = initial.layout
         self.weights = initial
@@ -85,6 +91,7 @@ class Store:
         self._holds: dict[int, int] = {}
         trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
         self._rule = Numerics(rule, trainable)
+        self._schedule = schedule
         self._meter: Meter | None = None
 
     def acquire(self, version: int) -> FlatBuffer:
@@ -127,13 +134,16 @@ class Store:
         self._known(update)
         self.inbox.pop(update).release()
 
-    def step(self, shares: Mapping[UpdateId, float], measure: bool = False) -> Change | None:
+    def step(
+        self, shares: Mapping[UpdateId, float], measure: bool = False, merged: int | None = None
+    ) -> Change | None:
         """One step of the rule along the sum of share x direction, for gradients and deltas.
 
-        Buffers move by min(1, sum of shares) towards the updates' mean. A `Change` where measured.
+        Buffers move by min(1, sum of shares) towards the updates' mean. A `Change` where measured. A step that is to
+        follow the schedule is told how many samples were `merged` before.
         """
         updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
-        self._rule.steps += 1
+        self._rule.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
         base, out, meter = self._open(measure)
         merge.step(self._rule, base, updates, out, meter)
         return self._close(shares, out, meter)
