@@ -2,6 +2,7 @@
 
 import pytest
 
+from oddlot.bill import Bill
 from oddlot.core.errors import UsageError
 from oddlot.goal import Every, Goal, Reminder
 from oddlot.observe import Tally
@@ -15,7 +16,12 @@ def tally(**figures: object) -> Tally:
 
 
 FIGURES = tally(
-    seconds=7.0, versions=20, samples_merged=25, dollars=0.5, metrics={"accuracy": 0.9}, training_loss=0.3
+    seconds=7.0,
+    versions=20,
+    samples_merged=25,
+    bill=Bill(dollars=0.5),
+    metrics={"accuracy": 0.9},
+    training_loss=0.3,
 )
 
 

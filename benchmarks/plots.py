@@ -1,0 +1,36 @@
+"""Plots of benchmarks as SVG files for docs/results.md."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from oddlot.report.charts import LEFT, WIDTH, Line, lines
+
+COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#64748b", "#be185d")
+STYLE = (
+    "text{font:12px sans-serif;fill:#334155}.grid{stroke:#e2e8f0}.line{fill:none;stroke-width:1.8}"
+    ".dashed{stroke-dasharray:5 4}.point{stroke-linecap:round;stroke-width:5}"
+    + "".join(f".c{number}{{stroke:{color}}}" for number, color in enumerate(COLORS))
+)
+
+
+def save(path: Path, title: str, across: str, up: str, drawn: Sequence[Line]) -> None:
+    """One plot with its title and a legend."""
+    end = max(x for line in drawn for x, _ in line.points)
+    figure = lines(title, across, up, drawn, end)
+    begin, stop = figure.index("<svg"), figure.index("</svg>")
+    inner = figure[figure.index(">", begin) + 1 : stop]
+    height = 300 + 16 * ((len(drawn) + 3) // 4)
+    legend = []
+    for number, line in enumerate(drawn):
+        x, y = LEFT + 195 * (number % 4), 40 + 16 * (number // 4)
+        dashes = " dashed" if line.dashed else ""
+        legend.append(f'<path class="line c{line.color}{dashes}" d="M{x} {y - 4}h22"/>')
+        legend.append(f'<text x="{x + 28}" y="{y}">{escape(line.name)}</text>')
+    head = f'<text x="{LEFT}" y="18" style="font-weight:bold">{escape(title)}</text>'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{head}{"".join(legend)}'
+        f'<g transform="translate(0 {height - 260})">{inner}</g></svg>\n'
+    )

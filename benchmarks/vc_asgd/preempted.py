@@ -1,0 +1,69 @@
+"""For real: four local workers, killed (kill -9) and back as a compressed trace says, beside four undisturbed ones."""
+
+import os
+import tempfile
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.report import show
+from benchmarks.vc_asgd.setting import SHARDS, a_job, proved
+from oddlot import VCASGD, Alive, Chaos, Local, Run, Steps, fit
+from oddlot.machines.traces import read_alive
+
+WORKERS = 4
+TRACE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"
+PERIOD_SECONDS = 30.0
+"""for the trace's twelve hours from its first machine on, over and over"""
+
+
+def trace() -> tuple[Steps, int]:
+    """When how many of how many machines were alive."""
+    path = Path(os.environ.get("ODDLOT_DATA", "")) / TRACE
+    if path.is_file():
+        hours = 12
+        return read_alive(path).window(21_600, hours * 3600, hours * 3600 / PERIOD_SECONDS), 12
+    return Steps((0.0, 5.0, 9.0, 14.0, 20.0, 26.0), (4.0, 2.0, 3.0, 1.0, 4.0, 3.0), PERIOD_SECONDS), WORKERS
+
+
+def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
+    """The job on MNIST, proved."""
+    job = a_job("mnist")
+    strategy = VCASGD(newest=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = fit(
+            job,
+            strategy,
+            Local(WORKERS, threads=1),
+            until=f"epochs>={epochs}",
+            shards=SHARDS,
+            seed=seed,
+            chaos=chaos,
+            out=Path(folder) / "run",
+        )
+        return proved(found, job)
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """How many points of accuracy the preemptions cost, the mean over the seeds."""
+    steps, of = trace()
+    epochs, seeds = (2, 1) if quick else (6, 3)
+    found: dict[str, list[Run]] = {"undisturbed": [], "preempted": []}
+    for seed in range(seeds):
+        found["undisturbed"].append(run(epochs, seed, None))
+        found["preempted"].append(run(epochs, seed, Chaos(seed=seed, capacity=Alive(steps, of=of))))
+    rows = []
+    for name, runs in found.items():
+        summaries = [one.summary for one in runs]
+        rows.append(
+            [
+                name,
+                f"{mean(s['accuracy'] for s in summaries):.4f}",
+                f"{mean(s['seconds'] for s in summaries):.1f}",
+                f"{mean(s['workers_lost'] for s in summaries):.1f}",
+                f"{mean(s['samples_wasted'] for s in summaries):,.0f}",
+            ]
+        )
+    columns = ["4 local workers", "accuracy", "seconds", "workers lost", "samples wasted"]
+    show(f"MNIST, {epochs} epochs, {seeds} seeds", columns, rows)
+    right = {name: mean(one.accuracy or 0.0 for one in runs) for name, runs in found.items()}
+    return {"real_accuracy_gap": 100 * (right["undisturbed"] - right["preempted"])}

@@ -1,0 +1,45 @@
+"""10,000 machines, 50,000 subtasks an epoch of ten minutes each, preempted by a trace, with the maths skipped."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.report import show
+from oddlot import VCASGD, Alive, Job, Lognormal, Machine, Offer, Pools, Simulated, Steps, Zone, fit
+from oddlot.machines.capacity import Capacity
+from oddlot.machines.traces import read_alive
+
+MACHINES, SUBTASK_SECONDS = 10_000, 600.0
+TRACE = "spot_bamboo_2020/aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.csv"
+
+
+def capacity() -> tuple[Capacity, str]:
+    """A real trace of 16 machines, scaled; without it, pools."""
+    path = Path(os.environ.get("ODDLOT_DATA", "")) / TRACE
+    if path.is_file():
+        return Alive(read_alive(path, "hours").window(6 * 3600), of=16), path.name
+    return Pools(20, 4 * 3600, 0.6, 1800), "pools (ODDLOT_DATA names no folder with the real trace)"
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Virtual days a wall minute."""
+    zone, told = capacity()
+    shards = 5 * MACHINES
+    data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
+    like = Machine("any", seconds_per_sample=SUBTASK_SECONDS, delay=Lognormal(0.2))
+    fleet = [Zone("z", Offer("any", 0.9, Steps((0.0,), (0.27,))), MACHINES, like, zone)]
+    strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)
+    began = time.perf_counter()
+    until = f"epochs>={1 if quick else 5}"
+    run = fit(job, strategy, Simulated(fleet, maths=False), until=until, shards=shards)
+    wall = time.perf_counter() - began
+    days = float(run.summary["seconds"]) / 86400
+    updates, lost = run.summary["updates"], run.summary["workers_lost"]
+    rows = [[told, f"{updates:,}", f"{lost:,}", f"{days:.3f}", f"{wall:.1f}", f"{updates / wall:,.0f}"]]
+    columns = ["preempted by", "updates", "machines lost", "virtual days", "wall seconds", "updates/s"]
+    show(f"{MACHINES:,} machines, {shards:,} subtasks of {SUBTASK_SECONDS:.0f} s an epoch", columns, rows)
+    return {"virtual_days_per_minute_10000": days / (wall / 60)}

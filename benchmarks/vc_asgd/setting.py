@@ -1,0 +1,68 @@
+"""What the studies share: the paper's setting, jobs, clients."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from oddlot import Job, Lognormal, Machine, Run
+from oddlot.report.proof import prove
+from oddlot.tasks import load_task
+
+SHARDS = 50
+T_E = 144.0
+"""seconds of one pass over a shard on a client of speed 1"""
+PLOTS = Path(__file__).parents[2] / "docs" / "plots"
+proofs: list[bool] = []
+"""of every run with real gradients: whether its log proves that every sample counted exactly once"""
+
+
+def a_job(dataset: str, samples: int | None = None) -> Job:
+    """A task on real data, or on its first `samples` samples."""
+    options: dict[str, Any] = {"augment": False} if dataset == "cifar10" else {}
+    job = load_task(dataset, options)
+    return job if samples is None else replace(job, data=tuple(part[:samples] for part in job.data))
+
+
+def shard_seconds(job: Job) -> float:
+    """Seconds a sample, so that a shard takes t_e."""
+    return T_E * SHARDS / len(job.data[0])
+
+
+def like(job: Job, **changes: Any) -> Machine:
+    """A client of speed 1, whose times scatter by a fifth."""
+    return Machine("client", seconds_per_sample=shard_seconds(job), delay=Lognormal(0.2), **changes)
+
+
+def clients(job: Job, count: int) -> list[Machine]:
+    """Slots of speeds from 0.8 to 1.2."""
+    one = like(job)
+    speeds = [0.8 + 0.4 * slot / max(1, count - 1) for slot in range(count)]
+    return [
+        replace(one, name=f"slot{slot}", seconds_per_sample=one.seconds_per_sample / speed)
+        for slot, speed in enumerate(speeds)
+    ]
+
+
+def proved(run: Run, job: Job) -> Run:
+    """The same; its proof is noted."""
+    proofs.append(not prove(run.records, len(job.data[0])).faults)
+    return run
+
+
+def accuracy_at(run: Run, epochs: float) -> float:
+    """Of the newest version that was measured by then."""
+    rows = [row for row in run.history if row["epochs"] <= epochs + 0.51]
+    return max(rows, key=lambda row: row["versions"])["accuracy"]
+
+
+def reached(run: Run, accuracy: float) -> float | None:
+    """Seconds until a version of this accuracy was there."""
+    rows = sorted(run.history, key=lambda row: row["versions"])
+    return next((row["seconds"] for row in rows if row["accuracy"] >= accuracy), None)
+
+
+def points(run: Run, across: str, scale: float = 1.0) -> Sequence[tuple[float, float]]:
+    """The accuracy over one of the history's figures."""
+    rows = sorted(run.history, key=lambda row: row["versions"])
+    return [(row[across] * scale, row["accuracy"]) for row in rows]

@@ -1,0 +1,83 @@
+"""A strong store against an eventual one that may overwrite: time as derived, accuracy, and where servers saturate.
+
+Atre, Jha, Rao (ScaDL 2021): 1.29 s an update with transactions, 0.87 s without. A slot waits for its own update, so
+that n_s subtasks on S slots take n_s / S (t_e + u) without queues; a server is busy for u of every t_e / S seconds.
+"""
+
+from statistics import mean
+
+import torch
+from torch import nn
+
+from benchmarks.plots import save
+from benchmarks.report import show
+from benchmarks.vc_asgd.setting import PLOTS, SHARDS, T_E, a_job, clients, proved
+from oddlot import VCASGD, Hub, Job, Machine, Simulated, fit
+from oddlot.report.charts import Line
+
+STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
+EVENTUAL = {servers: Hub(seconds_per_update=0.87, servers=servers, overwrites=True) for servers in (1, 2, 5)}
+SLOTS, EPOCHS = 10, 40
+
+
+def hours(hub: Hub, slots: int, epochs: int) -> float:
+    """Of a run with the maths skipped: equal slots, 50 shards or as many as there are slots."""
+    shards = max(SHARDS, 2 * slots)
+    data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
+    fleet = [Machine(f"slot{slot}", seconds_per_sample=T_E) for slot in range(slots)]
+    strategy = VCASGD(newest=True, deadline_seconds=3600)
+    run = fit(job, strategy, Simulated(fleet, maths=False, hub=hub), until=f"epochs>={epochs}", shards=shards)
+    return float(run.summary["seconds"]) / 3600
+
+
+def accuracies(hub: Hub, epochs: int, samples: int, seeds: int) -> tuple[list[float], list[float]]:
+    """Of real gradients, and the share of updates that were overwritten."""
+    job = a_job("fashion_mnist", samples)
+    found, lost = [], []
+    for seed in range(seeds):
+        on = Simulated(clients(job, SLOTS), seed=seed, hub=hub)
+        strategy = VCASGD(newest=True, deadline_seconds=3600)
+        run = proved(fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed), job)
+        found.append(run.accuracy or 0.0)
+        lost.append(run.summary["overwritten"] / run.summary["updates"])
+    return found, lost
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Print the table, save the plot; nothing of it is a key."""
+    rows = []
+    for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
+        for servers, hub in hubs.items():
+            took = hours(hub, SLOTS, EPOCHS)
+            derived = SHARDS * EPOCHS / SLOTS * (T_E + hub.seconds_per_update) / 3600
+            right, lost = accuracies(hub, *((4, 6_000, 1) if quick else (8, 20_000, 3)))
+            rows.append(
+                [
+                    name,
+                    f"{servers}",
+                    f"{took:.3f}",
+                    f"{derived:.3f}",
+                    f"{mean(right):.4f}",
+                    f"{100 * mean(lost):.1f} %",
+                ]
+            )
+    columns = ["store", "servers", "hours of 2,000 updates", "without queues", "accuracy", "overwritten"]
+    show("parameter servers, 10 slots", columns, rows)
+    slots = (20, 80, 160, 320) if quick else (10, 20, 40, 80, 120, 160, 240, 320, 480)
+    rate = {
+        servers: [(float(n), 2 * max(SHARDS, 2 * n) / hours(hub, n, 2)) for n in slots]
+        for servers, hub in STRONG.items()
+    }
+    table = [[f"{n}", *(f"{rate[servers][i][1]:,.0f}" for servers in rate)] for i, n in enumerate(slots)]
+    show("updates an hour, 1.29 s each", ["slots", *(f"{servers} servers" for servers in rate)], table)
+    if not quick:
+        drawn = [Line(f"{servers} servers", line, n) for n, (servers, line) in enumerate(rate.items())]
+        save(
+            PLOTS / "vc_asgd_servers.svg",
+            "where parameter servers saturate",
+            "slots",
+            "updates an hour",
+            drawn,
+        )
+    return {}
