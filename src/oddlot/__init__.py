@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from oddlot.train.job import Job, accuracy
     from oddlot.train.schedules import Cosine, Linear, MultiStep
+    from oddlot.train.shards import Shards
     from oddlot.wire.codec import Half, Plain
 
 __version__ = "0.1.0"
@@ -95,6 +96,7 @@ __all__ = [
     "Pools",
     "ProtocolError",
     "Run",
+    "Shards",
     "ShiftedExponential",
     "Simulated",
     "Steps",
@@ -132,6 +134,7 @@ _HOMES = {
     "run": "Run",
     "strategies": "VCASGD Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD Synchronous",
     "train.job": "Job accuracy",
+    "train.shards": "Shards",
     "train.schedules": "Cosine Linear MultiStep",
     "wire.codec": "Half Plain",
 }

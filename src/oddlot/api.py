@@ -49,6 +49,7 @@ def fit(
     keep_checkpoints: int = KEEP,
     codec: Codec | None = None,
     shards: int = 1,
+    keep_shards: bool = True,
     epoch_barrier: bool = False,
     skip_bad: bool = False,
     chaos: Chaos | None = None,
@@ -67,10 +68,11 @@ def fit(
 
     `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
     encodes updates on their way to the hub (`Half("bf16")`). With `shards` the data are cut into so many fixed parts,
-    and a worker is preferably given what it has had before. `epoch_barrier` begins an epoch only when the one before
-    is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are named;
-    `skip_bad` skips them. `chaos` says what is to go wrong on purpose. Observers see every record after it was acted
-    on.
+    and a worker is preferably given what it has had before; data that lie in parts (`Shards`) are cut so anyway. A
+    machine keeps the shards that it has had, unless `keep_shards` is false: then each task brings its data along.
+    `epoch_barrier` begins an epoch only when the one before is wholly merged; otherwise they overlap. Samples whose
+    numbers are bad three times stop the run and are named; `skip_bad` skips them. `chaos` says what is to go wrong on
+    purpose. Observers see every record after it was acted on.
 
     Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
     job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved
@@ -82,6 +84,7 @@ def fit(
         seed=seed,
         codec=Plain() if codec is None else codec,
         shards=shards,
+        keep_shards=keep_shards,
         epoch_barrier=epoch_barrier,
         skip_bad=skip_bad,
         chaos=chaos,

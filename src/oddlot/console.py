@@ -212,12 +212,13 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
     early = figures["ended_version"] < figures["versions"]
     met = f" at version {figures['ended_version']:,}" if early else ""
+    data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
     rows = {
         "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + _alone(figures),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
-        "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down",
+        "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}",
         "workers": went(figures["workers_lost"], figures["workers_left"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }

@@ -69,6 +69,8 @@ class Tally:
     """samples that were assigned for nothing, by the reason, one of `WASTES`"""
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_data: int = 0
+    """of samples that had to be brought to workers, where the data are in shards"""
     overwritten: int = 0
     """updates whose merge another one has written over, where the hub's store does that"""
     read: int | None = None
@@ -156,6 +158,7 @@ class Tally:
             "overwritten": self.overwritten,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
+            "bytes_data": self.bytes_data,
             "dollars": self.dollars,
             "dollars_lost": self.bill.dollars_lost,
             "dollars_per_point": self.dollars_per_point,
@@ -221,6 +224,7 @@ class Tally:
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
         self.bytes_up += facts.bytes_up
         self.bytes_down += facts.bytes_down
+        self.bytes_data += facts.bytes_data
         self._answered(facts.id, facts.sender, now)
         if echo:
             self.echoes += 1

@@ -18,11 +18,12 @@ from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_folder import FORMAT
-from oddlot.train.data import Batches, order
+from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.train.saver import KEEP
 from oddlot.train.schedules import Schedule, by_samples, factor_at
+from oddlot.train.shards import Shards
 from oddlot.wire.codec import Codec, Plain
 
 MOST_ROWS = 64
@@ -40,6 +41,7 @@ class Settings:
     seed: Seed = 0
     codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
     shards: AtLeastOne = 1
+    keep_shards: bool = True
     epoch_barrier: bool = False
     skip_bad: bool = False
     chaos: Chaos | None = None
@@ -75,6 +77,9 @@ class Recipe:
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
+        if isinstance(self.job.data, Shards) and self.settings.shards not in {1, len(self.job.data.parts)}:
+            parts = len(self.job.data.parts)
+            raise UsageError(f"shards = {self.settings.shards}: the data lie in {parts} parts", "shards")
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
@@ -94,6 +99,12 @@ class Recipe:
     def samples(self) -> int:
         """The samples of an epoch."""
         return len(Batches(self.job.data, self.job.collate))
+
+    @property
+    def cuts(self) -> Cuts:
+        """The shards: where the data lie in parts, these parts."""
+        data = self.job.data
+        return data.cuts if isinstance(data, Shards) else self.settings.shards
 
     @cached_property
     def goal(self) -> Goal:
@@ -138,7 +149,7 @@ class Recipe:
     def named_rows(self, spans: Iterable[Span]) -> str:
         """The samples by their index in the data, which the books do not know."""
         how, size = self.settings, self.samples
-        parts = [order(how.seed, epoch, size, how.shards)[start:stop] for epoch, start, stop in spans]
+        parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
         rows = sorted(int(row) for part in parts for row in part)
         more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
         return f"data[{', '.join(map(str, rows[:MOST_ROWS]))}{more}]"
@@ -151,7 +162,9 @@ class Recipe:
     def conductor(self) -> Conductor:
         """The books of a run that begins."""
         how = self.settings
-        ledger = Ledger(self.samples, self.goal.epochs, how.shards, self.epoch_barrier, how.skip_bad)
+        cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
+        barrier, epochs = self.epoch_barrier, self.goal.epochs
+        ledger = Ledger(self.samples, epochs, how.shards, barrier, how.skip_bad, cuts=cuts)
         strategy = deepcopy(self.strategy)  # it gathers state
         scheduled = self.job.schedule is not None
         return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed, scheduled)

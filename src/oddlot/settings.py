@@ -150,6 +150,7 @@ class RunTable(Table):
     checkpoints: Text | None = None
     keep_checkpoints: Count | None = None
     shards: Count | None = None
+    keep_shards: bool | None = None
     epoch_barrier: bool | None = None
     skip_bad: bool | None = None
     out: Text | None = None
@@ -317,5 +318,5 @@ class JobFile:
 
 FIT_OPTIONS = (
     *("until", "seed", "evaluate_every", "checkpoint_every", "checkpoints", "keep_checkpoints"),
-    *("shards", "epoch_barrier", "skip_bad"),
+    *("shards", "keep_shards", "epoch_barrier", "skip_bad"),
 )

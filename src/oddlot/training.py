@@ -180,7 +180,7 @@ class Training:
     def _numbers(self) -> Numbers:
         job, how = self.recipe.job, self.recipe.settings
         constants = self.layout.constants(self.model)
-        return Numbers(job, self.layout, constants, how.codec, how.seed, how.shards)
+        return Numbers(job, self.layout, constants, how.codec, how.seed, self.recipe.cuts, how.keep_shards)
 
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()

@@ -93,6 +93,8 @@ class Lanes:
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
         self._firsts = [lane.first for lane in lanes]
+        self.largest = max(lane.last - lane.first for lane in lanes)
+        """samples of the largest one"""
         self._epochs: dict[int, _Epoch] = {}
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
         self._held: dict[NodeId, dict[int, None]] = {}

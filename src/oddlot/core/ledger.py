@@ -38,6 +38,8 @@ class Ledger:
     shards: int = 1
     epoch_barrier: bool = False
     skip_bad: bool = False
+    cuts: list[int] = field(default_factory=list)
+    """where each shard begins and the last one ends; empty: `shards` of equal size"""
     epoch: int = 0
     """the oldest epoch that is not wholly merged"""
     merged: list[int] = field(default_factory=lambda: [0])
@@ -51,7 +53,8 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if not self.lanes:
-            cuts = [self.size * shard // self.shards for shard in range(self.shards + 1)]
+            equal = [self.size * shard // self.shards for shard in range(self.shards + 1)]
+            cuts = self.cuts or equal
             self.lanes = [Lane(a, b, at=a) for a, b in pairwise(cuts)]
         self._index = Lanes(self.lanes)
         for lease in list(self.leases.values()):  # read back from JSON: what was shared is shared again
@@ -71,6 +74,11 @@ class Ledger:
     def work_left(self) -> bool:
         """A lease asked for now would not be empty."""
         return self._index.has_work(self._latest)
+
+    @property
+    def shard_samples(self) -> int:
+        """The samples of the largest shard."""
+        return self._index.largest
 
     @property
     def shards_left(self) -> int:

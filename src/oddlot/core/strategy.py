@@ -58,8 +58,7 @@ class View:
     @property
     def shard_samples(self) -> int:
         """The samples of the largest shard of the data: all of them, where it is not cut."""
-        ledger = self._conductor.ledger
-        return -(-ledger.size // len(ledger.lanes))
+        return self._conductor.ledger.shard_samples
 
     @property
     def shards_left(self) -> int:

@@ -87,6 +87,8 @@ class Facts:
     """where the time went: `down`, `load`, `compute`, `up`"""
     bytes_down: int = 0
     bytes_up: int = 0
+    bytes_data: int = 0
+    """of samples that had to be brought to the worker for it"""
     read: int | None = None
     """the version on top of which its server will write it, where the hub's store overwrites (see `Hub`); None: the
     newest"""

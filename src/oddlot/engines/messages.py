@@ -56,7 +56,7 @@ def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
 def read_facts(plain: Any, sender: NodeId) -> Facts:
     """The facts that a worker tells. FrameError: of wrong types, not finite, in another's name."""
     facts: Facts = _read(Facts, plain)
-    counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down)
+    counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down, facts.bytes_data)
     known = type(facts.id) is str and facts.sender == sender and facts.kind in get_args(Kind)
     if not known or facts.read is not None or not all(type(count) is int and count >= 0 for count in counts):
         raise FrameError(f"these facts cannot be: {facts}")

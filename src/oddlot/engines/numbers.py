@@ -1,19 +1,60 @@
 """What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
 
 import traceback
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from oddlot.core import words as w
 from oddlot.core.errors import JobError, OddlotError
+from oddlot.train.data import Batches, Cuts
 from oddlot.train.evaluate import evaluate
+from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
 from oddlot.train.store import Payload, Pool
 from oddlot.wire.codec import Codec, Packet, Plain
 from oddlot.wire.framing import FrameError
+
+
+@dataclass(frozen=True)
+class DataBytes:
+    """What bringing a task's samples to a machine takes: the shard that they lie in."""
+
+    cuts: tuple[int, ...] = ()
+    """where each shard begins and the last one ends; empty: every machine has all of the data"""
+    bytes_per_sample: float = 0.0
+    keep: bool = True
+    """a machine keeps the shards that it has had"""
+
+    @classmethod
+    def of(cls, job: Job, shards: Cuts, keep: bool) -> "DataBytes":
+        """Of arrays, and of data in parts; of other data the size is not known, and counts nothing."""
+        batches = Batches(job.data, job.collate)
+        size = len(batches)
+        if isinstance(shards, int):
+            cuts = tuple(size * shard // shards for shard in range(shards + 1)) if shards > 1 else ()
+        else:
+            cuts = shards
+        if not cuts:
+            return cls()
+        first = batches.arrays or (batches.shards.fetch(np.arange(1)) if batches.shards else ())
+        return cls(cuts, sum(array[:1].nbytes for array in first), keep)
+
+    def missing(self, task: w.Task, has: set[int]) -> int:
+        """Bytes for a machine that `has` these shards; from now on it has the task's."""
+        if not self.cuts:
+            return 0
+        number = bisect_right(self.cuts, task.spans[0].start) - 1
+        if number in has:
+            return 0
+        if self.keep:
+            has.add(number)
+        return round((self.cuts[number + 1] - self.cuts[number]) * self.bytes_per_sample)
 
 
 class Exact:

@@ -83,6 +83,7 @@ def _open(
         codec=None if isinstance(codec, Plain) else codec,
         seed=numbers.seed,
         shards=numbers.shards,
+        keep_shards=numbers.keep_shards,
         threads=threads,
         blocks=arena.blocks,
         block_bytes=block_bytes,

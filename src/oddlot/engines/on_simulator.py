@@ -9,7 +9,7 @@ from functools import partial
 from oddlot.core.checks import AtLeastOne, Seed, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.words import NodeId
-from oddlot.engines.numbers import Exact, Shadow, packet_bytes, users_code
+from oddlot.engines.numbers import DataBytes, Exact, Shadow, packet_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
@@ -79,10 +79,11 @@ def _check_machines(machines: object) -> None:
 def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:
     """A fleet from nothing. Refuses one whose versions would not fit into this machine's memory."""
     layout = numbers.layout
+    data = DataBytes.of(numbers.job, numbers.shards, numbers.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(layout))
     if not on.maths:
         shadow = Shadow(layout.bytes, packet_bytes(numbers.codec, FlatBuffer.empty(layout)))
-        simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub)
+        simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub, data)
         return Opened(simulator, pool, shadow, on.hub)
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -97,5 +98,5 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
         device = choose_device(numbers.job.device)
         learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
     exact = Exact(learner, pool, numbers.codec)
-    simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub)
+    simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub, data)
     return Opened(simulator, pool, None, on.hub)

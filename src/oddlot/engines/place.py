@@ -14,6 +14,7 @@ from oddlot.engines.host import Port
 from oddlot.engines.mailbox import Faults, Mailbox
 from oddlot.engines.numbers import Shadow
 from oddlot.machines.market import Hub
+from oddlot.train.data import Cuts
 from oddlot.train.job import Job
 from oddlot.train.layout import Layout
 from oddlot.train.store import BlockSource
@@ -36,7 +37,8 @@ class Numbers:
     constants: Mapping[str, Tensor]
     codec: Codec
     seed: int
-    shards: int
+    shards: Cuts
+    keep_shards: bool = True
 
 
 @dataclass(frozen=True)

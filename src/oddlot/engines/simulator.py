@@ -15,6 +15,7 @@ from oddlot.core.errors import JobError
 from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.lives import Lives
+from oddlot.engines.numbers import DataBytes
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Hub, Zone
@@ -49,6 +50,8 @@ class _Work:
     compute: float
     size: int
     """bytes of weights that had to be sent"""
+    data: int
+    """bytes of samples that had to be sent"""
     begin: float = 0.0
     first: float = 0.0
     """samples that were done then, at another pace"""
@@ -85,6 +88,7 @@ class _Node:
     queue: list[_Work] = field(default_factory=list)
     free_at: float = 0.0
     has_version: int = -1
+    has_shards: set[int] = field(default_factory=set)
     frozen_at: float | None = None
     notice_waits: bool = False
     """it is heard once the machine goes on"""
@@ -110,8 +114,9 @@ class Simulator:
         now: float = 0.0,
         taken: Collection[str] = (),
         hub: Hub = Hub(),  # noqa: B008 - frozen, and without state
+        data: DataBytes = DataBytes(),  # noqa: B008 - likewise
     ) -> None:
-        self.maths, self.batch = maths, batch
+        self.maths, self.batch, self.data = maths, batch, data
         self.agenda = Agenda(now)
         self.nodes: dict[w.NodeId, _Node] = {}
         if hub.dollars_per_hour:
@@ -151,7 +156,9 @@ class Simulator:
         node.has_version, node.heard = task.version, self.now
         seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
         seconds *= 1.0 + node.slowness
-        work = _Work(task, weights, self.now + node.machine.link.seconds(size), seconds, size)
+        data = self.data.missing(task, node.has_shards)
+        ready = self.now + node.machine.link.seconds(size + data)
+        work = _Work(task, weights, ready, seconds, size, data)
         node.queue.append(work)
         self._plan(node, len(node.queue) - 1)
 
@@ -331,13 +338,13 @@ class Simulator:
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on
         loss, payload = (None, None) if skipped else self.maths.compute(part, work.weights)
-        down = node.machine.link.seconds(work.size)
+        down = node.machine.link.seconds(work.size + work.data)
         seconds = {
             "down": down,
             "load": 0.0,
             "compute": work.spent + work.end - work.begin,
             "up": self.now - work.end,
         }
-        traffic = (work.size, self.maths.bytes_up)
+        traffic = (work.size, self.maths.bytes_up, work.data)
         facts = w.Facts(task.id, task.node, task.version, work.done, task.kind, loss, seconds, *traffic)
         return Arrival(facts, payload)

@@ -20,6 +20,7 @@ from oddlot.core.words import Facts, Task, samples_in
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
+from oddlot.train.data import Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
@@ -40,7 +41,8 @@ class Setup:
     """what no block holds, as arrays"""
     codec: Codec | None
     seed: int
-    shards: int
+    shards: Cuts
+    keep_shards: bool
     threads: int
     blocks: int
     block_bytes: int
@@ -67,7 +69,14 @@ class Worker:
         device = choose_device(setup.job.device, index)
         constants = {name: torch.as_tensor(value) for name, value in setup.constants.items()}
         self.learner = Learner(
-            setup.job, setup.layout, constants, setup.seed, setup.shards, device, time.perf_counter
+            setup.job,
+            setup.layout,
+            constants,
+            setup.seed,
+            setup.shards,
+            device,
+            time.perf_counter,
+            setup.keep_shards,
         )
         self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
 
@@ -125,7 +134,16 @@ class Worker:
             "up": time.perf_counter() - computed,
         }
         facts = Facts(
-            task.id, task.node, task.version, work.samples, task.kind, work.loss, seconds, size, sent
+            task.id,
+            task.node,
+            task.version,
+            work.samples,
+            task.kind,
+            work.loss,
+            seconds,
+            size,
+            sent,
+            work.bytes_data,
         )
         self.hub.send(encode(Say.DONE, facts=to_plain(facts)))
 

@@ -1,7 +1,6 @@
 """From positions in a seeded order to batches of samples."""
 
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -15,8 +14,11 @@ from torch.utils.data import default_collate
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.words import Span, minibatch_cuts
+from oddlot.train.shards import Shards, as_tensor
 
 Indices = NDArray[np.int64]
+Cuts = int | tuple[int, ...]
+"""How many shards of equal size, or where each begins and the last one ends."""
 
 
 class Batches:
@@ -32,8 +34,11 @@ class Batches:
         self.data = data
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
+        self.shards = data if isinstance(data, Shards) else None
+        if self.shards is not None:
+            return
         if isinstance(data, tuple) and data and all(_is_array(part) for part in data):
-            self.arrays = tuple(_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
+            self.arrays = tuple(as_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
             lengths = [len(part) for part in self.arrays]
             if len(set(lengths)) > 1:
                 raise UsageError(f"the arrays of {name} have different lengths: {lengths}")
@@ -54,6 +59,8 @@ class Batches:
 
     def fetch(self, indices: Indices) -> Any:
         """The batch of these samples."""
+        if self.shards is not None:
+            return self.shards.fetch(indices)
         if self.arrays is not None:
             rows = torch.from_numpy(indices)
             return tuple(part.index_select(0, rows) for part in self.arrays)
@@ -66,30 +73,25 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, np.ndarray | Tensor) and part.ndim > 0
 
 
-def _tensor(part: Any, name: str) -> Tensor:
-    try:
-        with warnings.catch_warnings():  # PyTorch warns of arrays that must not be written to: nobody does
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-            return part if isinstance(part, Tensor) else torch.from_numpy(part)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} ({part.dtype}) cannot become a tensor: {error}") from None
-
-
 @lru_cache(maxsize=4)
-def order(seed: int, epoch: int, size: int, shards: int = 1) -> Indices:
+def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
     """Which sample stands at each position of an epoch: int64 [size], the same on every machine.
 
-    With shards, every epoch has the same samples in a shard's range of positions, in another order.
+    With shards, every epoch has the same samples in a shard's range of positions, in another order: so many parts of
+    all samples drawn by chance or, by their bounds, the parts of data that lie in parts.
     """
     if shards == 1:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
-    fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
     mixer = np.random.Generator(np.random.PCG64([seed, epoch]))
-    cuts = [size * shard // shards for shard in range(shards + 1)]
+    if isinstance(shards, tuple):
+        fixed, cuts = np.arange(size), list(shards)
+    else:
+        fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
+        cuts = [size * shard // shards for shard in range(shards + 1)]
     return np.concatenate([mixer.permutation(fixed[a:b]) for a, b in pairwise(cuts)])
 
 
-def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: int = 1) -> list[Indices]:
+def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: Cuts = 1) -> list[Indices]:
     """The samples of the spans in batches of `batch`; the last one may be smaller, or larger by one."""
     parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
     indices = parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -14,7 +14,7 @@ from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.words import Task
 from oddlot.train.chance import seed_all
 from oddlot.train.clip import clip
-from oddlot.train.data import Batches, Indices, minibatches, move
+from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.schedules import by_samples
@@ -27,13 +27,15 @@ class Work:
     samples: int
     loss: float | None
     load_seconds: float
+    bytes_data: int = 0
+    """of shards that were opened for it"""
 
 
 class Learner:
     """Computes tasks on one model. A task is a pure function of (weights, task, seed), on whichever worker.
 
     `constants` are the hub's values of what no block holds (`Layout.constants`). `shards` is the ledger's. `clock`
-    tells seconds, for the times in the facts.
+    tells seconds, for the times in the facts. Without `keep_shards` each task opens its data anew.
     """
 
     def __init__(
@@ -42,13 +44,14 @@ class Learner:
         layout: Layout,
         constants: Mapping[str, Tensor],
         seed: int = 0,
-        shards: int = 1,
+        shards: Cuts = 1,
         device: torch.device | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        keep_shards: bool = True,
     ) -> None:
         self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
         self.device = device or torch.device("cpu")
-        self.batches = Batches(job.data, job.collate)
+        self.batches, self.keep_shards = Batches(job.data, job.collate), keep_shards
         self.schedule = by_samples(job.schedule, len(self.batches))
         seed_all(seed, self.device)  # as at the hub: what the factory draws by chance is the same everywhere
         self.model = job.model().to(self.device)
@@ -174,6 +177,8 @@ class Learner:
         self, batches: list[Indices], stop: Callable[[], bool], learn: Callable[[Tensor, int], None]
     ) -> Work | None:
         done, loss_sum, loading = 0, 0.0, 0.0
+        shards = self.batches.shards
+        had = shards.bytes_opened if shards else 0
         for indices in batches:
             if stop():
                 break
@@ -184,10 +189,13 @@ class Learner:
             learn(loss, len(indices))
             done += len(indices)
             loss_sum += loss.item() * len(indices)
+        opened = shards.bytes_opened - had if shards else 0
+        if shards and not self.keep_shards:
+            shards.close()
         if not done:
             return None
         mean = loss_sum / done
-        return Work(done, mean if isfinite(mean) else None, loading)
+        return Work(done, mean if isfinite(mean) else None, loading, opened)
 
     def _write_gradient(self, out: FlatBuffer) -> None:
         targets = self.targets.get(out)

@@ -1,0 +1,134 @@
+"""Data in parts, each of which a worker opens when it is first given work on it."""
+
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oddlot.core.errors import JobError, UsageError
+
+Arrays = Sequence[Any]
+Read = Callable[[Any], Arrays]
+"""The arrays of one part, all of the same length."""
+
+
+def read_npz(path: Any) -> Arrays:
+    """The arrays of a `.npz` file, a path or any URL that fsspec reaches, in their order; nothing is unpickled."""
+    import fsspec
+
+    with fsspec.open(str(path), "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def as_tensor(part: Any, name: str) -> Tensor:
+    """The same numbers, where they lie. UsageError: PyTorch has no such."""
+    try:
+        with warnings.catch_warnings():  # PyTorch warns of arrays that must not be written to: nobody does
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return part if isinstance(part, Tensor) else torch.from_numpy(part)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} ({part.dtype}) cannot become a tensor: {error}") from None
+
+
+class _Slices:
+    """Parts of arrays that are there already, such as memory-mapped ones."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+
+    def __call__(self, part: tuple[int, int]) -> Arrays:
+        return [array[part[0] : part[1]] for array in self.arrays]
+
+
+class Shards:
+    """A job's data in parts: `Job(data=Shards(paths), ...)`. A run has a shard for each; only parameters travel once a
+    worker has opened what it is given work on, and workers are preferably given what they have.
+
+    `parts` are whatever `read` makes arrays of (rows of each are a sample): by default paths or URLs of `.npz` files.
+    `sizes` are their samples (None: each is read once, here). JobError: a part cannot be read, or is not what it was.
+    """
+
+    def __init__(
+        self, parts: Sequence[Any], read: Read = read_npz, sizes: Sequence[int] | None = None
+    ) -> None:
+        self.parts, self.read = list(parts), read
+        if not self.parts:
+            raise UsageError("Shards([]): data have at least one part")
+        self.sizes = [len(self._read(part)[0]) for part in self.parts] if sizes is None else list(sizes)
+        if len(self.sizes) != len(self.parts) or min(self.sizes) < 1:
+            raise UsageError(f"sizes of {len(self.parts)} parts are as many numbers of at least 1")
+        self.cuts = (0, *accumulate(self.sizes))
+        """where the parts begin, and where the last one ends"""
+        self.open: dict[int, tuple[Tensor, ...]] = {}
+        self.bytes_opened = 0
+
+    @classmethod
+    def of(cls, arrays: Arrays, count: int) -> "Shards":
+        """Arrays of equal length as they lie, in so many parts: of memory-mapped files a worker reads only its own."""
+        lengths = [len(array) for array in arrays]
+        if not lengths or len(set(lengths)) > 1 or not 1 <= count <= lengths[0]:
+            raise UsageError(f"arrays of lengths {lengths} cannot be cut into {count} parts")
+        cuts = [lengths[0] * part // count for part in range(count + 1)]
+        return cls(list(pairwise(cuts)), _Slices(arrays), [b - a for a, b in pairwise(cuts)])
+
+    def __len__(self) -> int:
+        return self.cuts[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker opens its own."""
+        return self.__dict__ | {"open": {}, "bytes_opened": 0}
+
+    def fetch(self, indices: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        """These rows of each array."""
+        numbers = np.searchsorted(self.cuts, indices, side="right") - 1
+        found = [
+            (np.flatnonzero(numbers == number), self._part(int(number))) for number in np.unique(numbers)
+        ]
+        if len(found) == 1:
+            rows = torch.from_numpy(indices - self.cuts[int(numbers[0])])
+            return tuple(array.index_select(0, rows) for array in found[0][1])
+        outs = [torch.empty((len(indices), *array.shape[1:]), dtype=array.dtype) for array in found[0][1]]
+        for places, arrays in found:
+            rows = torch.from_numpy(indices[places] - self.cuts[int(numbers[places[0]])])
+            for out, array in zip(outs, arrays, strict=True):
+                out[torch.from_numpy(places)] = array.index_select(0, rows)
+        return tuple(outs)
+
+    def close(self) -> None:
+        """Keep nothing: the next task opens what it needs."""
+        self.open.clear()
+
+    def bytes_of(self, position: int) -> int:
+        """What opening the part with this position takes."""
+        return sum(array.nbytes for array in self._part(bisect_right(self.cuts, position) - 1))
+
+    def _part(self, number: int) -> tuple[Tensor, ...]:
+        if number not in self.open:
+            arrays = self._read(self.parts[number])
+            lengths = {len(array) for array in arrays}
+            if lengths != {self.sizes[number]}:
+                raise JobError(
+                    f"part {self.parts[number]} of the data has {sorted(lengths)} rows, not {self.sizes[number]}: "
+                    "leave the data as they are until the run has ended"
+                )
+            self.open[number] = tuple(
+                as_tensor(array, f"an array of part {self.parts[number]}") for array in arrays
+            )
+            self.bytes_opened += sum(array.nbytes for array in self.open[number])
+        return self.open[number]
+
+    def _read(self, part: Any) -> Arrays:
+        try:
+            arrays = list(self.read(part))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise JobError(f"part {part} of the data cannot be read: {error}") from error
+        if not arrays:
+            raise JobError(f"part {part} of the data holds no array")
+        return arrays

@@ -1,0 +1,136 @@
+"""Data in parts, of which a worker opens its own."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+
+from oddlot import JobError, Shards, UsageError
+from oddlot.train.data import Batches, order
+
+X, Y = np.arange(20.0, dtype=np.float32).reshape(10, 2), np.arange(10)
+
+
+def written(folder: Path, cuts: tuple[int, ...] = (0, 4, 7, 10)) -> list[Path]:
+    paths = []
+    for number, (a, b) in enumerate(pairwise(cuts)):
+        paths.append(folder / f"part{number}.npz")
+        np.savez(paths[-1], x=X[a:b], y=Y[a:b])
+    return paths
+
+
+def test_rows_are_those_of_the_parts_one_after_the_other(tmp_path: Path) -> None:
+    for shards in (Shards(written(tmp_path)), Shards.of((X, Y), 3)):
+        assert len(shards) == 10
+        for rows in ([5], [0, 1, 3], [9, 0, 4, 4, 8]):
+            x, y = shards.fetch(np.array(rows))
+            assert torch.equal(x, torch.from_numpy(X[rows]))
+            assert torch.equal(y, torch.from_numpy(Y[rows]))
+    assert Shards(written(tmp_path)).cuts == (0, 4, 7, 10)
+    assert Shards.of((X, Y), 3).cuts == (0, 3, 6, 10)
+
+
+def test_a_part_is_opened_once_and_only_if_it_is_needed(tmp_path: Path) -> None:
+    opened = []
+
+    def read(part: tuple[int, int]) -> list[Any]:
+        opened.append(part)
+        return [X[slice(*part)], Y[slice(*part)]]
+
+    shards = Shards([(0, 4), (4, 7), (7, 10)], read, sizes=[4, 3, 3])
+    assert not opened, "their sizes were told"
+    shards.fetch(np.array([5, 6]))
+    shards.fetch(np.array([4]))
+    assert opened == [(4, 7)]
+    assert shards.bytes_opened == 3 * (2 * 4 + 8) == shards.bytes_of(5)
+    shards.close()
+    shards.fetch(np.array([4]))
+    assert opened == [(4, 7), (4, 7)]
+
+
+def test_a_worker_opens_its_own(tmp_path: Path) -> None:
+    shards = Shards(written(tmp_path))
+    shards.fetch(np.arange(10))
+    there = cloudpickle.loads(cloudpickle.dumps(shards))
+    assert there.open == {}
+    assert there.bytes_opened == 0
+    assert torch.equal(there.fetch(np.array([8]))[1], torch.tensor([8]))
+
+
+def test_parts_may_lie_anywhere() -> None:
+    files = MemoryFileSystem()
+    with files.open("/bucket/a.npz", "wb") as file:
+        np.savez(file, X[:6])
+    shards = Shards(["memory://bucket/a.npz"])
+    assert torch.equal(shards.fetch(np.array([2]))[0], torch.from_numpy(X[2:3]))
+    files.store.clear()
+
+
+def test_only_the_pages_of_a_workers_parts_are_read(tmp_path: Path) -> None:
+    """A memory-mapped array is cut where it lies."""
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    shards = Shards.of((mapped,), 5)
+    assert torch.equal(shards.fetch(np.array([3, 2]))[0], torch.from_numpy(X[[3, 2]]))
+    assert list(shards.open) == [1]
+    assert np.shares_memory(shards.open[1][0].numpy(), mapped)
+
+
+def test_an_epoch_mixes_within_parts_and_never_across() -> None:
+    cuts = (0, 4, 7, 10)
+    one, other = (order(3, epoch, 10, cuts) for epoch in (0, 1))
+    for epoch in (one, other):
+        for a, b in ((0, 4), (4, 7), (7, 10)):
+            assert sorted(epoch[a:b]) == list(range(a, b))
+    assert list(one) != list(other)
+
+
+def short(part: object) -> list[Any]:
+    return [X[:2]]
+
+
+def refuses(part: object) -> list[Any]:
+    raise OSError("no route to host")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda: Shards([]), UsageError, "data have at least one part"),
+        (lambda: Shards([1, 2], short, sizes=[3]), UsageError, "sizes of 2 parts are as many numbers"),
+        (lambda: Shards([1], short, sizes=[0]), UsageError, "of at least 1"),
+        (lambda: Shards.of((X, Y[:3]), 2), UsageError, r"arrays of lengths \[10, 3\] cannot be cut into 2"),
+        (lambda: Shards.of((X,), 11), UsageError, "cannot be cut into 11 parts"),
+        (lambda: Shards(["absent.npz"]), JobError, "part absent.npz of the data cannot be read: .*No such"),
+        (lambda: Shards([7], refuses), JobError, "part 7 of the data cannot be read: no route to host"),
+        (lambda: Shards([7], lambda _: []), JobError, "part 7 of the data holds no array"),
+        (
+            lambda: Shards([7], short, sizes=[3]).fetch(np.array([0])),
+            JobError,
+            r"part 7 of the data has \[2\] rows, not 3",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told(make: Callable[[], object], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        make()
+
+
+def test_a_pickle_in_a_part_is_not_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", x=np.array([print], dtype=object))
+    with pytest.raises(JobError, match="cannot be read: Object arrays cannot be loaded"):
+        Shards([tmp_path / "bad.npz"])
+    (tmp_path / "cut.npz").write_bytes(written(tmp_path)[0].read_bytes()[:100])
+    with pytest.raises(JobError, match=r"cut.npz of the data cannot be read"):
+        Shards([tmp_path / "cut.npz"])
+
+
+def test_batches_come_from_parts() -> None:
+    x, y = Batches(Shards.of((X, Y), 2)).fetch(np.array([7]))
+    assert (x.shape, y.tolist()) == ((1, 2), [7])
