@@ -10,7 +10,7 @@ import csv
 import gzip
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -55,6 +55,8 @@ ALIVE = {
     "p2": ("aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.csv", "hours"),
     "p2 1e": ("aws-spot-instances-p2-xlarge-us-east-1e-2020-11-23-1700-to-2020-11-24-0700.csv", "seconds"),
 }
+RATE = 0.06
+"""the learning rate: of 0.03, 0.06 and 0.1 the best one of federated averaging and of VC-ASGD alike, after 5 epochs"""
 BEGINNINGS = 40
 """moments of a price trace at which the job is begun, evenly over it"""
 
@@ -159,7 +161,7 @@ def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
         "elastic averaging": ElasticAveraging(steps=steps),
         "Downpour": Downpour(steps=steps, server=SGD(lr=1 / MACHINES)),
     }
-    for rival, strategy in rivals.items():
+    for rival, strategy in rivals.items() if len(traces) > 1 else ():
         found[f"(iv) {rival} on spot, {traces[0]}"] = train(job, strategy, epochs, *alive(traces[0]))
     return found
 
@@ -176,9 +178,9 @@ def savings(
 
 def measure(quick: bool) -> dict[str, float]:
     """The worst of all traces."""
-    dataset, epochs, samples = ("fashion_mnist", 6, 12_000) if quick else ("fashion_mnist", 16, None)
-    job = a_job(dataset, samples)
-    found = trained(job, epochs, list(ALIVE)[: 2 if quick else None])
+    dataset, epochs = "fashion_mnist", 3 if quick else 12
+    job = replace(a_job(dataset), optimizer=SGD(lr=RATE, momentum=0.9))
+    found = trained(job, epochs, list(ALIVE)[: 1 if quick else None])
     sync = found["(ii) federated averaging on demand"]
     target = (sync.run.accuracy or 0.0) - 0.01
     until = {name: reached(one.run, target) for name, one in found.items()}

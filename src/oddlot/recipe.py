@@ -171,7 +171,9 @@ class Recipe:
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
-        given = {"schedule": _schedule(self.job.schedule), "clip_norm": self.job.clip_norm}
+        job = self.job
+        given = {"schedule": _schedule(job.schedule), "clip_norm": job.clip_norm}
+        given |= {"keep_optimizer": job.keep_optimizer or None}
         return {
             "format": FORMAT,
             "job": self.job.name,

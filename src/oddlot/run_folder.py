@@ -219,7 +219,11 @@ class RunFolder:
         saved = self.settings()
         for free in (ABOUT, ON, CHECKPOINTS):
             saved.pop(free, None)
-        if not saved.keys() >= now.keys() - {"schedule", "clip_norm"}:  # which are there where they were said
+        if not saved.keys() >= now.keys() - {
+            "schedule",
+            "clip_norm",
+            "keep_optimizer",
+        }:  # which are there where they were said
             raise self._no_settings("damaged")
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:

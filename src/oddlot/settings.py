@@ -126,6 +126,7 @@ class JobTable(Table):
 
     batch: Count | None = None
     device: str | None = None
+    keep_optimizer: bool | None = None
     optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
     schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
     clip_norm: Positive | None = None
@@ -286,7 +287,10 @@ class JobFile:
         with self.source.placed(("task_options",)):
             job = load_task(self.table.task, self.table.task_options)
         table = self.table.job
-        said = {name: getattr(table, name) for name in ("batch", "device", "clip_norm", "schedule")}
+        said = {
+            name: getattr(table, name)
+            for name in ("batch", "device", "keep_optimizer", "clip_norm", "schedule")
+        }
         changes: dict[str, Any] = {
             name: value.make() if isinstance(value, Maker) else value
             for name, value in said.items()

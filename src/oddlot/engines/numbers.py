@@ -15,7 +15,7 @@ from oddlot.train.data import Batches, Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer
-from oddlot.train.learner import Learner
+from oddlot.train.learner import Learner, Own
 from oddlot.train.store import Payload, Pool
 from oddlot.wire.codec import Codec, Packet, Plain
 from oddlot.wire.framing import FrameError
@@ -62,8 +62,8 @@ class Exact:
 
     def __init__(self, learner: Learner, pool: Pool, codec: Codec) -> None:
         self.learner, self.pool, self.codec = learner, pool, codec
-        self.homes: dict[w.NodeId, FlatBuffer | None] = {}
-        """what each node keeps of its own, if it goes on from there"""
+        self.own: dict[w.NodeId, Own] = {}
+        """what each node keeps of its own"""
         self.bytes_down = learner.weights.layout.bytes
         self.bytes_up = packet_bytes(codec, learner.weights)
 
@@ -71,11 +71,9 @@ class Exact:
         """The task's mean loss and its update."""
         self.learner.load(task.version, weights)
         out = self.pool.take()
-        self.learner.home = self.homes.get(task.node)
+        self.learner.own = self.own.setdefault(task.node, Own())
         with users_code(task.node):
             work = self.learner.step(weights, task, out)
-        if task.pull is not None:
-            self.homes[task.node] = self.learner.home
         assert work is not None, "nothing stops a task in the simulator"
         if not isinstance(self.codec, Plain):
             decode_into(out, self.codec, self.codec.encode(out.sections()))
@@ -83,7 +81,7 @@ class Exact:
 
     def forget(self, node: w.NodeId) -> None:
         """The node is gone, and what it kept."""
-        self.homes.pop(node, None)
+        self.own.pop(node, None)
 
     def evaluate(self, weights: FlatBuffer) -> dict[str, float]:
         """The metrics of these weights."""

@@ -55,6 +55,9 @@ class Job:
     schedule: Schedule | None = None
     clip_norm: AboveZero | None = None
     """of the mean gradient of each minibatch; None: not clipped"""
+    keep_optimizer: bool = False
+    """a worker's local steps go on with the optimizer, and the moments, of its last task; otherwise each task begins
+    with a fresh one"""
     batch: AtLeastOne = 32
     """samples per minibatch"""
     evaluation_batch: AtLeastOne | None = None

@@ -31,6 +31,16 @@ class Work:
     """of shards that were opened for it"""
 
 
+@dataclass(slots=True)
+class Own:
+    """What a worker keeps of its own from task to task, where strategy or job wish it; it is gone with the worker."""
+
+    weights: FlatBuffer | None = None
+    """where its last task ended that may be gone on from"""
+    optimizer: torch.optim.Optimizer | None = None
+    """of its local steps"""
+
+
 class Learner:
     """Computes tasks on one model. A task is a pure function of (weights, task, seed), on whichever worker.
 
@@ -70,8 +80,7 @@ class Learner:
         ]
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
-        self.home: FlatBuffer | None = None
-        """where the last task ended that may be gone on from"""
+        self.own = Own()
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them; returns the bytes copied."""
@@ -91,8 +100,8 @@ class Learner:
         seed_all(seed_of(self.seed, task), self.device)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # from here on the model moves
-        if task.pull is not None and self.home is not None:
-            self.weights.pull_(self.home, task.pull)
+        if task.pull is not None and self.own.weights is not None:
+            self.weights.pull_(self.own.weights, task.pull)
         try:
             work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
         except Exception:
@@ -103,8 +112,8 @@ class Learner:
         self._check_parameters()
         self._follow_buffers()
         if task.pull is not None:
-            self.home = self.home or FlatBuffer.empty(weights.layout, self.device)
-            self.home.copy_(self.weights)
+            self.own.weights = self.own.weights or FlatBuffer.empty(weights.layout, self.device)
+            self.own.weights.copy_(self.weights)
         match task.kind:
             case "gradient":
                 self._write_gradient(out)
@@ -148,7 +157,7 @@ class Learner:
                 parameter.grad = parameter.grad if sum_before is None else sum_before.add_(parameter.grad)
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
-        """Train on the task's samples, a step a minibatch, with a fresh optimizer.
+        """Train on the task's samples, a step a minibatch, with a fresh optimizer or the worker's own.
 
         To a schedule, the samples that were merged when the task was made and those of the task's own steps count:
         what others do meanwhile has not reached these weights.
@@ -156,7 +165,8 @@ class Learner:
         make = self.job.local_optimizer or (
             lambda parameters: torch_optimizer(self.job.optimizer, parameters)
         )
-        optimizer = make(self.parameters)
+        optimizer = self.own.optimizer or make(self.parameters)
+        self.own.optimizer = optimizer if self.job.keep_optimizer else None
         pace = _Pace(optimizer, self.schedule, task.merged) if self.schedule else None
 
         def step(loss: Tensor, samples: int) -> None:
@@ -244,7 +254,10 @@ class _Pace:
                 "another local_optimizer"
             )
         self.schedule, self.merged = schedule, merged
-        self.rates = [(group, group["lr"]) for group in optimizer.param_groups]
+        # As PyTorch's schedulers: an optimizer that is kept has had its rates changed before.
+        self.rates = [
+            (group, group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups
+        ]
 
     def go_on(self, samples: int) -> None:
         """Set them for the next step, which is of so many samples."""

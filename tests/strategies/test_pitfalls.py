@@ -1,0 +1,116 @@
+"""What averaging parameters means for all that is no parameter: statistics, moments, the number of shards."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, prod
+
+import pytest
+import torch
+from torch import nn
+
+from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Simulated
+from oddlot.core import words as w
+from oddlot.train.data import order
+from oddlot.train.learner import torch_optimizer
+from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, one_fork_server, trained
+
+SHARDS = 4
+State = dict[str, torch.Tensor]
+BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
+
+
+@pytest.fixture(autouse=True)
+def _fork_server() -> Iterator[None]:
+    with one_fork_server():
+        yield
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def blended(model: State, client: State, start: State, share: float) -> State:
+    """W <- (1 - share) W + share W_c, for statistics too; a counter adds what the client has counted."""
+    return {
+        name: (1 - share) * part + share * client[name]
+        if part.is_floating_point()
+        else part + client[name] - start[name]
+        for name, part in model.items()
+    }
+
+
+def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
+    """The run with PyTorch alone; a node's optimizer is made anew for each task, or kept."""
+    torch.manual_seed(0)
+    model = job.model()
+    versions = [{name: part.clone() for name, part in model.state_dict().items()}]
+    optimizers = dict[str, torch.optim.Optimizer]()
+    given = dict[str, w.Task]()
+    ends = dict[str, dict[str, torch.Tensor]]()
+    for record in run.records:
+        if isinstance(record.event, w.Arrived):
+            task = given[record.event.update.id]
+            model.load_state_dict(versions[task.version])
+            optimizer = optimizers.get(task.node) if keep else None
+            if optimizer is None:
+                optimizer = optimizers[task.node] = torch_optimizer(job.optimizer, model.parameters())
+            (span,) = task.spans
+            picked = torch.from_numpy(order(0, span.epoch, SAMPLES, SHARDS)[span.start : span.stop].copy())
+            for batch in picked.split(job.batch):  # type: ignore[no-untyped-call]  # PyTorch's
+                optimizer.zero_grad()
+                job.batch_loss(model, tuple(part[batch] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            ends[task.id] = {name: part.clone() for name, part in model.state_dict().items()}
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                given[action.task.id] = action.task
+            elif isinstance(action, w.Blend):
+                ((update, share),) = action.shares.items()
+                start = versions[given[update].version]
+                versions.append(blended(versions[-1], ends[update], start, share))
+    model.load_state_dict(versions[-1])
+    return model
+
+
+@BOTH
+def test_the_statistics_of_batchnorm_are_averaged_like_parameters(on: Place) -> None:
+    job = a_job(normed)
+    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), on, "epochs>=3", shards=SHARDS)
+    assert distance(run.model, replayed(job, run)) < 1e-5
+    statistics = dict(run.model.named_buffers())
+    assert statistics["1.running_mean"].abs().max() > 0.01
+    assert statistics["1.num_batches_tracked"] == 3 * SHARDS * 2, "two minibatches a shard, all counted"
+
+
+@BOTH
+@pytest.mark.parametrize("keep", [False, True], ids=["reset", "kept"])
+def test_adams_moments_begin_anew_with_each_task_or_stay_with_the_worker(on: Place, keep: bool) -> None:
+    job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=keep)
+    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), on, "epochs>=4", shards=SHARDS)
+    assert distance(run.model, replayed(job, run, keep)) < 1e-5
+    assert distance(run.model, replayed(job, run, not keep)) > 1e-4, "it makes a difference"
+
+
+def test_a_worker_that_is_lost_takes_its_moments_along() -> None:
+    """Its successor is another node, and begins with none: the run is the same as one that says so."""
+    job = replace(a_job(net), optimizer=Adam(lr=0.01), keep_optimizer=True)
+    mortal = Simulated(
+        [Machine("a", 0.01, lifetime=Lifetime(0.3), seconds_to_return=0.0), Machine("b", 0.012)]
+    )
+    run, _ = trained(job, VCASGD(alpha=0.7, newest=True), mortal, "epochs>=6", shards=SHARDS)
+    assert run.summary["workers_lost"] > 0
+    assert distance(run.model, replayed(job, run, keep=True)) < 1e-5
+
+
+@pytest.mark.parametrize("shards", [4, 8, 16])
+def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int) -> None:
+    """alpha to the power of S: the same alpha is another algorithm with more shards; (1 - alpha) S says which."""
+    kept = []
+    for alpha in (0.95, 1 - 2.0 / shards):
+        run, _ = trained(a_job(), VCASGD(alpha=alpha), fleet(2), "epochs>=1", shards=shards)
+        blends = [
+            action for record in run.records for action in record.actions if isinstance(action, w.Blend)
+        ]
+        kept.append(prod(1 - share for blend in blends for share in blend.shares.values()))
+    assert kept[0] == pytest.approx(0.95**shards)
+    assert kept[1] == pytest.approx(exp(-2), abs=0.08)
