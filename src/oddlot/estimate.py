@@ -82,32 +82,37 @@ def estimate(
 def estimates(title: str, found: Sequence[Estimate]) -> Table:
     """What a job would take and cost, the ways of buying beside each other: medians, with ranges of several seeds."""
     seeds = len(found[0].summaries)
-    table = Table(title=f"{title}, {f'medians (ranges) of {seeds} seeds' if seeds > 1 else '1 seed'}")
-    table.title_justify, table.box = "left", None
-    for header in ("", "time", "cost", "of it lost", "a point", "accuracy", "machines lost"):
-        table.add_column(header, justify="right" if header else "left", no_wrap=True)
-    tells: dict[str, Callable[[float], str]] = {
-        "seconds": duration,
-        "dollars": money,
-        "dollars_lost": money,
-        "dollars_per_point": money,
-        "accuracy": "{:.4f}".format,
-        "workers_lost": "{:,.0f}".format,
-    }
+    table = Table(
+        title=f"{title}, {f'medians and ranges of {seeds} seeds' if seeds > 1 else '1 seed'}", box=None
+    )
+    table.title_justify = "left"
+    table.add_column("", no_wrap=True)
     for one in found:
-        cells = [_range(one.values(figure), tell) for figure, tell in tells.items()]
-        table.add_row(one.bought, *cells)
+        table.add_column(one.bought, justify="right", no_wrap=True)
     if len(found) == 2:
-        shares = [_share(one, other) for one, other in zip(*(_medians(one) for one in found), strict=True)]
-        table.add_row("spot/on demand", *shares)
+        table.add_column("ratio", justify="right", no_wrap=True)
+    for name, (figure, tell) in TOLD.items():
+        cells = [_range(one.values(figure), tell) for one in found]
+        table.add_row(
+            name, *cells, *([_ratio(*(one.median(figure) for one in found))] if len(found) == 2 else [])
+        )
     return table
 
 
-def _medians(one: Estimate) -> list[float | None]:
-    return [one.median(figure) for figure in ("seconds", "dollars")]
+TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
+    "time": ("seconds", duration),
+    "cost": ("dollars", money),
+    "lost of it": ("dollars_lost", money),
+    "a point": ("dollars_per_point", money),
+    "accuracy": ("accuracy", "{:.4f}".format),
+    "epochs": ("epochs", "{:,.1f}".format),
+    "machines lost": ("workers_lost", "{:,.0f}".format),
+    "nobody there": ("seconds_without_workers", duration),
+}
+"""What a row is called, its figure, and how that is told."""
 
 
-def _share(one: float | None, other: float | None) -> str:
+def _ratio(one: float | None, other: float | None) -> str:
     return f"{one / other:.2f}" if one is not None and other else ""
 
 
@@ -115,4 +120,4 @@ def _range(values: Sequence[float], tell: Callable[[float], str]) -> str:
     if not values:
         return ""
     low, high = tell(min(values)), tell(max(values))
-    return tell(median(values)) + (f"\n({low} to {high})" if low != high else "")
+    return tell(median(values)) + (f"\n{low} to {high}" if low != high else "")
