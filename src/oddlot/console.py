@@ -16,7 +16,7 @@ from rich.text import Text
 from oddlot.core.words import Evaluated, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
-from oddlot.units import duration, in_bytes, money
+from oddlot.units import cost, duration, in_bytes, money
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -193,14 +193,6 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
     if all(row.gone for _, row in workers):
         return NOBODY
     return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
-
-
-def cost(figures: Mapping[str, Any]) -> str:
-    """What a run has cost, in all, in vain and for what; older summaries know the sum alone."""
-    lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
-    in_vain = f", {money(lost)} of it for work that was lost with its machine" if lost else ""
-    for_what = f", {money(per_point)} a point of accuracy" if figures["dollars"] and per_point else ""
-    return money(figures["dollars"]) + in_vain + for_what
 
 
 def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:

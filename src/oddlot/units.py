@@ -1,5 +1,8 @@
 """Numbers as people read them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def money(dollars: float) -> str:
     """`$12.34`, `$0.0041`."""
@@ -23,3 +26,11 @@ def in_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+def cost(figures: Mapping[str, Any]) -> str:
+    """What a run has cost, in all, in vain and for what; older summaries know the sum alone."""
+    lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
+    in_vain = f", {money(lost)} of it for work that was lost with its machine" if lost else ""
+    for_what = f", {money(per_point)} a point of accuracy" if figures["dollars"] and per_point else ""
+    return money(figures["dollars"]) + in_vain + for_what

@@ -9,7 +9,7 @@ from oddlot.observe import VERSION_FIGURES, WASTES
 from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
-from oddlot.units import duration, in_bytes, money
+from oddlot.units import cost, duration, in_bytes, money
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
@@ -108,7 +108,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
             ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
         ),
         "time": lambda run: duration(run.tally.seconds) + (" on the fleet's clock" if run.virtual else ""),
-        "cost": lambda run: money(run.tally.dollars),
+        "cost": lambda run: cost(run.tally.summary()),
         "epochs": lambda run: f"{run.tally.epochs:.1f}",
         "versions": lambda run: f"{run.tally.versions:,}",
         "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
