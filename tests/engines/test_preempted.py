@@ -83,3 +83,12 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
     path.write_text('[capacity]\nkind = "alife"\n')
     with pytest.raises(UsageError, match=r"chaos.toml:2: unknown capacity `alife`: did you mean `alive`"):
         read_chaos(path)
+
+
+def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
+    """Each time they are gone before they have begun; from 1.8 s on they are left alone."""
+    restless = Steps(tuple(0.03 * n for n in range(61)), (2.0, 0.0) * 30 + (2.0,))
+    run, books = trained(
+        a_job(count=COUNT), Asynchronous(), local(2), "epochs>=1", chaos=Chaos(capacity=Alive(restless))
+    )
+    assert sorted(books.merged) == everything(COUNT, 1)

@@ -341,7 +341,9 @@ class LocalEngine:
         life.socket.close()
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        if not life.leaving:
+        if not life.leaving and not (
+            life.index >= 0 and self.barred[life.index]
+        ):  # taken away: no fault of its
             self._count_death(life)
         if life.node == EVALUATOR:
             self._fork(EVALUATOR, -1)
