@@ -86,9 +86,14 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
 
 
 def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
-    """Each time they are gone before they have begun; from 1.8 s on they are left alone."""
-    restless = Steps(tuple(0.03 * n for n in range(61)), (2.0, 0.0) * 30 + (2.0,))
-    run, books = trained(
-        a_job(count=COUNT), Asynchronous(), local(2), "epochs>=1", chaos=Chaos(capacity=Alive(restless))
+    """Each task takes far longer than a worker is left alone for, up to 2 s."""
+    restless = Steps(tuple(0.1 * n for n in range(21)), (2.0, 0.0) * 10 + (2.0,))
+    many = 24_000
+    _, books = trained(
+        a_job(count=many),
+        Asynchronous(samples=many // 2),
+        local(2),
+        "epochs>=1",
+        chaos=Chaos(capacity=Alive(restless)),
     )
-    assert sorted(books.merged) == everything(COUNT, 1)
+    assert sorted(books.merged) == everything(many, 1)

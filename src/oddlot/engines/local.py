@@ -341,16 +341,15 @@ class LocalEngine:
         life.socket.close()
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        if not life.leaving and not (
-            life.index >= 0 and self.barred[life.index]
-        ):  # taken away: no fault of its
+        taken_away = life.node != EVALUATOR and self.barred[life.index]
+        if not life.leaving and not taken_away:
             self._count_death(life)
         if life.node == EVALUATOR:
             self._fork(EVALUATOR, -1)
             return
         if life.ready:
             self.ready.append(w.Lost(life.node))
-        if self.respawn and (life.leaving or life.fruitful):
+        if self.respawn and (life.leaving or life.fruitful or taken_away):
             heappush(self.timers, (self.now, life.index))  # it was asked to go, or is bad luck
         elif self.respawn:
             deaths = self.deaths[life.index]
