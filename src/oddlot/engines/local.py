@@ -47,6 +47,8 @@ class _Life:
     ready: bool = False
     leaving: bool = False
     fruitful: bool = False
+    taken_away: bool = False
+    """its end is no fault of its"""
     """it has brought something"""
     exit_code: int | None = None
     """once it has ended and the fork server has told; negative: the signal that ended it"""
@@ -210,6 +212,8 @@ class LocalEngine:
         """Replace a worker that dies only once this is over."""
         index = int(machine.removeprefix("w")) - 1
         self.barred[index] = barred
+        for life in self.lives.values():
+            life.taken_away = life.taken_away or (barred and life.index == index)
         if not barred and self.waits[index]:
             self.waits[index] = False
             heappush(self.timers, (self.now, index))
@@ -341,15 +345,14 @@ class LocalEngine:
         life.socket.close()
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        taken_away = life.node != EVALUATOR and self.barred[life.index]
-        if not life.leaving and not taken_away:
+        if not life.leaving and not life.taken_away:
             self._count_death(life)
         if life.node == EVALUATOR:
             self._fork(EVALUATOR, -1)
             return
         if life.ready:
             self.ready.append(w.Lost(life.node))
-        if self.respawn and (life.leaving or life.fruitful or taken_away):
+        if self.respawn and (life.leaving or life.fruitful or life.taken_away):
             heappush(self.timers, (self.now, life.index))  # it was asked to go, or is bad luck
         elif self.respawn:
             deaths = self.deaths[life.index]
