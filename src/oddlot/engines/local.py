@@ -47,9 +47,9 @@ class _Life:
     ready: bool = False
     leaving: bool = False
     fruitful: bool = False
+    """it has brought something"""
     taken_away: bool = False
     """its end is no fault of its"""
-    """it has brought something"""
     exit_code: int | None = None
     """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
