@@ -13,6 +13,7 @@ from oddlot import (
     Chaos,
     Fault,
     Hub,
+    JobError,
     Lifetime,
     Machine,
     Memoryless,
@@ -100,8 +101,10 @@ def test_the_bill_follows_the_price() -> None:
 def test_prices_that_change_for_ever_do_not_keep_a_run_that_nobody_serves() -> None:
     restless = Steps((0.0, 1.0), (1.0, 2.0), 2.0)
     gone = Alive(Steps((0.0, 0.5), (1.0, 0.0)))
-    with pytest.raises(Exception, match="nothing can happen any more"):
-        run(zone(gone, count=1, spot_dollars_per_hour=restless), epochs=9)
+    for names in (["east"], ["east", "west"]):
+        zones = [zone(gone, count=1, name=name, spot_dollars_per_hour=restless) for name in names]
+        with pytest.raises(JobError, match="nothing can happen any more"):
+            run(*zones, epochs=9)
 
 
 def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:

@@ -78,6 +78,8 @@ class Lives:
         self.berths: dict[str, _Berth] = {
             machine.name: self._berth(machine) for machine in all_machines(fleet)
         }
+        self.prices_to_come = 0
+        """entries of the agenda that bring nobody"""
         self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(self.berths)
         for one in fleet:
             if isinstance(one, Zone):
@@ -189,13 +191,15 @@ class Lives:
         self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]]
     ) -> None:
         if (change := next(prices, None)) is not None:
+            self.prices_to_come += 1
             self.agenda.at(change[0], partial(self._reprice, zone, berths, prices, change[1]))
 
     def _reprice(
         self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]], price: float
     ) -> Message | None:
         # Prices may change for ever; a run that waits for machines which never come is to end.
-        if len(self.agenda.heap) or any(berth.wanted for berth in berths):
+        self.prices_to_come -= 1
+        if len(self.agenda.heap) > self.prices_to_come or any(berth.wanted for berth in berths):
             self._await_price(zone, berths, prices)
         for berth in berths:
             berth.pay(self.agenda.now)
