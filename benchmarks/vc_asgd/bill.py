@@ -16,7 +16,7 @@ from statistics import mean
 
 from benchmarks.plots import save
 from benchmarks.report import show
-from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, like, points, proved, reached
+from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, accuracy_at, like, points, proved, reached
 from oddlot import (
     SGD,
     VCASGD,
@@ -35,9 +35,9 @@ from oddlot import (
     Zone,
     fit,
 )
-from oddlot.core import words as w
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.traces import read_alive, read_aws_prices, read_azure_prices
+from oddlot.observe import tally_of
 from oddlot.report.charts import Line
 
 ON_DEMAND = {"p3.2xlarge": 3.06, "p3.8xlarge": 12.24, "p3.16xlarge": 24.48, "NC6": 0.90}
@@ -70,16 +70,13 @@ class Trained:
 
     @classmethod
     def of(cls, run: Run) -> "Trained":
-        """From the log: a machine is paid for from its order on."""
-        begun, spells = dict[str, float](), list[tuple[float, float]]()
-        for record in run.records:
-            match record.event:
-                case w.Joined(node):
-                    begun[node] = max(0.0, record.now - SECONDS_TO_START)
-                case w.Lost(node, since) if node in begun:
-                    spells.append((begun.pop(node), record.now if since is None else since))
+        """From the log: a machine is paid for from its order until it is gone."""
+        bill = tally_of(run.records, 1).bill
         end = float(run.summary["seconds"])
-        return cls(run, [*spells, *((start, end) for start in begun.values())])
+        return cls(
+            run,
+            [(one.prices[0][0], end if one.ended is None else one.ended) for one in bill.accounts.values()],
+        )
 
     def machine_seconds(self, until: float) -> float:
         """Paid for until then."""
@@ -156,13 +153,13 @@ def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
     }
     for name in traces:
         ours = VCASGD(newest=True, deadline_seconds=1800)
-        found[f"(iii) VC-ASGD on spot, {name}"] = train(job, ours, epochs, *alive(name), SHARDS)
+        found[f"(iii) VC-ASGD on spot, {name}"] = train(job, ours, 2 * epochs, *alive(name), SHARDS)
     rivals: dict[str, Strategy] = {
         "elastic averaging": ElasticAveraging(steps=steps),
         "Downpour": Downpour(steps=steps, server=SGD(lr=1 / MACHINES)),
     }
     for rival, strategy in rivals.items() if len(traces) > 1 else ():
-        found[f"(iv) {rival} on spot, {traces[0]}"] = train(job, strategy, epochs, *alive(traces[0]))
+        found[f"(iv) {rival} on spot, {traces[0]}"] = train(job, strategy, 2 * epochs, *alive(traces[0]))
     return found
 
 
@@ -206,7 +203,7 @@ def measure(quick: bool) -> dict[str, float]:
         **saved,
         "time_over_on_demand": max(arrived) / most if len(arrived) == len(spots) else float("inf"),
         "accuracy_gap": 100
-        * ((sync.run.accuracy or 0.0) - min(one.run.accuracy or 0.0 for one, _ in spots.values())),
+        * ((sync.run.accuracy or 0.0) - min(accuracy_at(one.run, epochs) for one, _ in spots.values())),
     }
 
 

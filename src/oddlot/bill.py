@@ -1,25 +1,35 @@
 """What a run costs: every machine's time at the price of that time, from the log alone."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
 
 from oddlot.core import words as w
 
 
 @dataclass(slots=True)
 class Account:
-    """What one life of a machine costs."""
+    """What one life of a machine costs, from its order on."""
 
-    price: float
-    """dollars an hour, now"""
     zone: str
-    since: float
-    """it is paid for until then"""
-    dollars: float = 0.0
+    prices: list[tuple[float, float]]
+    """since when, dollars an hour"""
+    joined: bool = False
+    ended: float | None = None
 
-    def pay(self, now: float) -> None:
-        """At the price that it has had since it was paid the last time."""
-        self.dollars += self.price * (now - self.since) / 3600
-        self.since = now
+    @property
+    def price(self) -> float:
+        """Dollars an hour, now."""
+        return self.prices[-1][1]
+
+    def dollars(self, until: float, since: float = 0.0) -> float:
+        """What its time from `since` to `until` costs."""
+        until = until if self.ended is None else min(until, self.ended)
+        spells = pairwise([*self.prices, (inf, 0.0)])
+        return sum(
+            price * max(0.0, min(until, stop) - max(since, start)) / 3600
+            for (start, price), (stop, _) in spells
+        )
 
 
 @dataclass
@@ -28,6 +38,7 @@ class Bill:
 
     now: float = 0.0
     dollars: float = 0.0
+    """only grows"""
     dollars_lost: float = 0.0
     """of these, for the time that machines had spent on work which was lost with them"""
     dollars_of_hub: float = 0.0
@@ -35,8 +46,10 @@ class Bill:
     seconds_alone: float = 0.0
     """in which no machine was there"""
     accounts: dict[w.NodeId, Account] = field(default_factory=dict)
-    here: dict[w.NodeId, Account] = field(default_factory=dict)
-    """of those that are there"""
+    paid: dict[w.NodeId, Account] = field(default_factory=dict)
+    """those that cost something now"""
+    here: dict[w.NodeId, None] = field(default_factory=dict)
+    """who is at work, or could be"""
     hub_price: float = 0.0
     dollars_per_second: float = 0.0
 
@@ -48,12 +61,16 @@ class Bill:
         self.seconds_alone += 0.0 if self.here else passed
         self.now = now
 
+    def ordered(self, node: w.NodeId, price: float, zone: str) -> None:
+        """A machine is paid for from now on."""
+        self.accounts[node] = self.paid[node] = Account(zone, [(self.now, price)])
+        self.dollars_per_second += price / 3600
+
     def joined(self, event: w.Joined) -> None:
-        """A machine is there, and has cost something before."""
-        account = Account(event.dollars_per_hour, event.zone, self.now, event.dollars_to_start)
-        self.accounts[event.node] = self.here[event.node] = account
-        self.dollars_per_second += account.price / 3600
-        self.dollars += account.dollars
+        """It is ready for work."""
+        if event.node not in self.paid:
+            self.ordered(event.node, event.dollars_per_hour, event.zone)
+        self.here[event.node] = None
 
     def priced(self, zone: str, price: float) -> None:
         """From now on everything that was bought there, or the hub (empty), costs this much."""
@@ -61,29 +78,29 @@ class Bill:
             self.dollars_per_second += (price - self.hub_price) / 3600
             self.hub_price = price
             return
-        for account in self.here.values():
+        for account in self.paid.values():
             if account.zone == zone:
-                account.pay(self.now)
                 self.dollars_per_second += (price - account.price) / 3600
-                account.price = price
+                account.prices.append((self.now, price))
 
-    def lost(self, node: w.NodeId, since: float, at_work_since: float | None) -> None:
-        """It went then, and had been at work that is lost with it."""
-        account = self.here.pop(node, None)
+    def gone(self, node: w.NodeId, at_work_since: float | None) -> None:
+        """It costs nothing any more; it had been at work that is lost with it."""
+        self.here.pop(node, None)
+        account = self.paid.pop(node, None)
         if account is None:
             return
-        account.pay(since)
-        self.dollars -= account.price * (self.now - since) / 3600
+        account.ended = self.now
         if at_work_since is not None:
-            self.dollars_lost += account.price * max(0.0, since - at_work_since) / 3600
+            self.dollars_lost += account.dollars(self.now, at_work_since)
         # Nobody costs nothing, whatever the last digits say.
-        rest = self.dollars_per_second - account.price / 3600 if self.here else self.hub_price / 3600
+        rest = self.dollars_per_second - account.price / 3600 if self.paid else self.hub_price / 3600
         self.dollars_per_second = max(0.0, rest)
 
     def stopped(self, dollars: float) -> None:
         """The hub was gone, and as far as the log knows everybody with it, since the last record; it cost this much."""
-        for account in self.here.values():
-            account.pay(self.now)
+        for account in self.paid.values():
+            account.ended = self.now
+        self.paid.clear()
         self.here.clear()
         self.dollars_per_second = self.hub_price = 0.0
         self.dollars += dollars

@@ -4,7 +4,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, nan
+from math import ceil, floor, inf, isfinite, nan, ulp
 from typing import NamedTuple
 
 from oddlot.core.errors import UsageError
@@ -17,6 +17,12 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+_PER_SECOND: dict[str, Callable[[Tally], float]] = {
+    "seconds": lambda _: 1.0,
+    "hours": lambda _: 1 / 3600,
+    "dollars": lambda tally: tally.bill.dollars_per_second,
+}
+"""how fast figures grow while nothing happens"""
 BUDGETS = {"<=": ">=", "<": ">="}
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
@@ -54,6 +60,16 @@ class Goal:
             return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
             raise UsageError(f"until = {text!r}: {error}", "until") from None
+
+    def due(self, tally: Tally) -> float:
+        """When time or money alone will reach it, if nothing happens until then; infinity for never."""
+        whens = [inf]
+        for figure, compare, value in self.terms:
+            rate = _PER_SECOND[figure](tally) if figure in _PER_SECOND and compare == ">=" else 0.0
+            if rate:
+                left = (value - (tally.value(figure) or 0.0)) / rate
+                whens.append(tally.seconds + max(left, 1e-9, 4 * ulp(tally.seconds)))
+        return min(whens)
 
     @property
     def epochs(self) -> int | None:

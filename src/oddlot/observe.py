@@ -188,7 +188,7 @@ class Tally:
 
     def _event(self, record: w.Record) -> None:
         match record.event:
-            case w.Joined() | w.Priced() | w.Leaving() | w.Lost():
+            case w.Joined() | w.Priced() | w.Ordered() | w.Leaving() | w.Gone() | w.Lost():
                 self._machine(record.event, record.now)
             case w.Arrived(facts):
                 self._arrived(facts, record.remark == ECHO, record.now)
@@ -206,8 +206,12 @@ class Tally:
                 for node in list(self.workers):
                     self._gone(node, record.now, "resumed")
 
-    def _machine(self, event: w.Joined | w.Priced | w.Leaving | w.Lost, now: float) -> None:
+    def _machine(
+        self, event: w.Joined | w.Priced | w.Ordered | w.Leaving | w.Gone | w.Lost, now: float
+    ) -> None:
         match event:
+            case w.Ordered(node, price, zone):
+                self.bill.ordered(node, price, zone)
             case w.Joined(node):
                 self.workers[node] = WorkerRow(since=now)
                 self.bill.joined(event)
@@ -215,11 +219,11 @@ class Tally:
                 self.bill.priced(zone, price)
             case w.Leaving(node):
                 self._state(node, "leaving", now)
-            case w.Lost(node, since):
+            case w.Gone(node) | w.Lost(node):
                 row = self.workers.get(node)
-                at_work_since = row.begun if row and row.tasks else None
-                self.bill.lost(node, now if since is None else since, at_work_since)
-                self._lost(node, now)
+                self.bill.gone(node, row.begun if row and row.tasks else None)
+                if isinstance(event, w.Lost):
+                    self._lost(node, now)
 
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:
         self.bytes_up += facts.bytes_up

@@ -71,6 +71,10 @@ class Recipe:
         self._check_sizes()
         if self.settings.chaos is not None:
             self.settings.chaos.check_machines(self.on.names)
+            if self.settings.chaos.capacity is not None and not getattr(self.on, "respawn", True):
+                raise UsageError(
+                    "a capacity brings machines back, and Local(respawn=False) replaces none", "chaos"
+                )
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later

@@ -102,7 +102,7 @@ class Training:
         try:
             with self.stop.heard(), self._rows_named():
                 self._await_first_checkpoint()
-                ended = drive(self.host, self.engine, self._ended)
+                ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
                 self._check_learned(ended)
                 self._measure_final()
             self.store.weights.scatter(self.model)

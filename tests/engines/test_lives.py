@@ -44,9 +44,9 @@ def zone(capacity: Capacity = Always(), count: int = 2, name: str = "east", **ch
     return Zone(name, replace(OFFER, **changes), count, LIKE, capacity)  # type: ignore[arg-type]  # settings all
 
 
-def run(*fleet: Machine | Zone, epochs: int = 1, hub: Hub = Hub(), **options: object) -> Run:  # noqa: B008 - plain data
+def run(*fleet: Machine | Zone, epochs: int = 1, hub: Hub = Hub(), until: str = "", **options: object) -> Run:  # noqa: B008 - plain data
     on = Simulated(fleet, hub=hub, maths=False)
-    return fit(a_job(), Asynchronous(), on, until=f"epochs>={epochs}", **options)  # type: ignore[arg-type]
+    return fit(a_job(), Asynchronous(), on, until=until or f"epochs>={epochs}", **options)  # type: ignore[arg-type]
 
 
 def times(found: Run, kind: type) -> list[tuple[float, str]]:
@@ -74,7 +74,9 @@ def test_a_start_takes_its_time_and_is_paid_for() -> None:
     assert found.summary["seconds_without_workers"] == 3.0
     gone = Alive(Steps((0.0, 2.0, 10.0), (1.0, 0.0, 1.0)))
     found = run(zone(gone, count=1, seconds_to_start=3.0))
-    assert times(found, w.Joined) == [(13.0, "east1")]
+    assert times(found, w.Ordered) == [(0.0, "east1"), (10.0, "east1.2")]
+    assert times(found, w.Gone) == [(2.0, "east1")]
+    assert times(found, w.Joined) == [(13.0, "east1.2")]
     assert found.dollars == pytest.approx(0.1 * (2.0 + found.summary["seconds"] - 10.0))
     assert found.dollars == pytest.approx(bill(found))
 
@@ -131,9 +133,8 @@ def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
     seed = next(seed for seed in range(9) if one.lifetime.start(stream(seed, "machine m"))() == 1.0)  # type: ignore[union-attr]
     on = Simulated([one], seed=seed, maths=False)
     found = fit(a_job(), Asynchronous(), on, until="epochs>=1")
-    (gone,) = (r for r in found.records if isinstance(r.event, w.Lost))
-    assert gone.now == pytest.approx(5.8)
-    assert gone.event == w.Lost("m", 1.0)
+    assert times(found, w.Gone) == [(1.0, "m")]
+    assert times(found, w.Lost) == [(5.8, "m")]
     assert times(found, w.Joined)[1] == (5.8, "m.2"), "a slot is blocked until then"
     assert found.dollars == pytest.approx(0.1 * (found.summary["seconds"] - 4.8))
     assert found.dollars == pytest.approx(bill(found))
@@ -185,3 +186,42 @@ def test_a_resumed_run_finds_the_zone_as_it_is_then(tmp_path: Path) -> None:
     assert again.dollars > first.dollars
     joined = [r for r in again.records if isinstance(r.event, w.Joined) and r.event.zone == "west"]
     assert {r.event.dollars_per_hour for r in joined} == {360.0}  # type: ignore[union-attr]
+
+
+def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -> None:
+    """0.1 dollars a second from 0 to 2 s, and again from 10 s on, when the budget ends it at 0.35 dollars."""
+    gone = Alive(Steps((0.0, 2.0, 10.0), (1.0, 0.0, 1.0)))
+    found = run(zone(gone, count=1, seconds_to_start=3.0), until="dollars<=0.35")
+    assert found.dollars == pytest.approx(0.35)
+    assert found.summary["seconds"] == pytest.approx(11.5), "it ends when the money is spent"
+    assert found.summary["updates"] == 0
+
+
+def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
+    """Gone at 1 s, noticed at 30.8 s, and the price rises a hundredfold at 10 s."""
+    rising = Steps((0.0, 10.0), (360.0, 36_000.0))
+    like = replace(LIKE, noticed_after_seconds=30.0)
+    falls = Alive(Steps((0.0, 1.0, 60.0), (1.0, 0.0, 1.0)))
+    east = Zone("east", replace(OFFER, spot_dollars_per_hour=rising), 1, like, falls)
+    found = run(east, until="seconds>=50")
+    assert found.dollars == pytest.approx(0.1)
+    assert found.summary["dollars_lost"] == pytest.approx(0.1 * 0.2)
+    assert found.dollars == pytest.approx(bill(found))
+
+
+def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) -> None:
+    """What came and went while the hub was gone happens to nobody."""
+    place = Simulated([zone(Memoryless(1.0, 0.5), count=3)])
+    trained(a_job(), Synchronous(), place, "seconds>=200", RunFolder(tmp_path))
+    run, _ = trained(a_job(), Synchronous(), place, "seconds>=201", RunFolder(tmp_path), resume=True)
+    at = next(i for i, r in enumerate(run.records) if isinstance(r.event, w.Resumed))
+    again = [r for r in run.records[at:] if isinstance(r.event, w.Joined)]
+    assert len([r for r in again if r.now == run.records[at].now]) <= 3
+    assert len(again) < 15
+
+
+def test_a_machine_that_was_barred_before_it_came_comes_afterwards() -> None:
+    machine = Machine("late", 0.1, joins_at_seconds=2.0)
+    capacity = Alive(Steps((0.0, 1.0, 5.0), (1.0, 0.0, 1.0)))
+    found = run(machine, chaos=Chaos(capacity=capacity))
+    assert times(found, w.Joined) == [(5.0, "late")]

@@ -51,9 +51,10 @@ def test_who_is_taken_away_comes_back_when_the_trace_says(on: Place) -> None:
 
 @BOTH
 def test_every_sample_counts_once_all_the_same(on: Place) -> None:
+    many = 9_600
     chaos = Chaos([Fault("kill", per_hour=3600)], capacity=Alive(TRACE))
-    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=2", chaos=chaos)
-    assert sorted(books.merged) == everything(COUNT, 2)
+    run, books = trained(a_job(count=many), Asynchronous(), on, "epochs>=2", chaos=chaos)
+    assert sorted(books.merged) == everything(many, 2)
     assert run.summary["workers_lost"] > 0
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Machine, Run, Simulated, fit
+from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Machine, Run, Simulated, UsageError, fit
 from oddlot.core import words as w
 from tests.fits import SAMPLES, a_job
 
@@ -63,3 +63,8 @@ def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() 
     for hub in (Hub(seconds_per_update=0.2, servers=3), Hub(seconds_per_update=0.2, overwrites=True)):
         assert run(hub, machines=8).summary["overwritten"] == 0
     assert run(Hub(seconds_per_update=0.2, servers=3, overwrites=True), machines=8).summary["overwritten"] > 9
+
+
+def test_what_takes_no_time_cannot_be_overwritten() -> None:
+    with pytest.raises(UsageError, match="overwrites needs seconds_per_update"):
+        Hub(overwrites=True)

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from oddlot import Alive, Always, Memoryless, Pools, Steps
+from oddlot import Alive, Always, Memoryless, Pools, Steps, UsageError
 from oddlot.machines.capacity import Capacity
 
 MODELS = [
@@ -68,3 +68,26 @@ def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
     assert scaled == {0.0: 200, 10.0: 700}, "in proportion to what the trace's owners had asked for"
     goers = {tuple(m for _, m, comes in Alive(steps).moves(6, Random(s)) if not comes) for s in range(20)}
     assert len(goers) > 10, "not always the same ones"
+
+
+@pytest.mark.parametrize(
+    ("steps", "of", "moves"),
+    [
+        (Steps((0.0,), (4.0,), 30.0), None, 4),
+        (Steps((0.0, 5.0), (10.0, 12.0), 30.0), None, 4),
+        (Steps((0.0, 5.0), (11.0, 12.0), 30.0), 100, 0),
+    ],
+)
+def test_a_trace_that_repeats_without_a_change_ends(steps: Steps, of: int | None, moves: int) -> None:
+    assert len(list(Alive(steps, of).moves(4, Random(0)))) == moves
+
+
+def test_a_pool_of_which_nobody_ever_goes_is_refused() -> None:
+    with pytest.raises(UsageError, match="share = 0 must be above 0, at most 1"):
+        Pools(1, 5.0, 0)
+
+
+def test_halves_are_rounded() -> None:
+    """11 of 16 is 5.5 of 8, and 9 is 4.5: to even numbers, as Python rounds."""
+    assert len(list(Alive(Steps((0.0,), (11.0,)), of=16).moves(8, Random(0)))) == 6
+    assert len(list(Alive(Steps((0.0,), (13.0,)), of=16).moves(8, Random(0)))) == 6

@@ -17,7 +17,7 @@ from oddlot.machines.delays import (
     Trace,
 )
 from oddlot.machines.machine import Lifetime, Link, Machine
-from oddlot.machines.market import all_machines
+from oddlot.machines.market import Hub, all_machines
 from oddlot.machines.read_fleet import read_fleet
 from oddlot.machines.toml_file import locate
 
@@ -270,3 +270,51 @@ def test_keys_are_located_in_every_way_of_writing_them() -> None:
 def test_describing_machines_costs_no_pydantic() -> None:
     program = "import sys, oddlot.machines.machine; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+MARKET = """\
+[[offers]]
+name = "big"
+dollars_per_hour = 3.0
+spot_dollars_per_hour = 1.0
+
+[[zones]]
+name = "east"
+offer = "big"
+count = 2
+seconds_per_sample = 0.01
+"""
+
+
+def test_a_market_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(f"{MARKET}on_demand = true\n[hub]\ndollars_per_hour = 0.2\n")
+    found = read_fleet(tmp_path / "fleet.toml")
+    assert found.hub == Hub(dollars_per_hour=0.2)
+    assert [(machine.name, machine.dollars_per_hour) for machine in all_machines(found.machines)] == [
+        ("east1", 3.0),
+        ("east2", 3.0),
+    ]
+    assert not found.has_spot
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('offer = "big"', 'offer = "bug"', "fleet.toml:8: no offer is called 'bug': did you mean `big`"),
+        ("spot_dollars_per_hour = 1.0", "", "fleet.toml:8: big has no spot price"),
+        (
+            "spot_dollars_per_hour = 1.0",
+            'spot_dollars_per_hour = { kind = "aws" }',
+            "`offers[0].spot_dollars",
+        ),
+        ("count = 2", 'count = 2\ncapacity = "memoryles"', "unknown capacity `memoryles`: did you mean"),
+        (
+            "[[zones]]",
+            '[[offers]]\nname = "big"\ndollars_per_hour = 1\n[[zones]]',
+            "second offer is called big",
+        ),
+        ("count = 2", "count = 2000000", "these are more than 1,000,000 machines"),
+    ],
+)
+def test_a_bad_market_is_told_the_line(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert told in refused(tmp_path, MARKET.replace(old, new))

@@ -49,3 +49,16 @@ def test_of_several_values_at_a_time_the_last_holds() -> None:
 def test_what_is_no_trace_is_refused(make: Callable[[], Steps], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         make()
+
+
+def test_values_and_changes_say_the_same_wherever_one_begins() -> None:
+    """Before its first second a period has its first value."""
+    late = Steps((10.0, 20.0), (1.0, 2.0), 30.0)
+    changes = list(islice(late.changes(), 3))
+    assert changes == [(20.0, 2.0), (30.0, 1.0), (50.0, 2.0)]
+    for time, value in changes:
+        assert late.at(time) == value
+
+
+def test_a_step_at_the_very_end_of_a_window_is_the_next_periods() -> None:
+    assert PRICES.window(0.0, 25.0) == Steps((0.0, 10.0), (1.0, 3.0), 25.0)

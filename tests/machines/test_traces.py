@@ -152,3 +152,8 @@ def test_the_real_traces_are_read() -> None:
         alive = read_alive(path, "hours" if in_hours else "seconds")
         assert 8 * 3600 < alive.seconds[-1] < 100 * 3600
         assert 8 <= max(alive.values) <= 16
+
+
+def test_times_without_a_zone_are_utc(tmp_path: Path) -> None:
+    naive = AWS.replace(".000Z", "")
+    assert aws(written(tmp_path, naive)) == aws(written(tmp_path, AWS))

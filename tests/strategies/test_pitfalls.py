@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Simulated
+from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Shards, Simulated
 from oddlot.core import words as w
 from oddlot.train.data import order
 from oddlot.train.learner import torch_optimizer
-from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, one_fork_server, trained
+from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, one_fork_server, rows, trained
 
 SHARDS = 4
 State = dict[str, torch.Tensor]
@@ -114,3 +114,47 @@ def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int)
         kept.append(prod(1 - share for blend in blends for share in blend.shares.values()))
     assert kept[0] == pytest.approx(0.95**shards)
     assert kept[1] == pytest.approx(exp(-2), abs=0.08)
+
+
+@pytest.mark.parametrize("by_samples", [True, False])
+def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
+    job = replace(a_job(), data=Shards(["a", "b"], parts, sizes=[36, 12]))
+    strategy = VCASGD(alpha=0.6, newest=True, by_samples=by_samples)
+    run, _ = trained(job, strategy, fleet(1), "epochs>=1")
+    blends = [action for record in run.records for action in record.actions if isinstance(action, w.Blend)]
+    shares = sorted(share for blend in blends for share in blend.shares.values())
+    assert shares == pytest.approx([0.4 / 3 if by_samples else 0.4, 0.4])
+
+
+def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
+    """Five machines, one of them ten times slower: its updates are many versions late."""
+    machines = [Machine(f"m{i}", 0.1 if i == 4 else 0.01) for i in range(5)]
+    for damping in (0.0, 1.0):
+        run, _ = trained(
+            a_job(),
+            VCASGD(alpha=0.6, newest=True, damping=damping),
+            Simulated(machines),
+            "epochs>=4",
+            shards=8,
+        )
+        late = 0
+        for record in run.records:
+            for action in record.actions:
+                if isinstance(action, w.Blend) and isinstance(record.event, w.Arrived):
+                    staleness = record.event.update.based_on
+                    (share,) = action.shares.values()
+                    behind = versions_before(run, record) - staleness
+                    assert share == pytest.approx(0.4 * (1 + behind) ** -damping)
+                    late = max(late, behind)
+        assert late > 5
+
+
+def versions_before(run: Run, record: w.Record) -> int:
+    """How many merges were made before this record."""
+    before = run.records[: list(run.records).index(record)]
+    return sum(isinstance(action, w.Blend) for one in before for action in one.actions)
+
+
+def parts(name: str) -> list[torch.Tensor]:
+    x, y = rows()
+    return [x[:36], y[:36]] if name == "a" else [x[36:], y[36:]]

@@ -47,7 +47,6 @@ AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 AboveZero = Annotated[float, ABOVE_ZERO]
 FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
-FromZeroToOne = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 Seed = Annotated[int, SEED]
 
 

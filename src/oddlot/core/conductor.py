@@ -168,7 +168,7 @@ class Conductor:
         for node in list(self.busy):
             yield from self._lost(w.Lost(node))
 
-    def _noted(self, _: w.Struck | w.Priced) -> Iterator[w.Event]:
+    def _noted(self, _: w.Struck | w.Priced | w.Ordered | w.Gone) -> Iterator[w.Event]:
         """For the log alone."""
         yield from ()
 
@@ -366,6 +366,8 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
     w.Resumed: Conductor._resumed,
     w.Struck: Conductor._noted,
     w.Priced: Conductor._noted,
+    w.Ordered: Conductor._noted,
+    w.Gone: Conductor._noted,
     w.Changed: Conductor._told,
     w.Evaluated: Conductor._told,
 }

@@ -105,8 +105,6 @@ class Joined:
     dollars_per_hour: float = 0.0
     zone: str = ""
     """where it was bought: see `Priced`"""
-    dollars_to_start: float = 0.0
-    """that it had cost before"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +119,6 @@ class Lost:
     """A worker is gone; what it was computing has gone back to the ledger."""
 
     node: NodeId
-    since: float | None = None
-    """when it went, where that is noticed only now: from then on it costs nothing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +221,29 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True)
+class Ordered:
+    """A machine is paid for from now on, and will join when it has started. Strategies are not told."""
+
+    node: NodeId
+    dollars_per_hour: float
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A machine is gone and costs nothing any more, which the hub will notice later, if it had joined. Strategies are
+    not told.
+    """
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
 
 
-Stimulus = Event | Refused | Resumed | Struck | Priced | Ticked
+Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Ticked
 """What a conductor is told, and what a log holds."""
 
 

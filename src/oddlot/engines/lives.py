@@ -11,7 +11,7 @@ from oddlot.core.streams import stream
 from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Message
 from oddlot.engines.mailbox import life_name
-from oddlot.machines.capacity import Moves
+from oddlot.machines.capacity import Move, Moves
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines
@@ -47,20 +47,11 @@ class _Berth:
     barred: bool = False
     """it is kept away"""
     node: w.NodeId = ""
-    """its present life; empty while there is none"""
+    """its present life, or the one that is starting; empty while there is none"""
+    ready: bool = False
     lives: int = 0
-    orders: int = 0
-    """an older order is void"""
-    ordered_at: float | None = None
-    """since when the machine that is to come is paid for"""
-    dollars_to_start: float = 0.0
-    """paid for machines that have not begun to work"""
-
-    def pay(self, now: float) -> None:
-        """For what was ordered, until now."""
-        if self.ordered_at is not None:
-            self.dollars_to_start += self.price * (now - self.ordered_at) / 3600
-            self.ordered_at = now
+    owed: bool = False
+    """another one would have been ordered, were it not barred"""
 
 
 class Lives:
@@ -90,7 +81,8 @@ class Lives:
 
     def died(self, node: w.NodeId) -> None:
         """The life is over, whether or not the hub knows."""
-        self.berths[node.partition(".")[0]].node = ""
+        berth = self.berths[node.partition(".")[0]]
+        berth.node, berth.ready = "", False
 
     def noticed(self, node: w.NodeId) -> None:
         """The hub knows: another machine is ordered if one may come."""
@@ -102,8 +94,8 @@ class Lives:
     def bar(self, machine: str, barred: bool) -> Message | None:
         """Keep the machine away from its next life on, or let it come again."""
         berth = self.berths[machine]
-        waited, berth.barred = berth.barred and berth.lives > 0, barred
-        return self._order(berth) if waited and not barred else None
+        berth.barred = barred
+        return self._order(berth) if berth.owed and not barred else None
 
     def count_fruitless(self, node: w.NodeId, lived: float, needs: float | None) -> None:
         """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
@@ -127,31 +119,28 @@ class Lives:
 
     def _order(self, berth: _Berth) -> Message | None:
         """Another life begins `seconds_to_start` later."""
-        if not berth.wanted or berth.barred or berth.node or berth.ordered_at is not None:
+        berth.owed = berth.barred
+        if not berth.wanted or berth.barred or berth.node:
             return None
-        berth.orders += 1
-        berth.ordered_at = self.agenda.now
-        starting = berth.machine.seconds_to_start
-        if not starting:
-            return self._ready(berth, berth.orders)
-        self.agenda.at(self.agenda.now + starting, partial(self._ready, berth, berth.orders))
-        return None
-
-    def _ready(self, berth: _Berth, order: int) -> Message | None:
-        if order != berth.orders or berth.ordered_at is None:
-            return None
-        berth.pay(self.agenda.now)
-        berth.ordered_at = None
         berth.lives += 1
-        machine = berth.machine
-        while (name := life_name(machine.name, berth.lives)) in self.taken:
+        while (name := life_name(berth.machine.name, berth.lives)) in self.taken:
             berth.lives += 1
         berth.node = name
-        self.work.begin(name, machine, berth.delay)
+        starting = berth.machine.seconds_to_start
+        if not starting:
+            return self._join(berth, name)
+        self.agenda.at(self.agenda.now + starting, partial(self._join, berth, name))
+        return w.Ordered(name, berth.price, berth.machine.zone)
+
+    def _join(self, berth: _Berth, name: w.NodeId) -> Message | None:
+        """It is ready, unless it was given up while it started."""
+        if berth.node != name:
+            return None
+        berth.ready = True
+        self.work.begin(name, berth.machine, berth.delay)
         if berth.lifetime is not None:
-            self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, machine))
-        paid, berth.dollars_to_start = berth.dollars_to_start, 0.0
-        return w.Joined(name, berth.price, machine.zone, paid)
+            self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, berth.machine))
+        return w.Joined(name, berth.price, berth.machine.zone)
 
     def _preempt(self, node: w.NodeId, machine: Machine) -> Message | None:
         """Take the machine back, with notice where it is given."""
@@ -168,24 +157,30 @@ class Lives:
         for berth in berths:
             berth.wanted, berth.price = False, zone.prices.at(self.agenda.now)
         moves = zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
-        self._await_move(berths, moves)
+        # A run that is resumed finds the zone as it is then: what was before that happens to nobody.
+        move = next(moves, None)
+        while move is not None and move[0] < self.agenda.now:
+            berths[move[1]].wanted = move[2]
+            move = next(moves, None)
+        for berth in berths:
+            self.agenda.at(self.agenda.now, partial(self._order, berth))
+        self._await_move(berths, moves, move)
         self._await_price(zone, berths, zone.prices.changes(self.agenda.now))
 
-    def _await_move(self, berths: Sequence[_Berth], moves: Moves) -> None:
-        if (move := next(moves, None)) is not None:
+    def _await_move(self, berths: Sequence[_Berth], moves: Moves, move: Move | None) -> None:
+        if move is not None:
             when, machine, comes = move
-            moved = partial(self._move, berths, moves, berths[machine], comes)
-            self.agenda.at(max(self.agenda.now, when), moved)
+            self.agenda.at(when, partial(self._move, berths, moves, berths[machine], comes))
 
     def _move(self, berths: Sequence[_Berth], moves: Moves, berth: _Berth, comes: bool) -> Message | None:
-        self._await_move(berths, moves)
+        self._await_move(berths, moves, next(moves, None))
         berth.wanted = comes
         if comes:
             return self._order(berth)
-        if berth.ordered_at is not None:
-            berth.pay(self.agenda.now)
-            berth.ordered_at = None
-        return self._preempt(berth.node, berth.machine) if berth.node else None
+        if berth.ready:
+            return self._preempt(berth.node, berth.machine)
+        starting, berth.node = berth.node, ""
+        return w.Gone(starting) if starting else None
 
     def _await_price(
         self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]]
@@ -202,6 +197,5 @@ class Lives:
         if len(self.agenda.heap) > self.prices_to_come or any(berth.wanted for berth in berths):
             self._await_price(zone, berths, prices)
         for berth in berths:
-            berth.pay(self.agenda.now)
             berth.price = price
         return w.Priced(zone.name, price)

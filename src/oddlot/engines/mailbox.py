@@ -1,6 +1,7 @@
 """Where the next event comes from: the one place where an engine waits."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from oddlot.core import words as w
@@ -50,10 +51,15 @@ class Faults(Protocol):
         """Whether a machine whose life ends stays away: nobody replaces it until it is barred no more."""
 
 
-def drive(host: Host, mailbox: Mailbox, ended: Callable[[], str]) -> str:
-    """Hand messages and alarms to the host until `ended()` gives a reason; returns the reason."""
+def drive(
+    host: Host, mailbox: Mailbox, ended: Callable[[], str], due: Callable[[], float] = lambda: inf
+) -> str:
+    """Hand messages and alarms to the host until `ended()` gives a reason; returns the reason.
+
+    `due()` is when to ask again at the latest, even if nothing happens.
+    """
     while not (reason := ended()):
-        message = mailbox.next(host.alarm)
+        message = mailbox.next(min(host.alarm, due()))
         if message is None:
             host.ring(mailbox.now)
         else:

@@ -67,32 +67,30 @@ class Served(Around):
             message = self.engine.next(min(until, due))
             if message is None and due > until:
                 return None
-            if message is not None and not self._waits(message):
+            if isinstance(message, Arrival):
+                self._take_in(message)
+            elif isinstance(message, w.Lost) and (ends := self.in_service.get(message.node)):
+                self.gone.add(message.node)
+                self.agenda.at(ends[-1], partial(self._lose, message))
+                return w.Gone(message.node)
+            elif message is not None:
                 return message
 
-    def _waits(self, message: Message) -> bool:
-        """It is put off: an answer until a server has taken it in, and a loss behind the answers of the lost."""
-        if isinstance(message, Arrival):
-            sender = message.facts.sender
-            if sender in self.gone:  # the engine has told of its loss: this answer comes too late
-                if message.payload is not None:
-                    message.payload.release()
-                return True
-            begin = max(self.now, self.free_at[0])
-            end = begin + self.hub.seconds_per_update
-            heapreplace(self.free_at, end)
-            self.in_service.setdefault(sender, []).append(end)
-            reads = list[int]()
-            if self.hub.overwrites:
-                self.agenda.at(begin, partial(self._begin, reads))
-            self.agenda.at(end, partial(self._end, message, end, reads))
-            return True
-        if isinstance(message, w.Lost) and (ends := self.in_service.get(message.node)):
-            since = self.now if message.since is None else message.since
-            self.gone.add(message.node)
-            self.agenda.at(ends[-1], partial(self._lose, w.Lost(message.node, since)))
-            return True
-        return False
+    def _take_in(self, arrival: Arrival) -> None:
+        """It waits for a server. An answer of a node whose loss the engine has told comes too late."""
+        sender = arrival.facts.sender
+        if sender in self.gone:
+            if arrival.payload is not None:
+                arrival.payload.release()
+            return
+        begin = max(self.now, self.free_at[0])
+        end = begin + self.hub.seconds_per_update
+        heapreplace(self.free_at, end)
+        self.in_service.setdefault(sender, []).append(end)
+        reads = list[int]()
+        if self.hub.overwrites:
+            self.agenda.at(begin, partial(self._begin, reads))
+        self.agenda.at(end, partial(self._end, arrival, end, reads))
 
     def _lose(self, lost: w.Lost) -> w.Lost:
         self.gone.remove(lost.node)

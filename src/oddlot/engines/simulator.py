@@ -280,7 +280,7 @@ class Simulator:
         known = max(self.now, node.heard + node.machine.noticed_after_seconds)
         if not node.leaving and known > self.now:
             self.agenda.at(known, lambda: self._know(node))
-            return None
+            return w.Gone(name)
         return self._know(node)
 
     def _know(self, node: _Node) -> Message:
@@ -290,7 +290,7 @@ class Simulator:
         del self.nodes[node.name]
         self.maths.forget(node.name)
         self.lives.noticed(node.name)
-        return w.Lost(node.name, None if node.gone_at == self.now else node.gone_at)
+        return w.Lost(node.name)
 
     def _plan(self, node: _Node, first: int) -> None:
         """Time the queue from this place on: a machine computes one task after the other."""

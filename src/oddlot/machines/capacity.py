@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from random import Random
+from typing import Annotated
 
-from oddlot.core.checks import AboveZero, AtLeastOne, FromZeroToOne, NotNegative, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.machines.steps import Steps
 
-Moves = Iterator[tuple[float, int, bool]]
+Move = tuple[float, int, bool]
+Moves = Iterator[Move]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Pools:
     pools: AtLeastOne
     mean_seconds: AboveZero
     """between two events of a pool"""
-    share: FromZeroToOne = 1.0
+    share: Annotated[float, Must("above 0, at most 1", lambda share: 0 < share <= 1)] = 1.0
     seconds_to_return: NotNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -117,8 +119,15 @@ class Alive:
                 yield time, here[-1], True
 
         yield from to(0.0, self.steps.at(0.0))
+        idle = 0
         for time, alive in self.steps.changes():
+            before = len(here)
             yield from to(time, alive)
+            idle = 0 if len(here) != before else idle + 1
+            if idle > len(
+                self.steps.seconds
+            ):  # over and over the same, as far as so many machines are concerned
+                return
 
 
 Capacity = Always | Memoryless | Pools | Alive

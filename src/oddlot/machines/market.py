@@ -102,6 +102,10 @@ class Hub:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.overwrites and not self.seconds_per_update:
+            raise UsageError(
+                "overwrites needs seconds_per_update: only what takes time can be overwritten", "overwrites"
+            )
 
 
 def all_machines(fleet: Sequence[Machine | Zone]) -> Iterator[Machine]:

@@ -301,7 +301,13 @@ def _spelled_out(
 ) -> Iterator[tuple[str, int, str, Machine | Zone]]:
     """Every machine and zone with its place in the file."""
     total = 0
-    offers = {offer.name: offer for offer in (table.make() for table in file.offers)}
+    offers = dict[str, Offer]()
+    for index, offer in enumerate(table.make() for table in file.offers):
+        if offer.name in offers:
+            raise placed(
+                "offers", index, "name", f"a second offer is called {offer.name}: give each its own name"
+            )
+        offers[offer.name] = offer
     for where, tables in (("machines", file.machines), ("zones", file.zones)):
         for index, table in enumerate(tables):
             total += table.count or 1

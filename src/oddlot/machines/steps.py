@@ -66,9 +66,12 @@ class Steps:
         if period is not None:
             begin = after // period * period
         while True:
-            for time, value in zip(self.seconds, self.values, strict=True):
-                if begin + time > after and (begin or time > self.seconds[0]):
-                    yield begin + time, value
+            for place, (time, value) in enumerate(zip(self.seconds, self.values, strict=True)):
+                when = begin + (
+                    time if place else 0.0
+                )  # the first value holds from the period's beginning on
+                if when > after and (begin or place):
+                    yield when, value
             if period is None:
                 return
             begin += period

@@ -8,7 +8,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
 
@@ -203,7 +203,8 @@ def _price(text: str | None, line: int) -> float:
 
 def _instant(text: str | None, line: int) -> float:
     try:
-        return datetime.fromisoformat(text or "").timestamp()
+        found = datetime.fromisoformat(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z") from None
 

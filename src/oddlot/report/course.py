@@ -85,10 +85,8 @@ class Course:
         course.seconds = max(seconds, tally.seconds)
         for lane in course.lanes.values():
             lane.turn("", course.seconds)
-        for account in tally.bill.here.values():
-            account.pay(course.seconds)
         for name, account in tally.bill.accounts.items():
-            course._lane(name).dollars += account.dollars
+            course._lane(name).dollars += account.dollars(course.seconds)
         return course
 
     def _follow(self, record: w.Record, tally: Tally) -> None:

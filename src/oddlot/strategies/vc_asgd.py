@@ -30,6 +30,8 @@ class VCASGD:
     before is wholly merged"""
     deadline_seconds: AboveZero | None = None
     """after which a shard is given to another worker; None: learnt from each worker's speed"""
+    by_samples: bool = True
+    """the share of a model that has seen fewer samples than the largest shard has is smaller in proportion"""
     damping: NotNegative = 0.0
     """the power with which an update's share falls with its staleness"""
     kept: list[int] = field(default_factory=list)
@@ -59,7 +61,7 @@ class VCASGD:
         """What the model takes of these weights."""
         epoch = view.epoch + 1
         alpha = epoch / (epoch + 1) if self.alpha is None else self.alpha
-        part = update.samples / view.shard_samples
+        part = update.samples / view.shard_samples if self.by_samples else 1.0
         return (1 - alpha) * min(1.0, part) * float((1 + view.staleness(update)) ** -self.damping)
 
     def _assign(self, view: View, newest: int) -> Iterator[Command]:

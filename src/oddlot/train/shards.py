@@ -23,8 +23,12 @@ def read_npz(path: Any) -> Arrays:
     """The arrays of a `.npz` file, a path or any URL that fsspec reaches, in their order; nothing is unpickled."""
     import fsspec
 
-    with fsspec.open(str(path), "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return [arrays[name] for name in arrays.files]
+    with fsspec.open(str(path), "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return [arrays[name] for name in arrays.files]
+        except (ValueError, AttributeError, TypeError, BadZipFile):  # numpy's words advise to trust the file
+            raise ValueError("it is no whole .npz file of plain numbers") from None
 
 
 def as_tensor(part: Any, name: str) -> Tensor:
@@ -58,6 +62,8 @@ class Shards:
     def __init__(
         self, parts: Sequence[Any], read: Read = read_npz, sizes: Sequence[int] | None = None
     ) -> None:
+        if isinstance(parts, str | bytes):
+            raise UsageError(f"parts = {parts!r} must be a list of paths or URLs")
         self.parts, self.read = list(parts), read
         if not self.parts:
             raise UsageError("Shards([]): data have at least one part")
