@@ -1,14 +1,31 @@
 """What a job would take and cost: in Python and on the command line."""
 
+import signal
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oddlot import Alive, Fleet, Hub, Machine, Offer, Steps, Synchronous, UsageError, Zone, estimate
+from oddlot import (
+    Alive,
+    Fleet,
+    Hub,
+    Interrupted,
+    Machine,
+    Offer,
+    Run,
+    Steps,
+    Synchronous,
+    UsageError,
+    Zone,
+    estimate,
+)
 from oddlot.estimate import TOLD, estimates
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job
 
+estimating = import_module("oddlot.estimate")  # whose name is that of its function
 OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (900.0,)))
 FALLS = Alive(Steps((0.0, 1.05, 5.0), (2.0, 0.0, 2.0)))
 ZONE = Zone("east", OFFER, 2, Machine("any", seconds_per_sample=0.05), FALLS)
@@ -130,3 +147,23 @@ def test_what_makes_no_sense_is_refused(
 def test_medians_and_ranges_stand_in_the_table() -> None:
     found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
     assert estimates("x", found).row_count == len(TOLD)
+
+
+def test_a_stop_says_how_many_runs_were_done(
+    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    fit, calls = estimating.fit, list[int]()
+
+    def stopped_in_the_third(*words: Any, **options: Any) -> Run:
+        calls.append(1)
+        run = fit(*words, **options)
+        if len(calls) == 3:
+            raise Interrupted(run, signal.SIGTERM)
+        return run
+
+    monkeypatch.setattr(estimating, "fit", stopped_in_the_third)
+    words = ("--until", "epochs>=1", "--seeds", "2", "--no-maths")
+    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
+    assert done.code == 128 + signal.SIGTERM
+    assert done.err.splitlines()[-1] == "stopped: 2 runs were done, and nothing of them is kept"

@@ -6,8 +6,8 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -201,13 +201,16 @@ class Asked:
         options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
         console = Console(stderr=self.as_json, quiet=self.quiet)
 
+        begun = list[str]()
+
         def told(bought: str, number: int) -> None:
+            begun.append(bought)
             Console(stderr=True, quiet=self.quiet).print(
                 f"simulating {bought} with seed {number}".replace("  ", " ")
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, settings.source.placed((), ("job",), ("strategy",)):
+        with aside, self._telling_what_was_done(begun), settings.source.placed((), ("job",), ("strategy",)):
             names = [name for one in fleet.machines for name in getattr(one, "names", [one.name])]
             found = estimate(
                 settings.job(),
@@ -224,6 +227,19 @@ class Asked:
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
+
+    @contextmanager
+    def _telling_what_was_done(self, begun: Sequence[str]) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end all runs of an estimate, and say how many were done."""
+        from oddlot.api import Interrupted
+
+        try:
+            yield
+        except Interrupted as stopped:
+            done = f"{len(begun) - 1} runs were done"
+            kept = f", kept in {self.flags['out']}" if self.flags["out"] else ", and nothing of them is kept"
+            print(f"stopped: {done}{kept}", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + stopped.signal) from None
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read_chaos import read_chaos

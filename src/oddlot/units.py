@@ -5,8 +5,10 @@ from typing import Any
 
 
 def money(dollars: float) -> str:
-    """`$12.34`, `$0.0041`."""
-    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
+    """`$12.34`, `$0.0041`, `$0.000022`."""
+    if dollars >= 1 or not dollars:
+        return f"${dollars:,.2f}" if dollars else "$0"
+    return f"${dollars:.2g}" if dollars >= 1e-4 else f"${dollars:.6f}"
 
 
 def duration(seconds: float) -> str:
