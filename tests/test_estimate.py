@@ -157,7 +157,7 @@ def test_a_stop_says_how_many_runs_were_done(
 
     def stopped_in_the_third(*words: Any, **options: Any) -> Run:
         calls.append(1)
-        run = fit(*words, **options)
+        run: Run = fit(*words, **options)
         if len(calls) == 3:
             raise Interrupted(run, signal.SIGTERM)
         return run

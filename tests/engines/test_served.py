@@ -4,6 +4,7 @@ import pytest
 
 from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Machine, Run, Simulated, UsageError, fit
 from oddlot.core import words as w
+from oddlot.observe import tally_of
 from tests.fits import SAMPLES, a_job
 
 SHARDS, SECONDS = 8, 0.6
@@ -55,8 +56,12 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
 
 
 def test_the_hub_costs_its_money() -> None:
-    found = run(Hub(dollars_per_hour=36.0), machines=1, epochs=1)
-    assert found.dollars == pytest.approx(0.01 * found.summary["seconds"])
+    found = run(Hub(dollars_per_hour=36.0), machines=1, epochs=1, dollars_per_hour=3.6)
+    seconds = found.summary["seconds"]
+    assert found.dollars == pytest.approx(0.011 * seconds)
+    bill = tally_of(found.records, SAMPLES).bill
+    assert bill.dollars_of_hub == pytest.approx(0.01 * seconds)
+    assert bill.accounts["m0"].dollars(seconds) == pytest.approx(0.001 * seconds)
 
 
 def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() -> None:
@@ -68,3 +73,14 @@ def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() 
 def test_what_takes_no_time_cannot_be_overwritten() -> None:
     with pytest.raises(UsageError, match="overwrites needs seconds_per_update"):
         Hub(overwrites=True)
+
+
+def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
+    """Two answers of m0 come at 0.6 s and 1.2 s, and the one server has them at 1.5 s and 2.4 s; it is killed at 1.3 s."""
+    fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
+    on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), maths=False, in_flight=2)
+    killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])
+    strategy = VCASGD(alpha=0.5, newest=True)
+    found = fit(a_job(), strategy, on, until="seconds>=4", shards=SHARDS, chaos=killed)
+    events = [(type(r.event).__name__, round(r.now, 6)) for r in found.records if 0 < r.now < 4]
+    assert events == [("Struck", 1.3), ("Gone", 1.3), ("Arrived", 1.5), ("Arrived", 2.4), ("Lost", 2.4)]
