@@ -76,7 +76,7 @@ def test_what_takes_no_time_cannot_be_overwritten() -> None:
 
 
 def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
-    """Two answers of m0 come at 0.6 s and 1.2 s, and the one server has them at 1.5 s and 2.4 s; it is killed at 1.3 s."""
+    """Two answers of m0 come at 0.6 s and 1.2 s; the one server has them at 1.5 s and 2.4 s. It is killed at 1.3 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
     on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), maths=False, in_flight=2)
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])

@@ -138,7 +138,7 @@ def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Delay) -
         ("exponential", "exp", "fleet.toml:9: unknown lifetime `exp`"),
         ('name = "old"', "", "fleet.toml:12: `name` is missing in `machines[1]`"),
         ("seconds_per_sample = 0.001", "", "fleet.toml:12: `seconds_per_sample` is missing in `machines[1]`"),
-        ('"old"', '"spot2"', "fleet.toml:13: a second machine is called spot2"),
+        ('"old"', '"spot2"', "fleet.toml:13: a second machine or zone is called spot2"),
         ('"old"', '"an old one"', "fleet.toml:13: `machines[1].name` is 'an old one': it must be of letters"),
         ("= 100,", "= 0,", "fleet.toml:15: `machines[1].link.megabits_per_second` is 0: it must be above 0"),
         (
@@ -313,6 +313,9 @@ def test_a_market_is_read_whole(tmp_path: Path) -> None:
             '[[offers]]\nname = "big"\ndollars_per_hour = 1\n[[zones]]',
             "second offer is called big",
         ),
+        ("count = 2", "count = 2\non_demand = true\ncapacity = 'always'", "machines on demand stay"),
+        ("= 0.01", f"= 0.01\n{ONE}".replace('"a"', '"east"'), "machine or zone is called east"),
+        ("spot_dollars_per_hour = 1.0", "spot_dollars_per_hour = -0.5", "it must be finite and not negative"),
         ("count = 2", "count = 2000000", "these are more than 1,000,000 machines"),
     ],
 )

@@ -89,6 +89,11 @@ def gcp(path: Path) -> Steps:
         (aws, AWS.replace("1.25", "inf"), "line 3: 'inf' is no price in dollars"),
         (aws, AWS.replace("2020-01-01T01", "noon"), "line 2: 'noon:00:00.000Z' is no time"),
         (aws, AWS.replace("us-east-1a", "us-east-1c"), "no price of p3.2xlarge in us-east-1a: did you mean"),
+        (
+            aws,
+            AWS.replace("p3.2xlarge", "p3.8xlarge"),
+            "no price of p3.2xlarge anywhere: did you mean `p3.8xlarge`",
+        ),
         (azure, AZURE.replace("NC6", "NC7"), "none called NC6: did you mean `NC7`"),
         (azure, AZURE.replace("2/29/2020", "2/30/2020"), "line 3: '2/30/2020' is no day"),
         (azure, AZURE.replace("$0.75", "free"), "line 4: 'free' is no price"),

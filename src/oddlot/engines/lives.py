@@ -97,15 +97,14 @@ class Lives:
         berth.barred = barred
         return self._order(berth) if berth.owed and not barred else None
 
-    def count_fruitless(self, node: w.NodeId, lived: float, needs: float | None) -> None:
-        """Lives that end before anybody has brought anything: where that goes on and on, it is not bad luck."""
+    def count_fruitless(self, node: w.NodeId, lived: float, needs: float) -> None:
+        """Lives that end at work before anybody has brought anything: where that goes on and on, it is not bad luck."""
         self.fruitless += 1
         if self.fruitless > self.most_fruitless:
-            work = "" if needs is None else f", a task there computes for {needs:.3g} s"
             raise JobError(
                 f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {node}, "
-                f"lived for {lived:.3g} s{work}: give the machines a longer lifetime or fewer "
-                "seconds_per_sample, or the job a smaller batch"
+                f"lived for {lived:.3g} s, a task there computes for {needs:.3g} s: give the machines a longer "
+                "lifetime or fewer seconds_per_sample, or the job a smaller batch"
             )
 
     # --- machines ------------------------------------------------------------------------------

@@ -273,7 +273,8 @@ class Simulator:
         node = self.nodes.get(name)
         if node is None or node.gone_at is not None:
             return None
-        self.lives.count_fruitless(name, self.now - node.born, node.queue[0].compute if node.queue else None)
+        if node.queue:  # otherwise it had nothing to bring
+            self.lives.count_fruitless(name, self.now - node.born, node.queue[0].compute)
         self._stop(node)
         node.gone_at = self.now
         self.lives.died(name)

@@ -118,7 +118,7 @@ class Constant(Maker):
     """A price that stays."""
 
     kind: str
-    dollars_per_hour: Annotated[float, column(NotNegative)]
+    dollars_per_hour: column(NotNegative)  # type: ignore[valid-type]  # a hint with its check
 
     def make(self) -> Steps:
         """One step."""
@@ -249,7 +249,11 @@ class ZoneTable(Maker):
         if self.offer not in offers:
             raise UsageError(f"no offer is called {self.offer!r}: {or_nearest(self.offer, offers)}", "offer")
         spot = not self.on_demand
-        has = {} if self.capacity is None or self.on_demand else {"capacity": self.capacity.make()}
+        if self.on_demand and self.capacity is not None:
+            raise UsageError(
+                "machines on demand stay: leave `capacity` out, or buy on the spot market", "capacity"
+            )
+        has = {} if self.capacity is None else {"capacity": self.capacity.make()}
         return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
 
 
@@ -285,10 +289,12 @@ def read_fleet(path: str | Path) -> Fleet:
 
     names, found = set[str](), list[Machine | Zone]()
     for table, index, key, one in _spelled_out(file, placed):
-        fresh = one.names if isinstance(one, Zone) else [one.name]
+        fresh = [one.name, *one.names] if isinstance(one, Zone) else [one.name]
         for name in fresh:
             if name in names:
-                raise placed(table, index, key, f"a second machine is called {name}: give each its own name")
+                raise placed(
+                    table, index, key, f"a second machine or zone is called {name}: give each its own name"
+                )
             names.add(name)
         found.append(one)
     if not found:

@@ -65,16 +65,19 @@ def _aws(text: str, instance: str, zone: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
         raise UsageError(f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}")
-    found, known = list[tuple[float, float]](), set[str]()
+    found, known = list[tuple[float, float]](), set[tuple[str, str]]()
     for row in table:
-        known.add(f"{row['instance_type']} in {row['availability_zone']}")
+        known.add((row["instance_type"], row["availability_zone"]))
         if (row["instance_type"], row["availability_zone"]) == (instance, zone):
             found.append(
                 (_instant(row["timestamp"], table.line_num), _price(row["spot_price_usd"], table.line_num))
             )
     if not found:
-        wanted = f"{instance} in {zone}"
-        raise UsageError(f"it has no price of {wanted}: {or_nearest(wanted, sorted(known))}")
+        here = sorted(place for kind, place in known if kind == instance)
+        if here:
+            raise UsageError(f"it has no price of {instance} in {zone}: {or_nearest(zone, here)}")
+        kinds = sorted({kind for kind, _ in known})
+        raise UsageError(f"it has no price of {instance} anywhere: {or_nearest(instance, kinds)}")
     return _steps(_from_first(found))
 
 
