@@ -191,6 +191,7 @@ class Asked:
         from rich.console import Console
 
         from oddlot.estimate import estimate, estimates
+        from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
 
@@ -211,7 +212,6 @@ class Asked:
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
         with aside, self._telling_what_was_done(begun), settings.source.placed((), ("job",), ("strategy",)):
-            names = [name for one in fleet.machines for name in getattr(one, "names", [one.name])]
             found = estimate(
                 settings.job(),
                 settings.strategy(),
@@ -220,7 +220,7 @@ class Asked:
                 maths=maths,
                 out=self.flags["out"] or table.out,
                 told=told,
-                chaos=self._chaos(names),
+                chaos=self._chaos(names_in(fleet.machines)),
                 **options,
             )
         console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)

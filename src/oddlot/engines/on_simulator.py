@@ -13,7 +13,7 @@ from oddlot.engines.numbers import DataBytes, Exact, Shadow, packet_bytes, users
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Hub, Zone
+from oddlot.machines.market import Fleet, Hub, Zone, names_in
 from oddlot.train.job import choose_device
 from oddlot.train.layout import FlatBuffer
 from oddlot.train.learner import Learner
@@ -60,9 +60,7 @@ class Simulated:
     @property
     def names(self) -> list[str]:
         """The machines'."""
-        return [
-            name for one in self.machines for name in (one.names if isinstance(one, Zone) else [one.name])
-        ]
+        return names_in(self.machines)
 
     def begin(self, closing: ExitStack) -> Open:
         """Nothing takes long here."""

@@ -95,8 +95,8 @@ class _Node:
     thawed_at: float = 0.0
     heard: float = 0.0
     """when it was last given or brought anything"""
-    gone_at: float | None = None
-    """it is gone, which the hub does not know yet"""
+    gone: bool = False
+    """which the hub does not know yet"""
 
 
 class Simulator:
@@ -249,7 +249,7 @@ class Simulator:
     def notice(self, name: w.NodeId) -> Message | None:
         """The machine stops at the next minibatch, hands over what it has done, and goes."""
         node = self.nodes.get(name)
-        if node is None or node.leaving or node.gone_at is not None:
+        if node is None or node.leaving or node.gone:
             return None
         if node.frozen_at is not None:
             node.notice_waits = True
@@ -271,12 +271,12 @@ class Simulator:
     def lose(self, name: w.NodeId) -> Message | None:
         """The machine is gone; the hub knows at once, or when it has not heard of it for so long."""
         node = self.nodes.get(name)
-        if node is None or node.gone_at is not None:
+        if node is None or node.gone:
             return None
         if node.queue:  # otherwise it had nothing to bring
             self.lives.count_fruitless(name, self.now - node.born, node.queue[0].compute)
         self._stop(node)
-        node.gone_at = self.now
+        node.gone = True
         self.lives.died(name)
         known = max(self.now, node.heard + node.machine.noticed_after_seconds)
         if not node.leaving and known > self.now:
@@ -300,7 +300,7 @@ class Simulator:
             work.begin = max(work.ready, free)
             self._end(work, max(work.told, node.thawed_at))
             free = work.end
-            goes_on = node.frozen_at is None and node.gone_at is None
+            goes_on = node.frozen_at is None and not node.gone
             work.plan = number = self.agenda.entries + 1 if goes_on else 0
             if number:
                 size = self.maths.bytes_up if work.brings else 0

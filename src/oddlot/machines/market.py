@@ -108,6 +108,11 @@ class Hub:
             )
 
 
+def names_in(fleet: Sequence[Machine | Zone]) -> list[str]:
+    """What the machines are called, in their order, without making them."""
+    return [name for one in fleet for name in (one.names if isinstance(one, Zone) else [one.name])]
+
+
 def all_machines(fleet: Sequence[Machine | Zone]) -> Iterator[Machine]:
     """The single machines and those of the zones, in their order."""
     for one in fleet:

@@ -67,9 +67,7 @@ class Steps:
             begin = after // period * period
         while True:
             for place, (time, value) in enumerate(zip(self.seconds, self.values, strict=True)):
-                when = begin + (
-                    time if place else 0.0
-                )  # the first value holds from the period's beginning on
+                when = begin + (time if place else 0.0)  # a period begins with the first value
                 if when > after and (begin or place):
                     yield when, value
             if period is None:
@@ -83,11 +81,11 @@ class Steps:
 
         Time passes `faster`, afterwards: a period of an hour that passes 60 times as fast takes a minute.
         """
+        if self.period_seconds is not None and period_seconds is None:
+            raise UsageError("a trace that repeats has windows with a period of their own only")
         rows = [(0.0, self.at(begin_seconds))]
         for time, value in self.changes(begin_seconds):
             if period_seconds is not None and time - begin_seconds >= period_seconds:
                 break
             rows.append(((time - begin_seconds) / faster, value))
-            if self.period_seconds is not None and time - begin_seconds > self.period_seconds:
-                raise UsageError("a trace that repeats has windows with a period of their own only")
         return Steps.of(rows, None if period_seconds is None else period_seconds / faster)

@@ -32,52 +32,49 @@ Share = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Cosine:
+class _Fall:
+    """Down from 1 to `floor`, where it stays; the shape is the schedules' own."""
+
+    epochs: AboveZero
+    """when it has come down, the warm-up included"""
+    warmup_epochs: NotNegative = 0.0
+    """of a straight rise from 0 to 1 at the beginning"""
+    floor: Share = 0.0
+    """the least factor after the warm-up"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        _check_warmup(self.warmup_epochs, self.epochs)
+
+    def __call__(self, epochs: float) -> float:
+        """The factor after so many epochs."""
+        if epochs < self.warmup_epochs:
+            return epochs / self.warmup_epochs
+        return self._fallen(min(1.0, (epochs - self.warmup_epochs) / (self.epochs - self.warmup_epochs)))
+
+    def _fallen(self, way: float) -> float:
+        """The factor after so much of the way, from 0 to 1."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(_Fall):
     """Down from 1 to `floor` along half a cosine; then it stays there.
 
     Paper: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (ICLR 2017), equation 5,
     without restarts; `torch.optim.lr_scheduler.CosineAnnealingLR`.
     """
 
-    epochs: AboveZero
-    """when it has come down, the warm-up included"""
-    warmup_epochs: NotNegative = 0.0
-    """of a straight rise from 0 to 1 at the beginning"""
-    floor: Share = 0.0
-    """the least factor after the warm-up"""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        _check_warmup(self.warmup_epochs, self.epochs)
-
-    def __call__(self, epochs: float) -> float:
-        """The factor after so many epochs."""
-        if epochs < self.warmup_epochs:
-            return epochs / self.warmup_epochs
-        way = _way(epochs, self.warmup_epochs, self.epochs)
+    def _fallen(self, way: float) -> float:
         return self.floor + (1 - self.floor) * (1 + cos(pi * way)) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(_Fall):
     """Down from 1 to `floor` in a straight line; then it stays there. `torch.optim.lr_scheduler.LinearLR`."""
 
-    epochs: AboveZero
-    """when it has come down, the warm-up included"""
-    warmup_epochs: NotNegative = 0.0
-    """of a straight rise from 0 to 1 at the beginning"""
-    floor: Share = 0.0
-    """the least factor after the warm-up"""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        _check_warmup(self.warmup_epochs, self.epochs)
-
-    def __call__(self, epochs: float) -> float:
-        """The factor after so many epochs."""
-        if epochs < self.warmup_epochs:
-            return epochs / self.warmup_epochs
-        return 1 + (self.floor - 1) * _way(epochs, self.warmup_epochs, self.epochs)
+    def _fallen(self, way: float) -> float:
+        return 1 + (self.floor - 1) * way
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +120,6 @@ def by_samples(schedule: Schedule | None, size: int) -> Callable[[int], float] |
 
 def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and isfinite(value)
-
-
-def _way(epochs: float, begin: float, end: float) -> float:
-    """How much of the way from `begin` to `end` is behind, at most 1."""
-    return min(1.0, (epochs - begin) / (end - begin))
 
 
 def _check_warmup(warmup: float, end: float, what: str = "epochs =") -> None:

@@ -1,7 +1,6 @@
 """Data in parts, each of which a worker opens when it is first given work on it."""
 
 import warnings
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -110,10 +109,6 @@ class Shards:
     def close(self) -> None:
         """Keep nothing: the next task opens what it needs."""
         self.open.clear()
-
-    def bytes_of(self, position: int) -> int:
-        """What opening the part with this position takes."""
-        return sum(array.nbytes for array in self._part(bisect_right(self.cuts, position) - 1))
 
     def _part(self, number: int) -> tuple[Tensor, ...]:
         if number not in self.open:
