@@ -1,6 +1,7 @@
 """What a job would take and cost: in Python and on the command line."""
 
 import signal
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def test_the_command_tells_both_and_the_share(oddlot: Oddlot, tmp_path: Path) ->
 
 def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    oddlot(
+    done = oddlot(
         "simulate",
         "digits",
         "--machines",
@@ -123,6 +124,7 @@ def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) 
         "--out",
         "both",
     )
+    assert done.out.splitlines()[-1].split() == ["runs", "both"]
     assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
     assert "exactly once" in oddlot("report", "both/spot-0", "both/on-demand-0").out
 
@@ -146,7 +148,9 @@ def test_what_makes_no_sense_is_refused(
 
 def test_medians_and_ranges_stand_in_the_table() -> None:
     found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
-    assert estimates("x", found).row_count == len(TOLD)
+    assert estimates("x", found).row_count == len(TOLD) - 2, "nothing of an accuracy"
+    measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in found[0].summaries]
+    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD)
 
 
 def test_a_stop_says_how_many_runs_were_done(

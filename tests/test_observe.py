@@ -196,6 +196,25 @@ def test_what_lost_work_had_cost() -> None:
     assert (tally.bytes_up, tally.bytes_down) == (10, 7), "what is lost has travelled"
 
 
+def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
+    """A hub at 36 dollars an hour, a worker that comes at 1 s, a checkpoint at 2 s, and a shard that came at 5 s."""
+    facts = w.Facts("w1:1", "w1", 0, 8, "gradient", None, {}, 1, 2, 300)
+    log = [
+        w.Record(0.0, w.Priced("", 36.0)),
+        w.Record(1.0, w.Joined("w1")),
+        w.Record(2.0, w.Ticked(), (w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 8),), 0)),)),
+        w.Record(5.0, w.Arrived(facts)),
+    ]
+    event = resumed_after(3, tally_of(log[:3], 16), log[3:], Path("log"))
+    assert event.bytes_data_lost == 300
+    assert event.dollars_of_hub_lost == pytest.approx(0.03)
+    tally = tally_of([*log, w.Record(5.0, event), w.Record(6.0, w.Joined("w1.2"))], 16)
+    assert (tally.bytes_data, tally.bill.seconds_alone) == (300, 2.0), "a second at each beginning"
+    assert tally.bill.dollars_of_hub == tally.dollars == pytest.approx(0.05), (
+        "but for the one that it begins anew"
+    )
+
+
 def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:
     stranger = w.Record(1.0, w.Ticked(), (w.Step({"nobody:1": 1.0}),))
     with pytest.raises(CheckpointError, match=r"log is damaged: Ticked\(\) at 1\.0 s does not follow from"):

@@ -202,7 +202,7 @@ class Asked:
         options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
         console = Console(stderr=self.as_json, quiet=self.quiet)
 
-        begun = list[str]()
+        begun, folder = list[str](), self.flags["out"] or table.out
 
         def told(bought: str, number: int) -> None:
             begun.append(bought)
@@ -218,12 +218,16 @@ class Asked:
                 fleet,
                 seeds=seeds,
                 maths=maths,
-                out=self.flags["out"] or table.out,
+                out=folder,
                 told=told,
                 chaos=self._chaos(names_in(fleet.machines)),
                 **options,
             )
         console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+        if not fleet.has_spot:
+            console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
+        if folder:
+            console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))

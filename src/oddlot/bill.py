@@ -96,11 +96,14 @@ class Bill:
         rest = self.dollars_per_second - account.price / 3600 if self.paid else self.hub_price / 3600
         self.dollars_per_second = max(0.0, rest)
 
-    def stopped(self, dollars: float) -> None:
-        """The hub was gone, and as far as the log knows everybody with it, since the last record; it cost this much."""
+    def stopped(self, event: w.Resumed, now: float) -> None:
+        """The hub was gone, and as far as the log knows everybody with it, since the last record; what was paid for
+        until now it says itself."""
         for account in self.paid.values():
             account.ended = self.now
         self.paid.clear()
         self.here.clear()
         self.dollars_per_second = self.hub_price = 0.0
-        self.dollars += dollars
+        self.dollars += event.dollars_lost
+        self.dollars_of_hub += event.dollars_of_hub_lost
+        self.now = now

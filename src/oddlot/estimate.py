@@ -92,6 +92,8 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     if len(found) == 2:
         table.add_column("ratio", justify="right", no_wrap=True)
     for name, (figure, tell) in TOLD.items():
+        if not any(one.values(figure) for one in found):
+            continue  # nothing is learnt without the maths
         cells = [_range(one.values(figure), tell) for one in found]
         table.add_row(
             name, *cells, *([_ratio(*(one.median(figure) for one in found))] if len(found) == 2 else [])
@@ -102,12 +104,13 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
 TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("seconds", duration),
     "cost": ("dollars", money),
-    "lost of it": ("dollars_lost", money),
-    "a point": ("dollars_per_point", money),
+    "of it for lost work": ("dollars_lost", money),
+    "per point of accuracy": ("dollars_per_point", money),
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),
     "machines lost": ("workers_lost", "{:,.0f}".format),
-    "nobody there": ("seconds_without_workers", duration),
+    "samples wasted": ("samples_wasted", "{:,.0f}".format),
+    "without machines": ("seconds_without_workers", duration),
 }
 """What a row is called, its figure, and how that is told."""
 

@@ -13,6 +13,7 @@ from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.plain import from_plain, to_plain
 
 FORMAT = 1
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Log:
@@ -62,7 +63,7 @@ class Log:
             self._file.close()
 
     def _write(self, plain: dict[str, Any]) -> None:
-        line = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        line = _to_json(plain)
         with self._disk():
             self._file.write(line + "\n")
 

@@ -69,8 +69,9 @@ class Tally:
     """samples that were assigned for nothing, by the reason, one of `WASTES`"""
     bytes_up: int = 0
     bytes_down: int = 0
+    """of weights, as answers tell: what was sent for work that was lost with its worker is not known"""
     bytes_data: int = 0
-    """of samples that had to be brought to workers, where the data are in shards"""
+    """of samples that had to be brought to workers, where the data are in shards; likewise"""
     overwritten: int = 0
     """updates whose merge another one has written over, where the hub's store does that"""
     read: int | None = None
@@ -127,10 +128,11 @@ class Tally:
 
     def __call__(self, record: w.Record) -> None:
         """Take one more record into account."""
-        if isinstance(record.event, w.Resumed):  # what was paid in the meantime it says itself
-            self.bill.stopped(record.event.dollars_lost)
+        if isinstance(record.event, w.Resumed):
+            self.bill.stopped(record.event, record.now)
             self.bytes_up += record.event.bytes_up_lost
             self.bytes_down += record.event.bytes_down_lost
+            self.bytes_data += record.event.bytes_data_lost
         self.advance(record.now)
         self._event(record)
         for action in record.actions:
@@ -359,8 +361,10 @@ def resumed_after(after_record: int, tally: Tally, lost: Sequence[w.Record], log
         after_record,
         given_out(lost),
         further.dollars - tally.dollars,
+        further.bill.dollars_of_hub - tally.bill.dollars_of_hub,
         further.bytes_up - tally.bytes_up,
         further.bytes_down - tally.bytes_down,
+        further.bytes_data - tally.bytes_data,
     )
 
 

@@ -86,7 +86,8 @@ class Recipe:
             raise UsageError(f"shards = {self.settings.shards}: the data lie in {parts} parts", "shards")
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
-        sizes = {"batch": self.job.batch, "workers": self.on.workers, "shards": self.settings.shards}
+        workers = "machines" if hasattr(self.on, "machines") else "workers"
+        sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.settings.shards}
         for name, size in sizes.items():
             alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
             if alone:

@@ -46,7 +46,7 @@ def test_the_index_finds_what_a_look_at_all_lanes_would(seed: int) -> None:
             if expected is not None:
                 lane = ledger.lanes[expected]
                 assert lane.first <= spans[0].start < lane.last
-                assert lane.home == node
+                assert shards == 1 or lane.home == node
                 held[f"t{made}"] = node
         elif move < 0.6:
             for task in [task for task, whose in held.items() if whose == node]:

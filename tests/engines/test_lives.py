@@ -1,6 +1,7 @@
 """Simulated machines that are ordered, paid for, preempted and replaced, to the second and the cent."""
 
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,9 @@ def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> 
     hub = 0.0001 * summary["seconds"]
     assert summary["dollars"] < hub + 4 * 0.1 * worked
     assert summary["workers_lost"] == 12
+    course = Course.of(found.records, SAMPLES)
+    assert [count for count, _ in groupby(count for _, count in course.machines)] == [4, *(0, 2, 4) * 3]
+    assert course.dollars_per_hour[-1][1] == pytest.approx(0.36 + 4 * 360)
 
 
 def test_a_resumed_run_finds_the_zone_as_it_is_then(tmp_path: Path) -> None:

@@ -321,3 +321,16 @@ def test_a_market_is_read_whole(tmp_path: Path) -> None:
 )
 def test_a_bad_market_is_told_the_line(tmp_path: Path, old: str, new: str, told: str) -> None:
     assert told in refused(tmp_path, MARKET.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("begin_hours = 2.5", "begin_hours = 2.5: nothing changes any more in"),
+        ("of = 3", "of = 3 is less than the 4 that were alive once"),
+    ],
+)
+def test_a_trace_is_not_read_beyond_what_it_says(tmp_path: Path, options: str, told: str) -> None:
+    (tmp_path / "alive.csv").write_text("0,4\n7200,2\n")
+    capacity = f'count = 2\ncapacity = {{ kind = "alive", file = "alive.csv", {options} }}'
+    assert f"fleet.toml:10: {told}" in refused(tmp_path, MARKET.replace("count = 2", capacity))

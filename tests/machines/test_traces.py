@@ -83,7 +83,7 @@ def gcp(path: Path) -> Steps:
         (read_alive, "0,8\n5,1.5", "line 2: how many are alive must be a whole number"),
         (read_alive, "0,8\n5,7\n4,6", "line 3: the times of a trace must not go back"),
         (lambda path: read_alive(path, "days"), "0,8", "unit = 'days' must be seconds or hours"),
-        (read_alive, b"\xff\xfe", "is no text"),
+        (read_alive, b"\xff\xfe", "is not a text in UTF-8: byte 0"),
         (aws, "a,b\n1,2", "line 1: no column availability_zone"),
         (aws, AWS.replace("1.25", "-1"), "line 3: '-1' is no price in dollars"),
         (aws, AWS.replace("1.25", "inf"), "line 3: 'inf' is no price in dollars"),

@@ -28,7 +28,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PLOTS = [
     *(f"loss over {figure}" for figure in ("time", "versions", "samples", "dollars")),
     *(f"accuracy over {figure}" for figure in ("time", "versions", "samples", "dollars")),
-    *(f"{figure} over time" for figure in ("versions", "samples", "dollars")),
+    *(f"{figure} over time" for figure in ("versions", "samples", "dollars", "machines", "dollars per hour")),
     "what every machine did",
     "staleness of the merged updates, in versions",
     "samples: used, and wasted why",
@@ -134,7 +134,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     assert text.count(">lost work</text>") == 2, "its bytes and its dollars"
     assert lost.bytes_up_lost > 0
     assert sum(lane.bytes_up for lane in course.lanes.values()) + lost.bytes_up_lost == figures.tally.bytes_up
-    assert text.count('class="mark moment"') == 5, "in each plot over time, and in the lanes"
+    assert text.count('class="mark moment"') == 7, "in each plot over time, and in the lanes"
     assert figures.struck == "1 slow, 1 kill", "what goes on after the resume has struck once"
     assert text.count("<td>kill b at_seconds=1.9</td>") == 1
 

@@ -23,7 +23,7 @@ class Lane:
     returned: list[Span] = field(default_factory=list)
     """leased first; sorted, touching spans joined"""
     home: NodeId | None = None
-    """the node that was given this lane last, and may still hold its data"""
+    """the node that was given this lane last, and may still hold its data; None where there is only one lane"""
 
     @property
     def next_epoch(self) -> int:
@@ -98,6 +98,8 @@ class Lanes:
         self._epochs: dict[int, _Epoch] = {}
         self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
         self._held: dict[NodeId, dict[int, None]] = {}
+        self._only = lanes[0] if len(lanes) == 1 else None
+        """all of the data, which every node holds"""
         for number, lane in enumerate(lanes):
             if lane.home is not None:
                 self._held.setdefault(lane.home, {})[number] = None
@@ -109,6 +111,8 @@ class Lanes:
 
     def note(self, number: int) -> None:
         """Its next work may be another one now."""
+        if self._only:
+            return
         lane, placed = self.lanes[number], self._placed[number]
         epoch, home = place = lane.next_epoch, lane.home
         if place == placed or lane.first == lane.last:
@@ -124,6 +128,8 @@ class Lanes:
 
     def settle(self, number: int, node: NodeId) -> None:
         """The node is given work of this lane, and holds its data from now on."""
+        if self._only:
+            return
         lane = self.lanes[number]
         if lane.home != node:
             if lane.home is not None:
@@ -140,10 +146,12 @@ class Lanes:
 
     def choose(self, node: NodeId, latest: float) -> int | None:
         """The number of the lane to lease from next; None where no work is of an epoch up to `latest`."""
-        epoch = min(self._epochs, default=inf)
-        if epoch > latest:
+        if not self.has_work(latest):
             return None
-        found = self._epochs[int(epoch)]
+        if self._only:
+            return 0
+        epoch = min(self._epochs)
+        found = self._epochs[epoch]
         for home in (node, None):
             heap = found.by_home.get(home, [])
             while heap and self._placed[heap[0]] != (epoch, home):
@@ -157,10 +165,14 @@ class Lanes:
 
     def has_work(self, latest: float) -> bool:
         """Whether `choose` would find one."""
+        if only := self._only:
+            return only.next_epoch <= latest and only.first < only.last
         return min(self._epochs, default=inf) <= latest
 
     def with_work(self, latest: float) -> int:
         """How many lanes have work of an epoch up to `latest`."""
+        if self._only:
+            return int(self.has_work(latest))
         return sum(found.count for epoch, found in self._epochs.items() if epoch <= latest)
 
     def _leave(self, epoch: int) -> None:

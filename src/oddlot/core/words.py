@@ -190,8 +190,11 @@ class Resumed:
     """that had been given out in those records"""
     dollars_lost: float = 0.0
     """that they had cost"""
+    dollars_of_hub_lost: float = 0.0
+    """of these"""
     bytes_up_lost: int = 0
     bytes_down_lost: int = 0
+    bytes_data_lost: int = 0
     """that had travelled in them"""
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """that are otherwise from here on: `in_flight`, and the ledger's `epochs`, `epoch_barrier` and `skip_bad`"""

@@ -136,7 +136,7 @@ class Simulator:
         if message is None and until == inf:
             raise JobError(
                 f"nothing can happen any more at {self.now:.1f} s of virtual time: {len(self.nodes)} machines are left "
-                "and none will come; give machines a seconds_to_return, or more of them"
+                "and none will come; give machines a seconds_to_return, zones a capacity that comes back, or take more"
             )
         if message is None:
             self.agenda.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past

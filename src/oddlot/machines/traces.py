@@ -181,7 +181,7 @@ def _read(path: Path, parse: Callable[[str], Steps]) -> Steps:
     try:
         return parse(data.decode())
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text: {error}") from None
+        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
     except (UsageError, csv.Error) as error:
         raise UsageError(f"{path}: {error}") from None
 

@@ -61,6 +61,10 @@ class Course:
     """at most about `MOST_POINTS`"""
     lanes: dict[str, Lane] = field(default_factory=dict)
     """by machine"""
+    machines: list[Interval] = field(default_factory=list)
+    """how many were there, a point before and after each change"""
+    dollars_per_hour: list[Interval] = field(default_factory=list)
+    """that everything cost, likewise"""
     resumed: list[float] = field(default_factory=list)
     """when the run went on from a checkpoint"""
     staleness: Counter[int] = field(default_factory=Counter)
@@ -75,6 +79,8 @@ class Course:
             version = tally.versions
             tally(record)
             course._follow(record, tally)
+            _step(course.machines, record.now, len(tally.bill.here))
+            _step(course.dollars_per_hour, record.now, 3600 * tally.bill.dollars_per_second)
             course._note_staleness(record, version, based_on)
             if number % step == 0 or number == len(records) - 1:
                 course.progress.append(
@@ -83,6 +89,10 @@ class Course:
                     )
                 )
         course.seconds = max(seconds, tally.seconds)
+        for drawn in (course.machines, course.dollars_per_hour):
+            if drawn:
+                drawn.append((course.seconds, drawn[-1][1]))
+                drawn[:-1] = drawn[: -1 : len(drawn) // (2 * MOST_POINTS) + 1]
         for lane in course.lanes.values():
             lane.turn("", course.seconds)
         for name, account in tally.bill.accounts.items():
@@ -119,6 +129,18 @@ class Course:
                 version += 1
             elif isinstance(action, w.Drop):
                 based_on.pop(action.update, None)
+
+
+def _step(points: list[Interval], now: float, value: float) -> None:
+    """A line that is level until now; of several values at one time the last one counts."""
+    if points and points[-1][1] == value:
+        return
+    if points and points[-1][0] == now:
+        points[-1] = (now, value)
+        return
+    if points:
+        points.append((now, points[-1][1]))
+    points.append((now, value))
 
 
 def _nodes(record: w.Record, tally: Tally) -> set[w.NodeId]:

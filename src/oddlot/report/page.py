@@ -27,7 +27,7 @@ STATES = {
     "waiting": "#cbd5e1",
     "leaving": "#eab308",
     "left": "#a8a29e",
-    "lost": "#ef4444",
+    "lost": "#fca5a5",
 }
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
@@ -156,6 +156,13 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
         yield lines(f"{figure} over time", "seconds", figure, drawn, ends["seconds"], resumes)
+    for what in ("machines", "dollars_per_hour") if ends["dollars"] else ("machines",):
+        drawn = [
+            Line(name, getattr(course, what), number % len(COLORS))
+            for number, (course, name) in enumerate(zip(courses, names, strict=True))
+        ]
+        told = what.replace("_", " ")
+        yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes)
 
 
 def _reached(run: Figures, course: Course) -> dict[str, float]:
