@@ -1,9 +1,10 @@
 """The headline: time, bill and accuracy on demand and on spot machines that real traces preempt and price.
 
-(i) one machine on demand, (ii) federated averaging on 8 machines on demand, (iii) VC-ASGD on as many spot machines as
-four real traces had, (iv) elastic averaging and Downpour likewise. All machines have the same speed. What counts is the
-bill until a version is there whose accuracy is (ii)'s final one less one point. The trainings do not depend on prices,
-so each is priced with every trace, begun at moments all over it.
+(i) one machine on demand, (ii) federated averaging on 8 machines on demand, (iii) VC-ASGD on spot machines, as many as
+make 8 on average while they come and go as in four real traces, (iv) elastic averaging and Downpour likewise. All
+machines have the same speed, and there is a hub at one price everywhere. What counts is the bill until a version is
+there whose accuracy is (ii)'s final one less one point. The trainings do not depend on prices, so each is priced with
+every trace, begun at moments all over it.
 """
 
 import csv
@@ -42,6 +43,8 @@ from oddlot.report.charts import Line
 
 ON_DEMAND = {"p3.2xlarge": 3.06, "p3.8xlarge": 12.24, "p3.16xlarge": 24.48, "NC6": 0.90}
 """dollars an hour in 2020"""
+HUB_DOLLARS_PER_HOUR = 0.096
+"""of a machine with two cores and 8 GB, on demand, for everybody"""
 MACHINES, SECONDS_TO_START, NOTICED_AFTER = 8, 60.0, 60.0
 ALIVE = {
     "g4dn 1c": (
@@ -82,10 +85,10 @@ class Trained:
         """Paid for until then."""
         return sum(max(0.0, min(stop, until) - start) for start, stop in self.spells)
 
-    def bill(self, until: float, prices: Steps, begin: float) -> float:
-        """Dollars until then, if the run began at this second of the price trace."""
+    def bill(self, until: float, prices: Steps, begin: float = 0.0) -> float:
+        """Dollars until then, if the run began at this second of the price trace; the hub's are among them."""
         spells = [(begin + a, begin + min(b, until)) for a, b in self.spells if a < until]
-        return sum(_paid(prices, a, b) for a, b in spells)
+        return sum(_paid(prices, a, b) for a, b in spells) + HUB_DOLLARS_PER_HOUR * until / 3600
 
 
 def _paid(prices: Steps, start: float, stop: float) -> float:
@@ -118,56 +121,64 @@ def price_traces() -> Iterator[tuple[str, str, Steps]]:
 
 
 def alive(name: str) -> tuple[Capacity, int]:
-    """A real trace from its first machines on, and the most machines that it had."""
+    """A real trace from its first machines on, and how many to ask for: so many that 8 are there on average."""
     file, unit = ALIVE[name]
     steps = read_alive(data() / "spot_bamboo_2020" / file, unit)
     first = next(second for second, count in zip(steps.seconds, steps.values, strict=True) if count)
-    last = steps.seconds[-1] - first
-    return Alive(steps.window(first, last + 1.0)), int(max(steps.values))
+    length = steps.seconds[-1] - first
+    there, most = steps.window(first, length + 1.0), int(max(steps.values))
+    share = mean(there.at(length * moment / 1000) for moment in range(1000)) / most
+    return Alive(there, of=most), round(MACHINES / share)
+
+
+def on_demand(machine: str) -> Steps:
+    """A price that stays."""
+    return Steps((0.0,), (ON_DEMAND[machine],))
 
 
 def train(
-    job: Job, strategy: Strategy, epochs: int, capacity: Capacity, count: int, shards: int = 1
+    job: Job, strategy: Strategy, until: str, capacity: Capacity, count: int, shards: int = 1
 ) -> Trained:
     """On machines of one speed that come and go; prices come afterwards."""
     offer = Offer("any", 1.0, Steps((0.0,), (1.0,)), seconds_to_start=SECONDS_TO_START)
     zone = Zone("m", offer, count, like(job, noticed_after_seconds=NOTICED_AFTER), capacity)
-    run = fit(
-        job,
-        strategy,
-        Simulated([zone], seed=1),
-        until=f"epochs>={epochs}",
-        shards=shards,
-        evaluate_every="0.25 epochs",
-    )
+    on = Simulated([zone], seed=1)
+    run = fit(job, strategy, on, until=until, shards=shards, evaluate_every="0.25 epochs")
     return Trained.of(proved(run, job))
 
 
+ONE, SYNC = "(i) one on demand", "(ii) federated averaging on demand"
+
+
 def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
-    """Everything that is trained, by its name."""
+    """Everything that is trained, by its name; rivals end once they are well where (ii) ended, less one point."""
     steps = max(1, len(job.data[0]) // SHARDS // job.batch)
-    one, sync = "(i) one on demand", "(ii) federated averaging on demand"
     found = {
-        one: train(job, Synchronous(), epochs, Always(), 1),
-        sync: train(job, FederatedAveraging(), epochs, Always(), MACHINES, SHARDS),
+        ONE: train(job, Synchronous(), f"epochs>={epochs}", Always(), 1),
+        SYNC: train(job, FederatedAveraging(), f"epochs>={epochs}", Always(), MACHINES, SHARDS),
     }
+    target = (found[SYNC].run.accuracy or 0.0) - 0.01
     for name in traces:
         ours = VCASGD(newest=True, deadline_seconds=1800)
-        found[f"(iii) VC-ASGD on spot, {name}"] = train(job, ours, 2 * epochs, *alive(name), SHARDS)
+        found[f"(iii) VC-ASGD on spot, {name}"] = train(
+            job, ours, f"epochs>={1.5 * epochs}", *alive(name), SHARDS
+        )
     rivals: dict[str, Strategy] = {
         "elastic averaging": ElasticAveraging(steps=steps),
         "Downpour": Downpour(steps=steps, server=SGD(lr=1 / MACHINES)),
     }
     for rival, strategy in rivals.items() if len(traces) > 1 else ():
-        found[f"(iv) {rival} on spot, {traces[0]}"] = train(job, strategy, 2 * epochs, *alive(traces[0]))
+        for name in traces:
+            until = f"epochs>={1.5 * epochs} or accuracy>={target}"
+            found[f"(iv) {rival} on spot, {name}"] = train(job, strategy, until, *alive(name))
     return found
 
 
 def savings(
-    spot: Trained, until: float, demand: Trained, most: float, prices: Steps, price: float
+    spot: Trained, until: float, demand: Trained, most: float, prices: Steps, machine: str
 ) -> list[float]:
     """1 - the bill on spot over that on demand, for beginnings all over the price trace."""
-    paid = demand.machine_seconds(most) * price / 3600
+    paid = demand.bill(most, on_demand(machine))
     end = max(1.0, prices.seconds[-1] - until)
     begins = [end * number / BEGINNINGS for number in range(BEGINNINGS)]
     return [1 - spot.bill(until, prices, begin) / paid for begin in begins]
@@ -178,24 +189,19 @@ def measure(quick: bool) -> dict[str, float]:
     dataset, epochs = "fashion_mnist", 3 if quick else 12
     job = replace(a_job(dataset), optimizer=SGD(lr=RATE, momentum=0.9))
     found = trained(job, epochs, list(ALIVE)[: 1 if quick else None])
-    sync = found["(ii) federated averaging on demand"]
-    target = (sync.run.accuracy or 0.0) - 0.01
-    until = {name: reached(one.run, target) for name, one in found.items()}
-    most = until["(ii) federated averaging on demand"] or 0.0
-    rows = []
-    for name, one in found.items():
-        at = until[name]
-        spent = one.machine_seconds(at) / 3600 if at else 0.0
-        hours = [f"{at / 3600:.2f}", f"{spent:.1f}", f"{at / most:.2f}"] if at else ["never", "", ""]
-        lost = f"{one.run.summary['workers_lost']:,}"
-        rows.append([name, f"{one.run.accuracy:.4f}", *hours, lost])
-    columns = ["", "accuracy", f"hours to {target:.4f}", "machine-hours", "time over (ii)", "machines lost"]
-    show(f"{dataset}, {epochs} epochs, machines of one speed", columns, rows)
+    sync = found[SYNC].run.accuracy or 0.0
+    until = {name: reached(one.run, sync - 0.01) for name, one in found.items()}
+    _tell(f"{dataset}, {epochs} epochs, machines of one speed", found, until, sync - 0.01)
+    most = until[SYNC]
+    assert most is not None, "(ii) ends above its own accuracy less one point"
     spots = {name: (one, until[name]) for name, one in found.items() if name.startswith("(iii)")}
-    saved = _priced(spots, sync, most)
+    saved = _priced(spots, found[SYNC], most)
     if not quick:
+        _tell_sizes(job, epochs, sync - 0.01)
         drawn = [
-            Line(name, points(one.run, "seconds", 1 / 3600), n) for n, (name, one) in enumerate(found.items())
+            Line(name, points(one.run, "seconds", 1 / 3600), n)
+            for n, (name, one) in enumerate(found.items())
+            if not name.startswith("(iv)") or name.endswith(next(iter(ALIVE)))
         ]
         save(PLOTS / "vc_asgd_bill.svg", f"{dataset} on demand and on spot", "hours", "accuracy", drawn)
     arrived = [at for _, at in spots.values() if at]
@@ -203,29 +209,76 @@ def measure(quick: bool) -> dict[str, float]:
     return {
         **saved,
         "time_over_on_demand": max(arrived) / most if len(arrived) == len(spots) else float("inf"),
-        "accuracy_gap": 100 * ((sync.run.accuracy or 0.0) - worst),
+        "accuracy_gap": 100 * (sync - worst),
     }
+
+
+def _tell(title: str, found: dict[str, Trained], until: dict[str, float | None], target: float) -> None:
+    """What each has taken, lost and paid: on demand, or at one zone's spot prices and at Azure's."""
+    p3, nc6 = _spot_prices()
+    rows = []
+    for name, one in found.items():
+        spot, at = "on spot" in name, until[name]
+        cells = ["never", *[""] * 5]
+        if at:
+            hours = one.machine_seconds(at) / 3600
+            dollars = [
+                one.bill(at, prices if spot else on_demand(machine))
+                for machine, prices in (("p3.2xlarge", p3), ("NC6", nc6))
+            ]
+            cells = [f"{at / 3600:.2f}", f"{at / (until[SYNC] or at):.2f}", f"{3600 * hours / at:.1f}"]
+            cells += [f"{hours:.1f}", *(f"{paid:.2f}" for paid in dollars)]
+        summary = one.run.summary
+        lost = f"{summary['workers_lost']:,}", f"{summary['samples_wasted']:,}"
+        rows.append([name, f"{one.run.accuracy:.4f}", *cells, *lost])
+    columns = ["", "accuracy", f"hours to {target:.4f}", "over (ii)", "machines", "machine-hours"]
+    columns += ["$ p3.2xlarge us-east-1c", "$ NC6", "machines lost", "samples wasted"]
+    show(title, columns, rows)
+
+
+def _tell_sizes(job: Job, epochs: int, target: float) -> None:
+    """What another number of machines would take that stay: the bill depends on it as much as on the strategy."""
+    rows, until = [], f"epochs>={1.5 * epochs} or accuracy>={target}"
+    for count in (2, 4, MACHINES, 2 * MACHINES):
+        cells = [f"{count}"]
+        for strategy in (FederatedAveraging(), VCASGD(newest=True, deadline_seconds=1800)):
+            one = train(job, strategy, until, Always(), count, SHARDS)
+            at = reached(one.run, target)
+            cells += [f"{at / 3600:.2f}", f"{one.machine_seconds(at) / 3600:.1f}"] if at else ["never", ""]
+        rows.append(cells)
+    columns = ["machines", "hours, federated averaging", "machine-hours", "hours, VC-ASGD", "machine-hours"]
+    show(f"machines that stay, to an accuracy of {target:.4f}", columns, rows)
+
+
+def _spot_prices() -> tuple[Steps, Steps]:
+    p3 = next(
+        prices for machine, zone, prices in price_traces() if (machine, zone) == ("p3.2xlarge", "us-east-1c")
+    )
+    return p3, read_azure_prices(data() / "spot_gpu_2020" / "azure_us_east.csv", "NC6")
 
 
 def _priced(spots: dict[str, tuple[Trained, float | None]], sync: Trained, most: float) -> dict[str, float]:
     """Savings by price trace: the mean over beginnings, of the worst preemption trace."""
-    rows, means = [], dict[str, float]()
-    nc6 = read_azure_prices(data() / "spot_gpu_2020" / "azure_us_east.csv", "NC6")
-    for machine, zone, prices in [*price_traces(), ("NC6", "us-east", nc6)]:
-        price = ON_DEMAND[machine]
-        each = [savings(one, at, sync, most, prices, price) for one, at in spots.values() if at]
+    rows, means, sold = [], dict[str, float](), dict[str, float]()
+    for machine, zone, prices in [*price_traces(), ("NC6", "us-east", _spot_prices()[1])]:
+        each = [savings(one, at, sync, most, prices, machine) for one, at in spots.values() if at]
         if len(each) < len(spots):
             each.append([float("-inf")])
-        worst = min(each, key=mean)
-        means[f"{machine} {zone}"] = mean(worst)
-        spot = mean(prices.at(prices.seconds[-1] * n / 200) for n in range(200)) / price
+        worst, name = min(each, key=mean), f"{machine} {zone}"
+        means[name] = mean(worst)
+        spot = mean(prices.at(prices.seconds[-1] * n / 200) for n in range(200)) / ON_DEMAND[machine]
+        if spot < 0.99:
+            sold[name] = means[name]
         rows.append([machine, zone, f"{spot:.3f}", f"{mean(worst):.3f}", f"{min(map(min, each)):.3f}"])
     columns = ["machine", "zone", "spot over on demand", "saved, mean of beginnings", "worst of all"]
     show("saved, with the worst of the preemption traces", columns, rows)
-    p3 = {name: value for name, value in means.items() if name.startswith("p3")}
-    cheaper = [
-        means[f"{row[0]} {row[1]}"] for row in rows if row[0].startswith("p3") and float(row[2]) < 0.99
-    ]
-    told = f"{min(cheaper):.3f} ({len(cheaper)} of {len(p3)} traces)"
-    print(f"the least saving on p3 where the spot price was below that on demand: {told}")
+    p3, sold = _of_p3(means), _of_p3(sold)
+    print(
+        f"the least saving on p3 where spot was sold for less than on demand: {min(sold.values()):.3f} "
+        f"({len(sold)} of {len(p3)} traces)"
+    )
     return {"bill_saving_p3_min": min(p3.values()), "bill_saving_nc6": means["NC6 us-east"]}
+
+
+def _of_p3(found: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if name.startswith("p3")}

@@ -109,25 +109,3 @@ class Served(Around):
             del self.in_service[sender]
         self.read += reads
         return replace(arrival, facts=replace(arrival.facts, read=reads[0])) if reads else arrival
-
-    # --- the rest ------------------------------------------------------------------------------
-
-    def start(self, task: w.Task, weights: Any) -> None:
-        """As always, but on a node that is gone nothing comes of it."""
-        if task.node not in self.gone:
-            super().start(task, weights)
-
-    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
-        """Likewise."""
-        if node not in self.gone:
-            super().abort(task, node)
-
-    def freeze(self, node: w.NodeId) -> None:
-        """Likewise."""
-        if node not in self.gone:
-            super().freeze(node)
-
-    def thaw(self, node: w.NodeId) -> None:
-        """Likewise."""
-        if node not in self.gone:
-            super().thaw(node)

@@ -150,8 +150,10 @@ class Simulator:
     # --- the port ------------------------------------------------------------------------------
 
     def start(self, task: w.Task, weights: Any) -> None:
-        """Send the weights unless the machine has them, and queue the task."""
-        node = self.nodes[task.node]
+        """Send the weights unless the machine has them, and queue the task. Of one that is gone nothing comes."""
+        node = self.nodes.get(task.node)
+        if node is None:
+            return
         size = 0 if node.has_version == task.version else self.maths.bytes_down
         node.has_version, node.heard = task.version, self.now
         seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
@@ -164,11 +166,12 @@ class Simulator:
 
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
         """The machine stops at the next minibatch after word has reached it, unless that is its last."""
-        life = self.nodes[node]
-        index = next((i for i, work in enumerate(life.queue) if work.task.id == task), None)
-        if index is None:
+        life = self.nodes.get(node)
+        queue = life.queue if life else []
+        index = next((i for i, work in enumerate(queue) if work.task.id == task), None)
+        if life is None or index is None:
             return  # its answer is on the way
-        work = life.queue[index]
+        work = queue[index]
         work.unwanted = True
         work.told = min(work.told, self.now + life.machine.link.seconds(0))
         if work.end > self.now:
@@ -217,17 +220,17 @@ class Simulator:
 
     def freeze(self, node: w.NodeId) -> None:
         """The machine stops: what it has not finished will not be, for now."""
-        life = self.nodes[node]
-        if life.frozen_at is None:
+        life = self.nodes.get(node)
+        if life is not None and life.frozen_at is None:
             life.frozen_at = self.now
             self._stop(life)
 
     def thaw(self, node: w.NodeId) -> None:
         """The machine goes on where it was."""
-        life = self.nodes[node]
-        frozen_at, life.frozen_at, life.thawed_at = life.frozen_at, None, self.now
-        if frozen_at is None:
+        life = self.nodes.get(node)
+        if life is None or life.frozen_at is None:
             return
+        frozen_at, life.frozen_at, life.thawed_at = life.frozen_at, None, self.now
         first = next((i for i, work in enumerate(life.queue) if not work.plan), len(life.queue))
         for work in life.queue[first : first + 1]:
             began = work.begin < frozen_at
