@@ -94,7 +94,7 @@ def by_damping(epochs: int, samples: int) -> None:
 def measure(quick: bool) -> dict[str, float]:
     """Print the tables, save the plots; nothing of it is a key."""
     studies = (
-        {"fashion_mnist": (6, 12_000)} if quick else {"fashion_mnist": (12, None), "cifar10": (10, None)}
+        {"fashion_mnist": (6, 12_000)} if quick else {"fashion_mnist": (40, None), "cifar10": (25, None)}
     )
     for dataset, (epochs, samples) in studies.items():
         found = runs(dataset, epochs, samples)

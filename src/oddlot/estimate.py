@@ -83,7 +83,9 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     """What a job would take and cost, the ways of buying beside each other: medians, with ranges of several seeds."""
     seeds = len(found[0].summaries)
     table = Table(
-        title=f"{title}, {f'medians and ranges of {seeds} seeds' if seeds > 1 else '1 seed'}", box=None
+        title=f"{title}, {f'medians and ranges of {seeds} seeds' if seeds > 1 else '1 seed'}",
+        box=None,
+        pad_edge=False,
     )
     table.title_justify = "left"
     table.add_column("", no_wrap=True)
@@ -104,8 +106,8 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
 TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("seconds", duration),
     "cost": ("dollars", money),
-    "of it for lost work": ("dollars_lost", money),
-    "per point of accuracy": ("dollars_per_point", money),
+    "for lost work": ("dollars_lost", money),
+    "per point": ("dollars_per_point", money),
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),
     "machines lost": ("workers_lost", "{:,.0f}".format),
