@@ -5,6 +5,8 @@ epoch start from its snapshot, 10 slots, 50 shards; clients have Adam at its def
 """
 
 from dataclasses import replace
+from itertools import pairwise
+from statistics import mean
 
 from benchmarks.plots import save
 from benchmarks.report import show
@@ -91,6 +93,12 @@ def by_damping(epochs: int, samples: int) -> None:
     )
 
 
+def jumps(run: Run) -> float:
+    """How far the accuracy moves from one evaluation to the next, on average, in the last half of the run."""
+    values = [100 * right for _, right in points(run, "epochs")]
+    return mean(abs(b - a) for a, b in pairwise(values[len(values) // 2 :]))
+
+
 def measure(quick: bool) -> dict[str, float]:
     """Print the tables, save the plots; nothing of it is a key."""
     studies = (
@@ -99,8 +107,12 @@ def measure(quick: bool) -> dict[str, float]:
     for dataset, (epochs, samples) in studies.items():
         found = runs(dataset, epochs, samples)
         marks = [1, epochs // 4 + 1, epochs // 2, epochs]
-        rows = [[name, *(f"{accuracy_at(run, mark):.4f}" for mark in marks)] for name, run in found.items()]
-        show(f"accuracy on {dataset}, snapshots", ["alpha", *(f"epoch {mark}" for mark in marks)], rows)
+        rows = [
+            [name, *(f"{accuracy_at(run, mark):.4f}" for mark in marks), f"{jumps(run):.2f}"]
+            for name, run in found.items()
+        ]
+        columns = ["alpha", *(f"epoch {mark}" for mark in marks), "jumps in the last half, points"]
+        show(f"accuracy on {dataset}, snapshots", columns, rows)
         if not quick:
             for across, scale, name in (("epochs", 1.0, "epochs"), ("seconds", 1 / 3600, "hours")):
                 drawn = [
