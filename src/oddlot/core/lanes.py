@@ -173,7 +173,11 @@ class Lanes:
         """How many lanes have work of an epoch up to `latest`."""
         if self._only:
             return int(self.has_work(latest))
-        return sum(found.count for epoch, found in self._epochs.items() if epoch <= latest)
+        total = 0
+        for epoch, found in self._epochs.items():
+            if epoch <= latest:
+                total += found.count
+        return total
 
     def _leave(self, epoch: int) -> None:
         """A lane has no work of that epoch any more; where none has, it is forgotten."""
