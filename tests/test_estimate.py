@@ -13,14 +13,18 @@ from oddlot import (
     Fleet,
     Hub,
     Interrupted,
+    Link,
+    Lognormal,
     Machine,
     Offer,
     Run,
+    Simulated,
     Steps,
     Synchronous,
     UsageError,
     Zone,
     estimate,
+    fit,
 )
 from oddlot.estimate import TOLD, estimates
 from tests.command import Oddlot
@@ -70,6 +74,20 @@ def test_the_same_job_is_bought_in_both_ways() -> None:
     assert spot.values("seconds_without_workers") == pytest.approx([3.95] * 2)
     assert spot.values("samples_wasted") == [16, 16]
     assert spot.median("accuracy") is None, "nothing was trained"
+
+
+def test_each_run_is_the_one_of_its_seed() -> None:
+    like = Machine("m", 0.1, delay=Lognormal(0.5), link=Link(latency_milliseconds=50))
+    (found,) = estimate(
+        a_job(), Synchronous(), Fleet([like]), seeds=2, seed=7, in_flight=2, until="epochs>=2"
+    )
+    alone = [
+        fit(a_job(), Synchronous(), Simulated([like], seed, in_flight=2), until="epochs>=2", seed=seed)
+        for seed in (7, 8)
+    ]
+    for figure in ("seconds", "loss"):
+        assert [one[figure] for one in found.summaries] == [run.summary[figure] for run in alone]
+        assert alone[0].summary[figure] != alone[1].summary[figure]
 
 
 def test_a_fleet_without_zones_has_one_price() -> None:

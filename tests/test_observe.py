@@ -215,6 +215,28 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
     )
 
 
+def test_only_what_a_server_has_read_before_is_overwritten() -> None:
+    """w1:1 is written over what two merges have made since; w1:2, which waits till later, comes on top."""
+    tally = tally_of(
+        [
+            w.Record(0.0, w.Joined("w1"), (start("w1:1", 0, 4), start("w1:2", 4, 8), start("w1:3", 8, 12))),
+            w.Record(1.0, arrived("w1:3", 4), (w.Step({"w1:3": 1.0}),)),
+            w.Record(2.0, arrived("w1:2", 4)),
+            w.Record(3.0, arrived("w1:1", 4, read=0), (w.Step({"w1:1": 1.0}),)),
+            w.Record(4.0, w.Ticked(), (w.Step({"w1:2": 1.0}),)),
+        ],
+        16,
+    )
+    assert (tally.versions, tally.overwritten) == (3, 1)
+
+
+def test_nobody_costs_nothing_to_the_last_digit() -> None:
+    prices = {"w1": 0.1, "w2": 0.7, "w3": 0.2}
+    log = [w.Record(0.0, w.Priced("", 36.0)), *(w.Record(1.0, w.Joined(n, p)) for n, p in prices.items())]
+    tally = tally_of([*log, *(w.Record(2.0, w.Lost(name)) for name in ("w2", "w1", "w3"))], 16)
+    assert tally.bill.dollars_per_second == 36.0 / 3600
+
+
 def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:
     stranger = w.Record(1.0, w.Ticked(), (w.Step({"nobody:1": 1.0}),))
     with pytest.raises(CheckpointError, match=r"log is damaged: Ticked\(\) at 1\.0 s does not follow from"):

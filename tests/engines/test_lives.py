@@ -101,6 +101,16 @@ def test_the_bill_follows_the_price() -> None:
     assert [r.event for r in found.records if isinstance(r.event, w.Priced)] == [w.Priced("east", 720.0)]
 
 
+def test_who_comes_later_pays_the_price_of_then() -> None:
+    falls, rising = Alive(Steps((0.0, 0.5, 1.5), (1.0, 0.0, 1.0))), Steps((0.0, 1.0), (360.0, 720.0))
+    for starting in (0.0, 0.1):
+        found = run(zone(falls, count=1, spot_dollars_per_hour=rising, seconds_to_start=starting))
+        last = [r.event for r in found.records if isinstance(r.event, w.Joined | w.Ordered)][-1]
+        assert last == w.Joined("east1.2", 720.0, "east")
+        here = found.summary["seconds"] - 1.0
+        assert found.dollars == pytest.approx(0.1 * 0.5 + 0.2 * (here - 0.5))
+
+
 def test_prices_that_change_for_ever_do_not_keep_a_run_that_nobody_serves() -> None:
     restless = Steps((0.0, 1.0), (1.0, 2.0), 2.0)
     gone = Alive(Steps((0.0, 0.5), (1.0, 0.0)))

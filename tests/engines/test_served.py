@@ -2,7 +2,7 @@
 
 import pytest
 
-from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Machine, Run, Simulated, UsageError, fit
+from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Link, Machine, Run, Simulated, UsageError, fit
 from oddlot.core import words as w
 from oddlot.observe import tally_of
 from tests.fits import SAMPLES, a_job
@@ -53,6 +53,22 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
     assert again.summary["workers_lost"] == 1
     order = [type(r.event).__name__ for r in again.records if r.now == pytest.approx(1.1)]
     assert order == ["Arrived", "Lost"]
+
+
+def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
+    """m0 computes from 0 to 1.2 s; its first answer is taken in from 0.8 s to 5.8 s, its second one would be there at
+    1.4 s, and it is killed at 1.3 s."""
+    fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
+    late = [Machine("late", 0.001, joins_at_seconds=20.0)]
+    on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), maths=False)
+    chaos = Chaos([Fault("kill", at_seconds=(1.3,))])
+    strategy = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
+    found = fit(a_job(), strategy, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
+    first = [r.event for r in found.records if isinstance(r.event, w.Arrived | w.Lost)][:2]
+    assert [type(event) for event in first] == [w.Arrived, w.Lost]
+    assert found.summary["wasted"]["lost"] == 2 * SAMPLES // SHARDS, (
+        "what was on its way, and what it was given after"
+    )
 
 
 def test_the_hub_costs_its_money() -> None:

@@ -77,3 +77,9 @@ def test_rows_of_a_sparse_gradient_that_come_twice_are_one() -> None:
 
 def test_nothing_to_clip_is_no_fault() -> None:
     assert clipped([None], 1.0) == [None]
+
+
+def test_a_gradient_that_is_hardly_too_long_is_clipped_too() -> None:
+    (found,) = clipped([torch.tensor([1.001, 0.0, 0.0])], 1.0)
+    assert found is not None
+    assert float(found.norm()) <= 1.0
