@@ -231,10 +231,10 @@ def test_only_what_a_server_has_read_before_is_overwritten() -> None:
 
 
 def test_nobody_costs_nothing_to_the_last_digit() -> None:
-    prices = {"w1": 0.1, "w2": 0.7, "w3": 0.2}
-    log = [w.Record(0.0, w.Priced("", 36.0)), *(w.Record(1.0, w.Joined(n, p)) for n, p in prices.items())]
-    tally = tally_of([*log, *(w.Record(2.0, w.Lost(name)) for name in ("w2", "w1", "w3"))], 16)
-    assert tally.bill.dollars_per_second == 36.0 / 3600
+    prices = {"w1": 0.526, "w2": 0.16, "w3": 3.06}
+    log = [w.Record(1.0, w.Joined(name, price)) for name, price in prices.items()]
+    tally = tally_of([*log, *(w.Record(2.0, w.Lost(name)) for name in ("w2", "w3", "w1"))], 16)
+    assert tally.bill.dollars_per_second == 0.0
 
 
 def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:

@@ -56,16 +56,17 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
 
 
 def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
-    """m0 computes from 0 to 1.2 s; its first answer is taken in from 0.8 s to 5.8 s, its second one would be there at
-    1.4 s, and it is killed at 1.3 s."""
+    """m0 computes from 0.2 to 1.4 s; its first answer is taken in from 1 to 6 s, its second one would be there at 1.6 s,
+    and it is killed at 1.5 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
     on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), maths=False)
-    chaos = Chaos([Fault("kill", at_seconds=(1.3,))])
+    chaos = Chaos([Fault("kill", at_seconds=(1.5,))])
     strategy = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
     found = fit(a_job(), strategy, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
     first = [r.event for r in found.records if isinstance(r.event, w.Arrived | w.Lost)][:2]
     assert [type(event) for event in first] == [w.Arrived, w.Lost]
+    assert not any(record.remark for record in found.records), "nobody takes it in, not even as an echo"
     assert found.summary["wasted"]["lost"] == 2 * SAMPLES // SHARDS, (
         "what was on its way, and what it was given after"
     )
