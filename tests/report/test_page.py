@@ -117,6 +117,14 @@ def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
     assert any(behind > 0 for behind in course.staleness)
 
 
+def test_machines_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = ["east9", "east10", "west1"]
+    on = Simulated([Machine(name, 0.01) for name in reversed(names)])
+    oddlot.fit(a_job(), Asynchronous(), on, until="epochs>=1", out=tmp_path)
+    text = page([Figures.read(tmp_path)])
+    assert re.findall(r">(east9|east10|west1)</text>", text)[:3] == names
+
+
 def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     """Lost work has cost its money, and its faults are told."""
     chaos = Chaos([Fault("kill", "b", at_seconds=(1.9,)), Fault("slow", "a", at_seconds=(0.1,), factor=1)])

@@ -197,7 +197,7 @@ def _place(row: Mapping[str, float], figure: str, size: int) -> float:
 
 def _machines(run: Figures, course: Course) -> Iterator[str]:
     """What is about one run alone."""
-    machines = dict(sorted(course.lanes.items(), key=lambda item: (len(item[0]), item[0])))
+    machines = dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
@@ -213,6 +213,13 @@ def _machines(run: Figures, course: Course) -> Iterator[str]:
     bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
     yield bars("the bill", [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()])
     yield _faults(run)
+
+
+def _in_order(name: str) -> tuple[str, int, str]:
+    """So that east10 comes after east9 and before west1."""
+    kind = name.rstrip("0123456789")
+    number = name[len(kind) :]
+    return kind, len(number), number
 
 
 def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
