@@ -45,7 +45,7 @@ ON_DEMAND = {"p3.2xlarge": 3.06, "p3.8xlarge": 12.24, "p3.16xlarge": 24.48, "NC6
 """dollars an hour in 2020"""
 HUB_DOLLARS_PER_HOUR = 0.096
 """of a machine with two cores and 8 GB, on demand, for everybody"""
-MACHINES, SECONDS_TO_START, NOTICED_AFTER = 8, 60.0, 60.0
+MACHINES, SECONDS_TO_START, NOTICED_AFTER, DEADLINE = 8, 60.0, 300.0, 1800.0
 ALIVE = {
     "g4dn 1c": (
         "aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv",
@@ -147,6 +147,16 @@ def train(
     return Trained.of(proved(run, job))
 
 
+def averaging() -> Strategy:
+    """(ii)."""
+    return FederatedAveraging(deadline_seconds=DEADLINE)
+
+
+def vc_asgd() -> Strategy:
+    """(iii)."""
+    return VCASGD(newest=True, deadline_seconds=DEADLINE)
+
+
 ONE, SYNC = "(i) one on demand", "(ii) federated averaging on demand"
 
 
@@ -155,17 +165,16 @@ def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
     steps = max(1, len(job.data[0]) // SHARDS // job.batch)
     found = {
         ONE: train(job, Synchronous(), f"epochs>={epochs}", Always(), 1),
-        SYNC: train(job, FederatedAveraging(), f"epochs>={epochs}", Always(), MACHINES, SHARDS),
+        SYNC: train(job, averaging(), f"epochs>={epochs}", Always(), MACHINES, SHARDS),
     }
     target = (found[SYNC].run.accuracy or 0.0) - 0.01
     for name in traces:
-        ours = VCASGD(newest=True, deadline_seconds=1800)
         found[f"(iii) VC-ASGD on spot, {name}"] = train(
-            job, ours, f"epochs>={1.5 * epochs}", *alive(name), SHARDS
+            job, vc_asgd(), f"epochs>={1.5 * epochs}", *alive(name), SHARDS
         )
     rivals: dict[str, Strategy] = {
-        "elastic averaging": ElasticAveraging(steps=steps),
-        "Downpour": Downpour(steps=steps, server=SGD(lr=1 / MACHINES)),
+        "elastic averaging": ElasticAveraging(steps, deadline_seconds=DEADLINE),
+        "Downpour": Downpour(steps, SGD(lr=1 / MACHINES), deadline_seconds=DEADLINE),
     }
     for rival, strategy in rivals.items() if len(traces) > 1 else ():
         for name in traces:
@@ -241,7 +250,7 @@ def _tell_sizes(job: Job, epochs: int, target: float) -> None:
     rows, until = [], f"epochs>={1.5 * epochs} or accuracy>={target}"
     for count in (2, 4, MACHINES, 2 * MACHINES):
         cells = [f"{count}"]
-        for strategy in (FederatedAveraging(), VCASGD(newest=True, deadline_seconds=1800)):
+        for strategy in (averaging(), vc_asgd()):
             one = train(job, strategy, until, Always(), count, SHARDS)
             at = reached(one.run, target)
             cells += [f"{at / 3600:.2f}", f"{one.machine_seconds(at) / 3600:.1f}"] if at else ["never", ""]

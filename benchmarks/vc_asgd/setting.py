@@ -52,7 +52,7 @@ def proved(run: Run, job: Job) -> Run:
 
 def accuracy_at(run: Run, epochs: float) -> float:
     """Of the newest version that was measured by then."""
-    rows = [row for row in run.history if row["epochs"] <= epochs + 0.51]
+    rows = [row for row in run.history if row["epochs"] <= epochs + 1e-9]
     return max(rows, key=lambda row: row["versions"])["accuracy"]
 
 

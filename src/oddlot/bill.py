@@ -83,18 +83,21 @@ class Bill:
                 self.dollars_per_second += (price - account.price) / 3600
                 account.prices.append((self.now, price))
 
-    def gone(self, node: w.NodeId, at_work_since: float | None) -> None:
-        """It costs nothing any more; it had been at work that is lost with it."""
+    def gone(self, node: w.NodeId) -> None:
+        """It costs nothing any more."""
         self.here.pop(node, None)
         account = self.paid.pop(node, None)
         if account is None:
             return
         account.ended = self.now
-        if at_work_since is not None:
-            self.dollars_lost += account.dollars(self.now, at_work_since)
         # Nobody costs nothing, whatever the last digits say.
         rest = self.dollars_per_second - account.price / 3600 if self.paid else self.hub_price / 3600
         self.dollars_per_second = max(0.0, rest)
+
+    def lost(self, node: w.NodeId, at_work_since: float) -> None:
+        """Its work since then is lost: nothing more of it comes in."""
+        if account := self.accounts.get(node):
+            self.dollars_lost += account.dollars(self.now, at_work_since)
 
     def stopped(self, event: w.Resumed, now: float) -> None:
         """The hub was gone, and as far as the log knows everybody with it, since the last record; what was paid for

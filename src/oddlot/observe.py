@@ -223,8 +223,10 @@ class Tally:
                 self._state(node, "leaving", now)
             case w.Gone(node) | w.Lost(node):
                 row = self.workers.get(node)
-                self.bill.gone(node, row.begun if row and row.tasks else None)
+                self.bill.gone(node)
                 if isinstance(event, w.Lost):
+                    if row and row.tasks:
+                        self.bill.lost(node, row.begun)
                     self._lost(node, now)
 
     def _arrived(self, facts: w.Facts, echo: bool, now: float) -> None:

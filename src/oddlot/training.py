@@ -50,7 +50,8 @@ class Past:
     @property
     def nodes(self) -> frozenset[w.NodeId]:
         """The workers' names that are used up."""
-        return frozenset(record.event.node for record in self.log if isinstance(record.event, w.Joined))
+        ordered = (r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
+        return frozenset(ordered)
 
 
 class Training:
@@ -105,6 +106,8 @@ class Training:
                 ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
                 self._check_learned(ended)
                 self._measure_final()
+                if (now := self.engine.now) > self.host.conductor.now:
+                    self.host.handle(w.Stopped(), now)
             self.store.weights.scatter(self.model)
             self.model.eval()
             summary = self._summary(ended)

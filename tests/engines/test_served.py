@@ -56,8 +56,8 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
 
 
 def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
-    """m0 computes from 0.2 to 1.4 s; its first answer is taken in from 1 to 6 s, its second one would be there at 1.6 s,
-    and it is killed at 1.5 s."""
+    """m0 computes from 0.2 to 1.4 s; its first answer is taken in from 1 to 6 s, its second one would be there at
+    1.6 s, and it is killed at 1.5 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
     on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), maths=False)

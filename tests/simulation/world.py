@@ -270,7 +270,7 @@ class World:
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
         self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type(self.strategy))
-        taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined))
+        taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)

@@ -168,7 +168,7 @@ class Conductor:
         for node in list(self.busy):
             yield from self._lost(w.Lost(node))
 
-    def _noted(self, _: w.Struck | w.Priced | w.Ordered | w.Gone) -> Iterator[w.Event]:
+    def _noted(self, _: w.Struck | w.Priced | w.Ordered | w.Gone | w.Stopped) -> Iterator[w.Event]:
         """For the log alone."""
         yield from ()
 
@@ -368,6 +368,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
     w.Priced: Conductor._noted,
     w.Ordered: Conductor._noted,
     w.Gone: Conductor._noted,
+    w.Stopped: Conductor._noted,
     w.Changed: Conductor._told,
     w.Evaluated: Conductor._told,
 }

@@ -104,22 +104,28 @@ class View:
         return self._conductor.version - update.based_on
 
 
-def assign(view: View, node: NodeId, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+def assign(
+    view: View, node: NodeId, samples: int, kind: Kind = "gradient", deadline: float | None = None
+) -> Iterator[Command]:
     """A task of `samples` samples for every free slot of the worker."""
     for _ in range(view.free(node)):
-        yield Assign(node, samples, kind)
+        yield Assign(node, samples, kind, deadline=deadline)
 
 
-def assign_all(view: View, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+def assign_all(
+    view: View, samples: int, kind: Kind = "gradient", deadline: float | None = None
+) -> Iterator[Command]:
     """A task for every free slot of every worker."""
     for node in view.idle:
-        yield from assign(view, node, samples, kind)
+        yield from assign(view, node, samples, kind, deadline)
 
 
-def assign_idle(view: View, samples: int, kind: Kind = "gradient") -> Iterator[Command]:
+def assign_idle(
+    view: View, samples: int, kind: Kind = "gradient", deadline: float | None = None
+) -> Iterator[Command]:
     """The same, if there is work now: not behind a command that returns samples or closes an epoch."""
     if view.work_left:
-        yield from assign_all(view, samples, kind)
+        yield from assign_all(view, samples, kind, deadline)
 
 
 def shares_by_samples(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:

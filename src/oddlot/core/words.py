@@ -242,11 +242,18 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run stops here, perhaps to go on later: what has passed since the last record was lived through and paid for.
+    Strategies are not told.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed and a deadline or an alarm is due; strategies are told `Rang` or `Cancelled`."""
 
 
-Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Ticked
+Stimulus = Event | Refused | Resumed | Struck | Priced | Ordered | Gone | Stopped | Ticked
 """What a conductor is told, and what a log holds."""
 
 

@@ -17,7 +17,7 @@ from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines
 
 FRUITLESS_LIVES = 1_000
-"""in a row, and ten more for each machine: then the run is given up"""
+"""in a row, and ten more for each machine: then the run is given up; so many starts in vain likewise"""
 
 
 class Work(Protocol):
@@ -72,6 +72,7 @@ class Lives:
         self.prices_to_come = 0
         """entries of the agenda that bring nobody"""
         self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(self.berths)
+        self.starts_in_vain = 0
         for one in fleet:
             if isinstance(one, Zone):
                 self._open(one)
@@ -90,6 +91,8 @@ class Lives:
         pause = berth.machine.seconds_to_return
         if pause is not None:
             self.agenda.at(self.agenda.now + pause, partial(self._order, berth))
+        elif berth.barred:
+            berth.owed = True  # whoever has taken it away brings it back
 
     def bar(self, machine: str, barred: bool) -> Message | None:
         """Keep the machine away from its next life on, or let it come again."""
@@ -135,7 +138,7 @@ class Lives:
         """It is ready, unless it was given up while it started."""
         if berth.node != name:
             return None
-        berth.ready = True
+        berth.ready, self.starts_in_vain = True, 0
         self.work.begin(name, berth.machine, berth.delay)
         if berth.lifetime is not None:
             self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, berth.machine))
@@ -179,7 +182,20 @@ class Lives:
         if berth.ready:
             return self._preempt(berth.node, berth.machine)
         starting, berth.node = berth.node, ""
-        return w.Gone(starting) if starting else None
+        if not starting:
+            return None
+        self._count_start_in_vain(berth.machine)
+        return w.Gone(starting)
+
+    def _count_start_in_vain(self, machine: Machine) -> None:
+        """It was taken away before it was ready."""
+        self.starts_in_vain += 1
+        if self.starts_in_vain > self.most_fruitless:
+            raise JobError(
+                f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one in zone "
+                f"{machine.zone}: give its offer fewer seconds_to_start than {machine.seconds_to_start:g}, or the zone "
+                "a capacity that stays for longer"
+            )
 
     def _await_price(
         self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]]
@@ -195,6 +211,8 @@ class Lives:
         self.prices_to_come -= 1
         if len(self.agenda.heap) > self.prices_to_come or any(berth.wanted for berth in berths):
             self._await_price(zone, berths, prices)
+        if berths[0].price == price:
+            return None
         for berth in berths:
             berth.price = price
         return w.Priced(zone.name, price)

@@ -47,10 +47,11 @@ class Simulated:
 
     @property
     def dollars_per_hour(self) -> float:
-        """The price of the dearest machine."""
-        return max(
+        """The price of the dearest machine, the hub among them."""
+        prices = (
             max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour for one in self.machines
         )
+        return max(self.hub.dollars_per_hour, *prices)
 
     @property
     def workers(self) -> int:
@@ -72,6 +73,9 @@ def _check_machines(machines: object) -> None:
         raise UsageError(
             "machines must be a list of oddlot.Machine and oddlot.Zone: read_fleet(FILE) makes one of a TOML file"
         )
+    for one in machines:
+        if isinstance(one, Machine) and one.zone:
+            raise UsageError(f"{one.name} is of zone {one.zone!r}: only a Zone makes machines of a zone")
 
 
 def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:

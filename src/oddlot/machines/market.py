@@ -80,7 +80,7 @@ class Zone:
 
     def on_demand(self) -> "Zone":
         """The same machines, which stay and cost more."""
-        return replace(self, spot=False, capacity=Always())
+        return replace(self, spot=False, capacity=Always(), machine=replace(self.machine, lifetime=None))
 
 
 @dataclass(frozen=True, slots=True)

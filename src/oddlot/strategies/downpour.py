@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
 from oddlot.core.rules import SGD, Rule
 from oddlot.core.strategy import View, assign_idle
 from oddlot.core.words import Arrived, Command, Event, Step
@@ -24,6 +24,8 @@ class Downpour:
     """local steps of one job's batch each, between fetching and pushing (n_fetch = n_push)"""
     server: Rule = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub"""
+    deadline_seconds: AboveZero | None = None
+    """after which a task is given to another worker; None: learnt from each worker's speed"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -32,4 +34,4 @@ class Downpour:
         """Add what arrives, and keep everybody busy."""
         if isinstance(event, Arrived):
             yield Step({event.update.id: 1.0})
-        yield from assign_idle(view, self.steps * view.batch, "delta")
+        yield from assign_idle(view, self.steps * view.batch, "delta", self.deadline_seconds)

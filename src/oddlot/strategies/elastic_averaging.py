@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, Must, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, Must, check_settings
 from oddlot.core.strategy import View
 from oddlot.core.words import Arrived, Assign, Blend, Command, Event, Keep, NodeId, Release
 
@@ -25,6 +25,8 @@ class ElasticAveraging:
     """local steps of one job's batch each, between two meetings (tau)"""
     rate: Annotated[float, Must("from 0 to 1", lambda rate: 0 <= rate <= 1)] | None = None
     """how far both move (alpha); None: 0.9 over the number of workers, as in the paper"""
+    deadline_seconds: AboveZero | None = None
+    """after which a task is given to another worker; None: learnt from each worker's speed"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,4 +47,5 @@ class ElasticAveraging:
     def _assign(self, view: View, node: NodeId, rate: float, version: int | None = None) -> Iterator[Command]:
         """The next steps, from the worker's own weights."""
         for _ in range(view.free(node)):
-            yield Assign(node, self.steps * view.batch, "weights", version, pull=rate)
+            samples = self.steps * view.batch
+            yield Assign(node, samples, "weights", version, pull=rate, deadline=self.deadline_seconds)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import AtLeastOne, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
 from oddlot.core.strategy import View, shares_by_samples
 from oddlot.core.words import Arrived, Assign, Blend, Command, Event, Keep, Release, UpdateId
 
@@ -22,6 +22,8 @@ class FederatedAveraging:
 
     clients: AtLeastOne | None = None
     """shards of a round; None: one for each worker"""
+    deadline_seconds: AboveZero | None = None
+    """after which a task is given to another worker; None: learnt from each worker's speed"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
     kept: list[int] = field(default_factory=list)
@@ -50,7 +52,7 @@ class FederatedAveraging:
             yield Keep(version)
         slots = [node for node in view.idle for _ in range(view.free(node))]
         for node in slots[: max(0, self._missing(view))]:
-            yield Assign(node, view.shard_samples, "weights", self.kept[0])
+            yield Assign(node, view.shard_samples, "weights", self.kept[0], deadline=self.deadline_seconds)
 
     def _missing(self, view: View) -> int:
         """How many tasks this round still lacks."""

@@ -47,13 +47,15 @@ class VCASGD:
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Average what arrives into the model, and keep everybody busy."""
+        version = view.version
         match event:
             case Arrived(update):
                 yield Blend({update.id: self._share(update, view)})
+                version += 1
             case Changed() if self.kept:  # an epoch is closed
                 yield Release(self.kept.pop())
         if view.work_left:
-            yield from self._assign(view)
+            yield from self._assign(view, version)
 
     def _share(self, update: Facts, view: View) -> float:
         """What the model takes of these weights."""
@@ -62,11 +64,11 @@ class VCASGD:
         part = update.samples / view.shard_samples if self.by_samples else 1.0
         return (1 - alpha) * part * float((1 + view.staleness(update)) ** -self.damping)
 
-    def _assign(self, view: View) -> Iterator[Command]:
+    def _assign(self, view: View, newest: int) -> Iterator[Command]:
         """A shard for every free slot."""
         if not self.newest and not self.kept and view.idle:
-            self.kept.append(view.version)
-            yield Keep(view.version)
+            self.kept.append(newest)
+            yield Keep(newest)
         version = self.kept[0] if self.kept else None
         slots = (node for node in view.idle for _ in range(view.free(node)))
         for node in islice(slots, view.shards_left):
