@@ -1,0 +1,142 @@
+"""What simulated machines cost through stops, resumes, starts in vain and late answers: the log alone says all."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oddlot import (
+    Alive,
+    Always,
+    Asynchronous,
+    Chaos,
+    Fault,
+    Hub,
+    JobError,
+    Lifetime,
+    Link,
+    Machine,
+    Offer,
+    Simulated,
+    Steps,
+    UsageError,
+    Zone,
+    fit,
+)
+from oddlot.core import words as w
+from oddlot.log import surviving
+from oddlot.machines.capacity import Capacity
+from oddlot.observe import tally_of
+from oddlot.report.course import Course
+from oddlot.run import Run
+from tests.fits import SAMPLES, a_job
+
+LIKE = Machine("any", seconds_per_sample=0.05)
+"""0.4 s a batch of 8"""
+
+
+def zone(capacity: Capacity = Always(), prices: Steps = Steps((0.0,), (360.0,)), **offer: float) -> Zone:  # noqa: B008 - plain data
+    """Two machines at 0.1 dollars a second, on the spot market."""
+    return Zone("east", Offer("big", 3600.0, prices, **offer), 2, LIKE, capacity)  # type: ignore[arg-type]  # numbers all
+
+
+def run(on: Simulated, until: str, folder: Path | None = None, **options: object) -> Run:
+    return fit(a_job(), Asynchronous(), on, until=until, out=folder, **options)  # type: ignore[arg-type]
+
+
+def adds_up(found: Run) -> None:
+    """The log, the summary and the machines' own accounts say the same."""
+    tally = tally_of(found.records, SAMPLES)
+    assert tally.dollars == pytest.approx(found.dollars)
+    assert tally.seconds == pytest.approx(found.summary["seconds"])
+    course = Course.of(surviving(found.records), SAMPLES)
+    lost = sum(r.event.dollars_lost for r in found.records if isinstance(r.event, w.Resumed))
+    machines = sum(lane.dollars for lane in course.lanes.values())
+    assert machines + tally.bill.dollars_of_hub + lost == pytest.approx(found.dollars)
+
+
+def test_a_budget_that_is_raised_again_and_again_is_one_budget(tmp_path: Path) -> None:
+    """Two machines at 0.1 dollars a second each, whose tasks take 400 s: nothing is ever brought."""
+    on = Simulated([replace(zone(), machine=replace(LIKE, seconds_per_sample=50.0))], maths=False)
+    for dollars, resume in ((5, False), (6, True), (7, True)):
+        found = run(on, f"dollars<={dollars}", tmp_path, resume=resume)
+        assert found.dollars == pytest.approx(dollars)
+        assert found.summary["seconds"] == pytest.approx(dollars / 0.2)
+        adds_up(found)
+
+
+def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> None:
+    """Two machines are gone after 2 s, and the run is stopped at 5,000 s."""
+    on = Simulated([zone(Alive(Steps((0.0, 2.0), (2.0, 0.0))))], hub=Hub(dollars_per_hour=36.0), maths=False)
+    found = run(on, "seconds>=5000", tmp_path)
+    assert found.dollars == pytest.approx(50 + 2 * 0.2)
+    adds_up(found)
+    again = run(on, "seconds>=5001", tmp_path, resume=True)
+    assert again.dollars == pytest.approx(50.01 + 2 * 0.2)
+    assert again.summary["seconds_without_workers"] == pytest.approx(4_999)
+
+
+def test_who_was_starting_at_a_stop_is_another_one_afterwards(tmp_path: Path) -> None:
+    on = Simulated([zone(seconds_to_start=3.0)], maths=False)
+    run(on, "seconds>=1", tmp_path)
+    found = run(on, "epochs>=1", tmp_path, resume=True)
+    ordered = [r.event.node for r in found.records if isinstance(r.event, w.Ordered)]
+    assert len(set(ordered)) == len(ordered) == 4
+    adds_up(found)
+
+
+def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
+    """Its machines are there at once, at the price of then."""
+    on = Simulated([zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))], maths=False)
+    run(on, "seconds>=1", tmp_path)
+    found = run(on, "epochs>=4", tmp_path, resume=True)
+    joined = [(r.now, r.event) for r in found.records if isinstance(r.event, w.Joined)]
+    assert joined[2:] == [(1.0, w.Joined(f"east{n}.2", 720.0, "east")) for n in (1, 2)]
+    assert [r.now for r in found.records if isinstance(r.event, w.Priced)] == [0.5, 1.5]
+    adds_up(found)
+
+
+def test_machines_that_never_get_ready_are_given_up() -> None:
+    flaps = Alive(Steps((0.0, 1.0), (2.0, 0.0), 2.0))
+    with pytest.raises(JobError, match="1,021 machines in a row were taken away while they started"):
+        run(Simulated([zone(flaps, seconds_to_start=3.0)], maths=False), "epochs>=1")
+
+
+def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
+    """The answer is on its way when the machine is gone at 0.45 s, and the loss is noticed at 10 s."""
+    like = Machine("m", 0.05, dollars_per_hour=3600.0, link=Link(latency_milliseconds=40))
+    on = Simulated(
+        [replace(like, noticed_after_seconds=10.0), Machine("late", 0.01, joins_at_seconds=20.0)], maths=False
+    )
+    found = run(on, "epochs>=1", chaos=Chaos([Fault("kill", "m", at_seconds=(0.45,))]))
+    assert next(r.event.update.sender for r in found.records if isinstance(r.event, w.Arrived)) == "m"
+    assert found.dollars == pytest.approx(0.45)
+    assert found.summary["dollars_lost"] == 0.0
+
+
+def test_a_price_that_repeats_without_a_change_is_told_once() -> None:
+    found = run(Simulated([zone(prices=Steps((0.0,), (360.0,), 0.1))], maths=False), "epochs>=1")
+    assert not [r for r in found.records if isinstance(r.event, w.Priced)]
+
+
+def test_what_is_bought_on_demand_stays() -> None:
+    mortal = replace(zone(), machine=replace(LIKE, lifetime=Lifetime(1.0)))
+    assert run(Simulated([mortal], maths=False), "epochs>=9").summary["workers_lost"] > 0
+    assert run(Simulated([mortal.on_demand()], maths=False), "epochs>=9").summary["workers_lost"] == 0
+
+
+def test_a_hub_alone_may_have_a_budget() -> None:
+    on = Simulated([Machine("m", 0.1)], hub=Hub(dollars_per_hour=3600.0), maths=False)
+    assert run(on, "dollars<=0.5").summary["seconds"] == pytest.approx(0.5)
+
+
+def test_only_a_zone_has_machines_of_a_zone() -> None:
+    with pytest.raises(UsageError, match="m is of zone 'east': only a Zone makes machines of a zone"):
+        Simulated([Machine("m", 0.1, zone="east")])
+
+
+def test_a_capacity_brings_back_whom_it_has_taken() -> None:
+    """Also machines that would not return of themselves."""
+    falls = Alive(Steps((0.0, 0.5, 1.0), (1.0, 0.0, 1.0)))
+    found = run(Simulated([Machine("m", 0.05)], maths=False), "epochs>=1", chaos=Chaos(capacity=falls))
+    assert [r.now for r in found.records if isinstance(r.event, w.Joined)] == [0.0, 1.0]
