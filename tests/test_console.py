@@ -9,8 +9,9 @@ from rich.console import Console
 
 from oddlot.console import NOBODY, Lines, Picture, shown, summary
 from oddlot.core import words as w
+from oddlot.core.conductor import ECHO
 from oddlot.observe import Tally
-from oddlot.units import duration, in_bytes, money
+from oddlot.units import duration, in_bytes, money, overwritten
 
 
 def record(now: float, event: w.Stimulus, *actions: w.Action) -> w.Record:
@@ -189,3 +190,30 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
 )
 def test_numbers_are_written_for_people(formatted: str, expected: str) -> None:
     assert formatted == expected
+
+
+def test_every_time_that_nobody_is_there_is_told_once() -> None:
+    """Machines come, bring something, even too late, and go; lives that bring nothing are not told again."""
+    console = Console(file=StringIO(), width=100)
+    lines, now = Lines(console, Tally(64), ""), count(1.0)
+
+    def life(number: int, brings: bool, remark: str = "") -> None:
+        node = f"w.{number}"
+        task = w.Task(f"{node}:1", node, (w.Span(0, 0, 8),), 0)
+        lines(record(next(now), w.Joined(node), w.Start(task)))
+        if brings:
+            lines(w.Record(next(now), w.Arrived(w.Facts(task.id, node, 0, 8)), (), remark))
+        lines(record(next(now), w.Lost(node)))
+
+    for number, (brings, remark) in enumerate([(True, ""), (False, ""), (True, ECHO), (False, "")], 1):
+        life(number, brings, remark)
+    assert console.file.getvalue().count(NOBODY) == 2  # type: ignore[attr-defined]
+
+
+def test_a_store_that_has_lost_updates_says_so() -> None:
+    assert (
+        overwritten({"overwritten": 26, "versions": 48})
+        == "26 of 48 merges were written over by another server"
+    )
+    assert not overwritten({"overwritten": 0, "versions": 48})
+    assert not overwritten({"versions": 48}), "an older summary"

@@ -16,13 +16,11 @@ from rich.text import Text
 from oddlot.core.words import Evaluated, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
-from oddlot.units import cost, duration, in_bytes, money
+from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
-LONG = 0.01
-"""of a run's time, that it is told"""
 NOBODY = "no worker is here: the run waits until one joins"
 
 
@@ -100,11 +98,12 @@ class Opening:
 
 @dataclass
 class Lines(Opening):
-    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone."""
+    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone, if something
+    had come in since somebody joined."""
 
     next_line: float = 0.0
     alone_at: int = -1
-    """the version at which nobody was here the last time"""
+    """what had been brought when nobody was here the last time"""
 
     def __call__(self, record: Record) -> None:
         super().__call__(record)
@@ -112,9 +111,13 @@ class Lines(Opening):
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
                 self.say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
-            case Lost() if self._alone() and self.alone_at != self.tally.versions:
-                self.alone_at = self.tally.versions
+            case Lost() if self._alone() and self.alone_at != self._brought():
+                self.alone_at = self._brought()
                 self.say(f"{record.now:8.1f} s   {NOBODY}")
+
+    def _brought(self) -> int:
+        """Answers of all kinds: lives without any follow each other too fast to be told each time."""
+        return self.tally.updates + self.tally.echoes
 
     def _alone(self) -> bool:
         return all(row.gone for row in self.tally.workers.values())
@@ -207,8 +210,9 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
     rows = {
         "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
-        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + _alone(figures),
+        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + alone(figures),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
+        "store": overwritten(figures),
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}",
         "workers": went(figures["workers_lost"], figures["workers_left"]),
@@ -217,9 +221,3 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
     lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
     return Text("\n").join([Text(f"{title}: {head}" if head else title, "bold"), *lines])
-
-
-def _alone(figures: Mapping[str, Any]) -> str:
-    """How long nobody was there, where that was long."""
-    alone = figures.get("seconds_without_workers") or 0.0
-    return f", for {duration(alone)} of it without any worker" if alone > LONG * figures["seconds"] else ""

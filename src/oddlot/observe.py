@@ -117,8 +117,8 @@ class Tally:
 
     @property
     def dollars_per_point(self) -> float | None:
-        """What each point (hundredth) of accuracy has cost; None where no accuracy is measured."""
-        accuracy = self.metrics.get("accuracy", 0.0)
+        """What each point (hundredth) of accuracy has cost; None where none is measured of a model that was trained."""
+        accuracy = self.metrics.get("accuracy", 0.0) if self.versions else 0.0
         return self.dollars / (100 * accuracy) if accuracy > 0 else None
 
     @property

@@ -223,6 +223,7 @@ class RunFolder:
             "schedule",
             "clip_norm",
             "keep_optimizer",
+            "maths",
         }:  # which are there where they were said
             raise self._no_settings("damaged")
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+LONG = 0.01
+"""of a run's time, that it is told"""
+
 
 def money(dollars: float) -> str:
-    """`$12.34`, `$0.0041`, `$0.000022`."""
-    if dollars >= 1 or not dollars:
+    """`$12.34`, `$0.60`, `$0.0041`, `$0.000022`."""
+    if dollars >= 0.095 or not dollars:
         return f"${dollars:,.2f}" if dollars else "$0"
     return f"${dollars:.2g}" if dollars >= 1e-4 else f"${dollars:.6f}"
 
@@ -28,6 +31,20 @@ def in_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+def alone(figures: Mapping[str, Any]) -> str:
+    """How long nobody was there, where that was long."""
+    seconds = figures.get("seconds_without_workers") or 0.0
+    return (
+        f", for {duration(seconds)} of it without any worker" if seconds > LONG * figures["seconds"] else ""
+    )
+
+
+def overwritten(figures: Mapping[str, Any]) -> str:
+    """How many updates a store without transactions has lost; empty where none was."""
+    lost = figures.get("overwritten")
+    return f"{lost:,} of {figures['versions']:,} merges were written over by another server" if lost else ""
 
 
 def cost(figures: Mapping[str, Any]) -> str:

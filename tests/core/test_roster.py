@@ -36,6 +36,18 @@ def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
     assert roster(results=4).patience("a", 10) == 4 * 2.0 * 10
 
 
+def test_a_new_worker_has_four_times_what_others_took() -> None:
+    it = roster(results=1, seconds=200.0)
+    it.lose("a")
+    it.join("b", now=10.0)
+    assert it.patience("b", 4) == 4 * 200.0
+    it.result("a", 4, 100.0, now=11.0)
+    assert it.patience("b", 4) == 4 * 200.0, "nothing comes of those that are gone"
+    it.join("c", now=10.0)
+    it.result("c", 4, 100.0, now=11.0)
+    assert it.patience("b", 4) == pytest.approx(4 * 190.0), "the usual pace moves by a tenth"
+
+
 def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
     it = roster(results=5)
     assert it.patience("a", 3) == 4 * 2.0 * 3

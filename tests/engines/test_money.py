@@ -10,6 +10,7 @@ from oddlot import (
     Always,
     Asynchronous,
     Chaos,
+    CheckpointError,
     Fault,
     Hub,
     JobError,
@@ -29,7 +30,7 @@ from oddlot.machines.capacity import Capacity
 from oddlot.observe import tally_of
 from oddlot.report.course import Course
 from oddlot.run import Run
-from tests.fits import SAMPLES, a_job
+from tests.fits import SAMPLES, a_job, rows
 
 LIKE = Machine("any", seconds_per_sample=0.05)
 """0.4 s a batch of 8"""
@@ -133,6 +134,20 @@ def test_a_hub_alone_may_have_a_budget() -> None:
 def test_only_a_zone_has_machines_of_a_zone() -> None:
     with pytest.raises(UsageError, match="m is of zone 'east': only a Zone makes machines of a zone"):
         Simulated([Machine("m", 0.1, zone="east")])
+
+
+def test_a_run_without_maths_goes_on_without_maths_only(tmp_path: Path) -> None:
+    on = Simulated([zone()], maths=False)
+    run(on, "epochs>=1", tmp_path)
+    with pytest.raises(CheckpointError, match=r"maths: skipped \(--no-maths\) in the run"):
+        run(replace(on, maths=True), "epochs>=2", tmp_path, resume=True)
+    assert run(on, "epochs>=2", tmp_path, resume=True).summary["epochs"] == 2
+
+
+def test_nothing_is_worth_money_before_anything_is_trained() -> None:
+    on = Simulated([zone(seconds_to_start=3.0)])
+    found = fit(a_job(evaluation=rows()), Asynchronous(), on, until="dollars<=0.3")
+    assert found.summary["dollars_per_point"] is None
 
 
 def test_a_capacity_brings_back_whom_it_has_taken() -> None:

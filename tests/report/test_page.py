@@ -16,7 +16,7 @@ import oddlot
 from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
-from oddlot.report.charts import Axis
+from oddlot.report.charts import Axis, Line, lines
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
@@ -115,6 +115,12 @@ def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
     last = course.progress[-1]
     assert (last.versions, last.samples) == (tally.versions, tally.samples_merged)
     assert any(behind > 0 for behind in course.staleness)
+
+
+def test_amounts_are_drawn_from_zero() -> None:
+    drawn = [Line("x", [(0.0, 4.0), (1.0, 8.0)], 0)]
+    assert lines("t", "seconds", "machines", drawn, 1.0, from_zero=True).count(">0</text>") == 2
+    assert lines("t", "seconds", "loss", drawn, 1.0).count(">0</text>") == 1
 
 
 def test_machines_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
 LEAST_PATIENCE_SECONDS = 1.0
 REMEMBERED = 20
+NEWEST_COUNTS = 0.1
+"""the weight of the newest result in the usual pace of all"""
 MERGES_UNTIL_TRUSTED = 20
 CLEARLY = 1.25
 """so much longer than others is slow"""
@@ -50,6 +52,8 @@ class Roster:
     """The members of a run. Leases lapse and loads shrink by what it has seen."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
+    usual: float = 0.0
+    """seconds a sample, of everybody that ever brought anything: what is expected of somebody new"""
 
     def join(self, node: NodeId, now: float) -> None:
         """The worker is here."""
@@ -69,7 +73,8 @@ class Roster:
         member.last_result = now
         member.lapses = 0
         recent = member.seconds_per_sample
-        recent.append(seconds / samples)
+        recent.append(pace := seconds / samples)
+        self.usual += (pace - self.usual) * (NEWEST_COUNTS if self.usual else 1.0)
         if len(recent) > REMEMBERED:
             del recent[0]
         member.slow = sorted(recent)[int(0.95 * (len(recent) - 1) + 0.5)]
@@ -121,14 +126,16 @@ class Roster:
     def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
         """Seconds after which a lease of `samples` samples lapses.
 
-        60 s until five results are in (longer after each lapse), then four times the 95th percentile of the
-        worker's own time per sample, and never below one second. What is `wished` instead holds unless it is clearly
-        less than that percentile: then no answer of this worker would ever count.
+        60 s until five results are in (longer after each lapse), and at least four times what others have taken; then
+        four times the 95th percentile of the worker's own time per sample, and never below one second. What is
+        `wished` instead holds unless it is clearly less than that percentile: then no answer of this worker would ever
+        count.
         """
         member = self.members[node]
         if wished is not None:
             return max(wished, CLEARLY * member.slow * samples)
         learnt = PATIENCE * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
-            return max(learnt, SECONDS_UNTIL_KNOWN * 2.0**member.lapses)
+            usual = PATIENCE * self.usual * samples
+            return max(learnt, usual, SECONDS_UNTIL_KNOWN * 2.0**member.lapses)
         return float(max(learnt, LEAST_PATIENCE_SECONDS) * 2.0**member.lapses)

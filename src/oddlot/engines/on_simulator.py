@@ -71,7 +71,7 @@ class Simulated:
 def _check_machines(machines: object) -> None:
     if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
         raise UsageError(
-            "machines must be a list of oddlot.Machine and oddlot.Zone: read_fleet(FILE) makes one of a TOML file"
+            "machines must be a list of oddlot.Machine and oddlot.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
         )
     for one in machines:
         if isinstance(one, Machine) and one.zone:

@@ -28,6 +28,8 @@ class Preempted(Around):
         self.away = dict.fromkeys(names, True)
         self.nodes: dict[str, w.NodeId] = {}
         """the present life of every machine that has one"""
+        self.struck: list[w.Struck] = []
+        """that are still to be told"""
         while self.move is not None and self.move[0] <= engine.now:
             self._turn()
         for name, away in self.away.items():
@@ -35,12 +37,13 @@ class Preempted(Around):
 
     def next(self, until: float) -> Message | None:
         """The next message, or the word that a machine was taken away."""
+        if self.struck:
+            return self.struck.pop()
         while self.move is not None and self.move[0] <= self.now:
             name, away = self._turn()
             self.engine.bar(name, away)
             if away and (node := self.nodes.pop(name, "")):
-                self.engine.kill(node)
-                return w.Struck(NAME, KIND, node)
+                return self._take(node)
         due = self.move[0] if self.move else inf
         message = self.engine.next(min(until, due))
         match message:
@@ -62,9 +65,14 @@ class Preempted(Around):
         """One that had been on its way when its machine was taken away is gone at once."""
         name = node.partition(".")[0]
         if self.away[name]:
-            self.engine.kill(node)
+            self.struck.append(self._take(node))
         else:
             self.nodes[name] = node
+
+    def _take(self, node: w.NodeId) -> w.Struck:
+        """Away with it."""
+        self.engine.kill(node)
+        return w.Struck(NAME, KIND, node)
 
     def _lost(self, node: w.NodeId) -> None:
         name = node.partition(".")[0]

@@ -40,13 +40,14 @@ def lines(
     end: float,
     moments: Sequence[Mark] = (),
     width: int = WIDTH,
+    from_zero: bool = False,
 ) -> str:
     """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it."""
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title)
     x = Axis.until(end, width)
-    y = Axis.over([py for _, py in points], HEIGHT - BOTTOM, TOP)
+    y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
     for line in drawn:
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'

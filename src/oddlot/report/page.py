@@ -9,7 +9,7 @@ from oddlot.observe import VERSION_FIGURES, WASTES
 from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
-from oddlot.units import cost, duration, in_bytes, money
+from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
@@ -107,18 +107,24 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         "quality": lambda run: (
             ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
         ),
-        "time": lambda run: duration(run.tally.seconds) + (" on the fleet's clock" if run.virtual else ""),
+        "time": lambda run: (
+            duration(run.tally.seconds)
+            + (" on the fleet's clock" if run.virtual else "")
+            + alone(run.summary)
+        ),
         "cost": lambda run: cost(run.tally.summary()),
         "epochs": lambda run: f"{run.tally.epochs:.1f}",
         "versions": lambda run: f"{run.tally.versions:,}",
         "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
         "traffic": lambda run: f"{in_bytes(run.tally.bytes_up)} up, {in_bytes(run.tally.bytes_down)} down",
+        "store": lambda run: overwritten(run.summary),
         "workers": lambda run: f"{run.tally.workers_lost} lost, {run.tally.workers_left} left with notice",
     }
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
     body = [
         f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
         for what, tell in rows.items()
+        if any(map(tell, runs))
     ]
     proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
     body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
@@ -162,7 +168,7 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
         told = what.replace("_", " ")
-        yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes)
+        yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes, from_zero=True)
 
 
 def _reached(run: Figures, course: Course) -> dict[str, float]:
