@@ -20,10 +20,12 @@ def save(path: Path, title: str, across: str, up: str, drawn: Sequence[Line]) ->
     figure = lines(title, across, up, drawn, end)
     begin, stop = figure.index("<svg"), figure.index("</svg>")
     inner = figure[figure.index(">", begin) + 1 : stop]
-    height = 300 + 16 * ((len(drawn) + 3) // 4)
+    wide = 40 + 6.5 * max(len(line.name) for line in drawn)
+    across_one = max(1, int((WIDTH - LEFT) / wide))
+    height = 284 + 16 * -(-len(drawn) // across_one)
     legend = []
     for number, line in enumerate(drawn):
-        x, y = LEFT + 195 * (number % 4), 40 + 16 * (number // 4)
+        x, y = LEFT + wide * (number % across_one), 40 + 16 * (number // across_one)
         dashes = " dashed" if line.dashed else ""
         legend.append(f'<path class="line c{line.color}{dashes}" d="M{x} {y - 4}h22"/>')
         legend.append(f'<text x="{x + 28}" y="{y}">{escape(line.name)}</text>')

@@ -20,6 +20,7 @@ from oddlot import (
     Offer,
     Simulated,
     Steps,
+    Synchronous,
     UsageError,
     Zone,
     fit,
@@ -134,6 +135,29 @@ def test_a_hub_alone_may_have_a_budget() -> None:
 def test_only_a_zone_has_machines_of_a_zone() -> None:
     with pytest.raises(UsageError, match="m is of zone 'east': only a Zone makes machines of a zone"):
         Simulated([Machine("m", 0.1, zone="east")])
+
+
+@pytest.mark.parametrize(("gone", "noticed"), [(0.3, 5.2), (0.5, 5.4)])
+def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, noticed: float) -> None:
+    """In rounds: the quick one computes until 0.2 s and waits until 0.4 s, when it is given more."""
+    like = replace(LIKE, seconds_per_sample=0.2 / 8, noticed_after_seconds=5.0)
+    quick, slow = replace(like, name="quick"), replace(like, name="slow", seconds_per_sample=0.4 / 8)
+    on = Simulated([quick, slow], maths=False)
+    chaos = Chaos([Fault("kill", "quick", at_seconds=(gone,))])
+    found = fit(a_job(), Synchronous(), on, until="epochs>=9", chaos=chaos)
+    assert [r.now for r in found.records if isinstance(r.event, w.Lost)] == [pytest.approx(noticed)]
+
+
+def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
+    on = Simulated([Machine(f"m{number}", 0.05) for number in range(8)], maths=False)
+    half = Alive(Steps((0.0, 0.5), (8.0, 4.0)))
+
+    def victims(seed: int) -> set[str]:
+        found = run(on, "seconds>=1", chaos=Chaos(seed=seed, capacity=half))
+        return {r.event.node for r in found.records if isinstance(r.event, w.Struck)}
+
+    assert victims(1) == victims(1)
+    assert len({frozenset(victims(seed)) for seed in range(4)}) > 1
 
 
 def test_a_run_without_maths_goes_on_without_maths_only(tmp_path: Path) -> None:

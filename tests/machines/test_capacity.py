@@ -48,8 +48,11 @@ def test_a_pool_goes_together() -> None:
     """Of 12 machines in 3 pools four go at once, or as many of them as chance has it, and return together."""
     for share, four in ((1.0, [4]), (0.5, [0, 1, 2, 3, 4])):
         lost = Counter[float]()
+        went = dict[int, float]()
         for time, machine, comes in islice(Pools(3, 50.0, share, 10.0).moves(12, Random(5)), 3_000):
             lost[time] += not comes
+            assert time == 0 or not comes or time - went[machine] == pytest.approx(10.0)
+            went |= {} if comes else {machine: time}
             assert comes or machine % 3 in {0, 1, 2}
         sizes = {count for count in lost.values() if count}
         assert max(sizes) == 4

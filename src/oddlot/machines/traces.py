@@ -89,8 +89,10 @@ def read_azure_prices(path: Path, size: str) -> Steps:
 def _azure(text: str, size: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     sizes = [name for name in table.fieldnames or () if name != "Date"]
-    if "Date" not in (table.fieldnames or ()) or size not in sizes:
-        raise UsageError(f"line 1: it has no column Date or none called {size}: {or_nearest(size, sizes)}")
+    if "Date" not in (table.fieldnames or ()):
+        raise UsageError("line 1: it has no column Date, as a table of prices by day has")
+    if size not in sizes:
+        raise UsageError(f"line 1: it has no column {size}: {or_nearest(size, sizes)}")
     found = list[tuple[float, float]]()
     for row in table:
         try:
@@ -130,6 +132,8 @@ def _gcp(lines: Sequence[str], wanted: str) -> Steps:
         elif up and said.startswith(f"Instance {up} not running"):
             up = ""
             rows.append((last, 0.0))
+    if not known:
+        raise UsageError("it is no log of a probe: no line says `Created instance NAME with ...`")
     if wanted not in known:
         raise UsageError(f"no instance was created {wanted}: {or_nearest(wanted, sorted(known))}")
     return _steps(_from_first([*rows, (last, rows[-1][1])]))
