@@ -160,6 +160,14 @@ def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
     assert len({frozenset(victims(seed)) for seed in range(4)}) > 1
 
 
+def test_who_was_on_its_way_when_its_machine_was_taken_is_told_too() -> None:
+    falls = Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0)))
+    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
+    found = run(on, "epochs>=1", chaos=Chaos(capacity=falls))
+    told = [(r.now, type(r.event).__name__, r.event.node) for r in found.records[1:4]]  # type: ignore[union-attr]
+    assert told == [(1.0, "Joined", "m"), (1.0, "Struck", "m"), (1.0, "Lost", "m")]
+
+
 def test_a_run_without_maths_goes_on_without_maths_only(tmp_path: Path) -> None:
     on = Simulated([zone()], maths=False)
     run(on, "epochs>=1", tmp_path)
