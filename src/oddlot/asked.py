@@ -178,7 +178,7 @@ class Asked:
         closing = summary(title, run.summary, self.command.startswith("simulate"), files)
         console.print(closing, soft_wrap=True)
         if self.resume and tally.resumed_at == tally.versions and not stopped_by:
-            console.print("  nothing was left to do: --until says how much further to go")
+            console.print("  no version was made: --until says how much further to go")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:

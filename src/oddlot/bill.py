@@ -40,11 +40,11 @@ class Bill:
     dollars: float = 0.0
     """only grows"""
     dollars_lost: float = 0.0
-    """of these, for the time that machines had spent on work which was lost with them"""
+    """of these, for the time that machines had spent on work which was lost with them, in the history that holds"""
     dollars_of_hub: float = 0.0
     """of these"""
     seconds_alone: float = 0.0
-    """in which no machine was there"""
+    """in which no machine was there, in the history that holds"""
     accounts: dict[w.NodeId, Account] = field(default_factory=dict)
     paid: dict[w.NodeId, Account] = field(default_factory=dict)
     """those that cost something now"""

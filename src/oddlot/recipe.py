@@ -179,7 +179,7 @@ class Recipe:
         job = self.job
         given = {"schedule": _schedule(job.schedule), "clip_norm": job.clip_norm}
         given |= {"keep_optimizer": job.keep_optimizer or None}
-        given |= {"maths": None if getattr(self.on, "maths", True) else "skipped (--no-maths)"}
+        given |= {"maths": None if getattr(self.on, "maths", True) else False}
         return {
             "format": FORMAT,
             "job": self.job.name,

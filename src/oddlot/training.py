@@ -50,8 +50,7 @@ class Past:
     @property
     def nodes(self) -> frozenset[w.NodeId]:
         """The workers' names that are used up."""
-        ordered = (r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
-        return frozenset(ordered)
+        return frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
 
 
 class Training:

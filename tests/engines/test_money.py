@@ -32,6 +32,7 @@ from oddlot.observe import tally_of
 from oddlot.report.course import Course
 from oddlot.run import Run
 from tests.fits import SAMPLES, a_job, rows
+from tests.test_resume import KillAt, Killed
 
 LIKE = Machine("any", seconds_per_sample=0.05)
 """0.4 s a batch of 8"""
@@ -52,7 +53,8 @@ def adds_up(found: Run) -> None:
     assert tally.dollars == pytest.approx(found.dollars)
     assert tally.seconds == pytest.approx(found.summary["seconds"])
     course = Course.of(surviving(found.records), SAMPLES)
-    lost = sum(r.event.dollars_lost for r in found.records if isinstance(r.event, w.Resumed))
+    resumed = [r.event for r in found.records if isinstance(r.event, w.Resumed)]
+    lost = sum(event.dollars_lost - event.dollars_of_hub_lost for event in resumed)
     machines = sum(lane.dollars for lane in course.lanes.values())
     assert machines + tally.bill.dollars_of_hub + lost == pytest.approx(found.dollars)
 
@@ -160,18 +162,41 @@ def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
     assert len({frozenset(victims(seed)) for seed in range(4)}) > 1
 
 
-def test_who_was_on_its_way_when_its_machine_was_taken_is_told_too() -> None:
+def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> None:
     falls = Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0)))
-    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
+    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0, dollars_per_hour=3600.0)], maths=False)
     found = run(on, "epochs>=1", chaos=Chaos(capacity=falls))
-    told = [(r.now, type(r.event).__name__, r.event.node) for r in found.records[1:4]]  # type: ignore[union-attr]
-    assert told == [(1.0, "Joined", "m"), (1.0, "Struck", "m"), (1.0, "Lost", "m")]
+    told = [(r.now, type(r.event).__name__) for r in found.records[:4]]
+    assert told == [(0.0, "Ordered"), (0.5, "Gone"), (3.0, "Ordered"), (4.0, "Joined")]
+    assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
+
+
+def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
+    """At the beginning, and when a run goes on at 1.5 s."""
+    falls = Alive(Steps((0.0, 0.5, 1.0, 30.0), (0.0, 2.0, 0.0, 2.0)))
+    on = Simulated(
+        [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"], maths=False
+    )
+    run(on, "seconds>=1.5", tmp_path, chaos=Chaos(capacity=falls))
+    found = run(on, "epochs>=3", tmp_path, resume=True, chaos=Chaos(capacity=falls))
+    assert [r.now for r in found.records if isinstance(r.event, w.Ordered)] == [0.5, 0.5, 30.0, 30.0]
+
+
+def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
+    on = Simulated([zone()], hub=Hub(dollars_per_hour=360.0))
+    often: dict[str, object] = {"checkpoint_every": "4 versions"}
+    with pytest.raises(Killed):
+        run(on, "epochs>=20", tmp_path, observers=[KillAt(5.0)], **often)
+    found = run(on, "epochs>=20", tmp_path, resume=True, **often)
+    (event,) = [r.event for r in found.records if isinstance(r.event, w.Resumed)]
+    assert 0 < event.dollars_of_hub_lost < event.dollars_lost
+    adds_up(found)
 
 
 def test_a_run_without_maths_goes_on_without_maths_only(tmp_path: Path) -> None:
     on = Simulated([zone()], maths=False)
     run(on, "epochs>=1", tmp_path)
-    with pytest.raises(CheckpointError, match=r"maths: skipped \(--no-maths\) in the run"):
+    with pytest.raises(CheckpointError, match="maths: False in the run"):
         run(replace(on, maths=True), "epochs>=2", tmp_path, resume=True)
     assert run(on, "epochs>=2", tmp_path, resume=True).summary["epochs"] == 2
 

@@ -17,8 +17,9 @@ from oddlot.machines.delays import (
     Trace,
 )
 from oddlot.machines.machine import Lifetime, Link, Machine
-from oddlot.machines.market import Hub, all_machines
+from oddlot.machines.market import Hub, Zone, all_machines
 from oddlot.machines.read_fleet import read_fleet
+from oddlot.machines.steps import Steps
 from oddlot.machines.toml_file import locate
 
 FLEET = """\
@@ -334,3 +335,13 @@ def test_a_trace_is_not_read_beyond_what_it_says(tmp_path: Path, options: str, t
     (tmp_path / "alive.csv").write_text("0,4\n7200,2\n")
     capacity = f'count = 2\ncapacity = {{ kind = "alive", file = "alive.csv", {options} }}'
     assert f"fleet.toml:10: {told}" in refused(tmp_path, MARKET.replace("count = 2", capacity))
+
+
+def test_a_price_may_stay_as_it_is(tmp_path: Path) -> None:
+    """Many records have one price over months."""
+    (tmp_path / "prices.csv").write_text("Date,NC6\n2/24/2020,$0.50\n2/29/2020,$0.50\n")
+    price = '{ kind = "azure", file = "prices.csv", size = "NC6", begin_hours = 24 }'
+    (tmp_path / "fleet.toml").write_text(MARKET.replace("hour = 1.0", f"hour = {price}"))
+    (found,) = read_fleet(tmp_path / "fleet.toml").machines
+    assert isinstance(found, Zone)
+    assert found.prices == Steps((0.0,), (0.5,))

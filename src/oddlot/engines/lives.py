@@ -94,11 +94,20 @@ class Lives:
         elif berth.barred:
             berth.owed = True  # whoever has taken it away brings it back
 
-    def bar(self, machine: str, barred: bool) -> Message | None:
-        """Keep the machine away from its next life on, or let it come again."""
+    def bar(self, machine: str) -> Message | None:
+        """Keep the machine away from its next life on, which may be the one that is starting."""
         berth = self.berths[machine]
-        berth.barred = barred
-        return self._order(berth) if berth.owed and not barred else None
+        berth.barred = True
+        if berth.ready or not berth.node:
+            return None
+        starting, berth.node, berth.owed = berth.node, "", True
+        return w.Gone(starting)
+
+    def unbar(self, machine: str) -> Message | None:
+        """Let the machine come again."""
+        berth = self.berths[machine]
+        berth.barred = False
+        return self._order(berth) if berth.owed else None
 
     def count_fruitless(self, node: w.NodeId, lived: float, needs: float) -> None:
         """Lives that end at work before anybody has brought anything: where that goes on and on, it is not bad luck."""

@@ -240,8 +240,9 @@ class Simulator:
             self.leave(node)
 
     def bar(self, machine: str, barred: bool) -> None:
-        """Once it is gone, no other one is ordered."""
-        self.agenda.at(self.now, lambda: self.lives.bar(machine, barred))
+        """From now on no other one is ordered once it is gone, and one that is starting is given up; or again."""
+        message = self.lives.bar(machine) if barred else None
+        self.agenda.at(self.now, lambda: message if barred else self.lives.unbar(machine))
 
     # --- what happens --------------------------------------------------------------------------
 

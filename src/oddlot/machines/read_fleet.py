@@ -144,12 +144,6 @@ class Recorded(Maker):
         """The part that is meant."""
         told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
         steps = type(self).reader(self.file, **told)
-        if 3600 * self.begin_hours > steps.seconds[-1]:
-            raise UsageError(
-                f"begin_hours = {self.begin_hours:g}: nothing changes any more in {self.file} after "
-                f"{steps.seconds[-1] / 3600:.6g} hours",
-                "begin_hours",
-            )
         period = None if self.repeat_hours is None else 3600 * self.repeat_hours
         return steps.window(3600 * self.begin_hours, period, self.faster)
 
@@ -178,7 +172,13 @@ class Counted(Recorded):
 
     def make(self) -> Any:
         """The capacity."""
-        return capacity.Alive(super().make(), self.of)
+        found = capacity.Alive(super().make(), self.of)
+        if self.begin_hours and len(found.steps.seconds) == 1:
+            raise UsageError(
+                f"begin_hours = {self.begin_hours:g}: nothing changes any more in {self.file} after that",
+                "begin_hours",
+            )
+        return found
 
 
 class AliveTrace(Counted):

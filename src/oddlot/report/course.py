@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from oddlot.core import words as w
@@ -62,7 +63,7 @@ class Course:
     lanes: dict[str, Lane] = field(default_factory=dict)
     """by machine"""
     machines: list[Interval] = field(default_factory=list)
-    """how many were there, a point before and after each change"""
+    """how many were there: level lines from change to change"""
     dollars_per_hour: list[Interval] = field(default_factory=list)
     """that everything cost, likewise"""
     resumed: list[float] = field(default_factory=list)
@@ -79,8 +80,8 @@ class Course:
             version = tally.versions
             tally(record)
             course._follow(record, tally)
-            _step(course.machines, record.now, len(tally.bill.here))
-            _step(course.dollars_per_hour, record.now, 3600 * tally.bill.dollars_per_second)
+            _change(course.machines, record.now, len(tally.bill.here))
+            _change(course.dollars_per_hour, record.now, 3600 * tally.bill.dollars_per_second)
             course._note_staleness(record, version, based_on)
             if number % step == 0 or number == len(records) - 1:
                 course.progress.append(
@@ -90,9 +91,7 @@ class Course:
                 )
         course.seconds = max(seconds, tally.seconds)
         for drawn in (course.machines, course.dollars_per_hour):
-            if drawn:
-                drawn.append((course.seconds, drawn[-1][1]))
-                drawn[:-1] = drawn[: -1 : len(drawn) // (2 * MOST_POINTS) + 1]
+            drawn[:] = _level(_thinned(drawn), course.seconds)
         for lane in course.lanes.values():
             lane.turn("", course.seconds)
         for name, account in tally.bill.accounts.items():
@@ -131,16 +130,30 @@ class Course:
                 based_on.pop(action.update, None)
 
 
-def _step(points: list[Interval], now: float, value: float) -> None:
-    """A line that is level until now; of several values at one time the last one counts."""
-    if points and points[-1][1] == value:
-        return
-    if points and points[-1][0] == now:
-        points[-1] = (now, value)
-        return
-    if points:
-        points.append((now, points[-1][1]))
-    points.append((now, value))
+def _change(changes: list[Interval], now: float, value: float) -> None:
+    """Note what is otherwise from now on; of several values at one time the last one counts."""
+    if changes and changes[-1][0] == now:
+        changes.pop()
+    if not changes or changes[-1][1] != value:
+        changes.append((now, value))
+
+
+def _thinned(changes: list[Interval]) -> list[Interval]:
+    """Of many changes the lowest and the highest of each bucket, and the last one of all."""
+    size = len(changes) // MOST_POINTS + 1
+    kept = list[Interval]()
+    for first in range(0, len(changes), size):
+        bucket = changes[first : first + size]
+        kept += sorted({min(bucket, key=lambda change: change[1]), max(bucket, key=lambda change: change[1])})
+    return kept if changes[-1:] == kept[-1:] else [*kept, changes[-1]]
+
+
+def _level(changes: list[Interval], end: float) -> list[Interval]:
+    """The corners of the line that is level from each change to the next one, until the end."""
+    corners = list[Interval]()
+    for (now, value), (then, _) in pairwise([*changes, (end, 0.0)]):
+        corners += [(now, value), (then, value)]
+    return corners
 
 
 def _nodes(record: w.Record, tally: Tally) -> set[w.NodeId]:
