@@ -207,7 +207,7 @@ def measure(quick: bool) -> dict[str, float]:
     saved = _priced(spots, found[SYNC], most)
     if not quick:
         _tell_sizes(job, epochs, sync - 0.01)
-        _draw(f"{dataset} on demand and on spot", found)
+        _draw(f"{dataset} on demand and on spot, the first 6 hours", found)
     arrived = [at for _, at in spots.values() if at]
     worst = min(accuracy_at(one.run, epochs) for one, _ in spots.values())
     return {

@@ -44,6 +44,10 @@ def accuracies(hub: Hub, epochs: int, samples: int, seeds: int) -> tuple[list[fl
     return found, lost
 
 
+def _servers(count: int) -> str:
+    return "1 server" if count == 1 else f"{count} servers"
+
+
 def measure(quick: bool) -> dict[str, float]:
     """Print the table, save the plot; nothing of it is a key."""
     rows = []
@@ -70,9 +74,9 @@ def measure(quick: bool) -> dict[str, float]:
         for servers, hub in STRONG.items()
     }
     table = [[f"{n}", *(f"{rate[servers][i][1]:,.0f}" for servers in rate)] for i, n in enumerate(slots)]
-    show("updates an hour, 1.29 s each", ["slots", *(f"{servers} servers" for servers in rate)], table)
+    show("updates an hour, 1.29 s each", ["slots", *map(_servers, rate)], table)
     if not quick:
-        drawn = [Line(f"{servers} servers", line, n) for n, (servers, line) in enumerate(rate.items())]
+        drawn = [Line(_servers(servers), line, n) for n, (servers, line) in enumerate(rate.items())]
         save(
             PLOTS / "vc_asgd_servers.svg",
             "where parameter servers saturate",
