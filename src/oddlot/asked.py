@@ -211,7 +211,11 @@ class Asked:
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, self._telling_what_was_done(begun), settings.source.placed((), ("job",), ("strategy",)):
+        with (
+            aside,
+            self._telling_what_was_done(begun, folder),
+            settings.source.placed((), ("job",), ("strategy",)),
+        ):
             found = estimate(
                 settings.job(),
                 settings.strategy(),
@@ -233,7 +237,7 @@ class Asked:
             print(json.dumps(without_nan(plain), allow_nan=False))
 
     @contextmanager
-    def _telling_what_was_done(self, begun: Sequence[str]) -> Iterator[None]:
+    def _telling_what_was_done(self, begun: Sequence[str], folder: str | None) -> Iterator[None]:
         """Ctrl-C and SIGTERM end all runs of an estimate, and say how many were done."""
         from oddlot.api import Interrupted
 
@@ -241,7 +245,7 @@ class Asked:
             yield
         except Interrupted as stopped:
             done = f"{len(begun) - 1} runs were done"
-            kept = f", kept in {self.flags['out']}" if self.flags["out"] else ", and nothing of them is kept"
+            kept = f", kept in {folder}" if folder else ", and nothing of them is kept"
             print(f"stopped: {done}{kept}", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stopped.signal) from None
 

@@ -14,7 +14,6 @@ class Account:
     zone: str
     prices: list[tuple[float, float]]
     """since when, dollars an hour"""
-    joined: bool = False
     ended: float | None = None
 
     @property

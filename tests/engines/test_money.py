@@ -104,6 +104,9 @@ def test_machines_that_never_get_ready_are_given_up() -> None:
     flaps = Alive(Steps((0.0, 1.0), (2.0, 0.0), 2.0))
     with pytest.raises(JobError, match="1,021 machines in a row were taken away while they started"):
         run(Simulated([zone(flaps, seconds_to_start=3.0)], maths=False), "epochs>=1")
+    one = Machine("m", 0.05, seconds_to_start=3.0)
+    with pytest.raises(JobError, match="1,011 machines in a row were taken away while they started"):
+        run(Simulated([one], maths=False), "epochs>=1", chaos=Chaos(capacity=flaps))
 
 
 def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:

@@ -100,8 +100,8 @@ class Lives:
         berth.barred = True
         if berth.ready or not berth.node:
             return None
-        starting, berth.node, berth.owed = berth.node, "", True
-        return w.Gone(starting)
+        berth.owed = True
+        return self._give_up_start(berth)
 
     def unbar(self, machine: str) -> Message | None:
         """Let the machine come again."""
@@ -190,21 +190,19 @@ class Lives:
             return self._order(berth)
         if berth.ready:
             return self._preempt(berth.node, berth.machine)
-        starting, berth.node = berth.node, ""
-        if not starting:
-            return None
-        self._count_start_in_vain(berth.machine)
-        return w.Gone(starting)
+        return self._give_up_start(berth) if berth.node else None
 
-    def _count_start_in_vain(self, machine: Machine) -> None:
-        """It was taken away before it was ready."""
+    def _give_up_start(self, berth: _Berth) -> Message:
+        """It is taken away before it is ready. Where that goes on and on, the run would never end."""
+        starting, berth.node = berth.node, ""
         self.starts_in_vain += 1
         if self.starts_in_vain > self.most_fruitless:
             raise JobError(
-                f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one in zone "
-                f"{machine.zone}: give its offer fewer seconds_to_start than {machine.seconds_to_start:g}, or the zone "
-                "a capacity that stays for longer"
+                f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one was "
+                f"{starting}: give it fewer seconds_to_start than {berth.machine.seconds_to_start:g}, or a capacity "
+                "that stays for longer"
             )
+        return w.Gone(starting)
 
     def _await_price(
         self, zone: Zone, berths: Sequence[_Berth], prices: Iterator[tuple[float, float]]

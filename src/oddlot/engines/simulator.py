@@ -241,8 +241,10 @@ class Simulator:
 
     def bar(self, machine: str, barred: bool) -> None:
         """From now on no other one is ordered once it is gone, and one that is starting is given up; or again."""
-        message = self.lives.bar(machine) if barred else None
-        self.agenda.at(self.now, lambda: message if barred else self.lives.unbar(machine))
+        if not barred:
+            self.agenda.at(self.now, lambda: self.lives.unbar(machine))
+        elif (message := self.lives.bar(machine)) is not None:
+            self.agenda.at(self.now, lambda: message)
 
     # --- what happens --------------------------------------------------------------------------
 

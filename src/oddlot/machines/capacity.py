@@ -127,9 +127,8 @@ class Alive:
             before = len(here)
             yield from to(time, alive)
             idle = 0 if len(here) != before else idle + 1
-            if idle > len(
-                self.steps.seconds
-            ):  # over and over the same, as far as so many machines are concerned
+            # Over and over the same, as far as so many machines are concerned.
+            if idle > len(self.steps.seconds):
                 return
 
 
