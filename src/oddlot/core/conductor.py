@@ -55,6 +55,8 @@ class Conductor:
     """versions that the strategy holds, and how often"""
     alarms: list[float] = field(default_factory=list)
     deadlines: list[tuple[float, w.TaskId]] = field(default_factory=list)
+    unhurried: list[w.TaskId] = field(default_factory=list)
+    """given out before anybody had answered: their deadlines come forward with the first answer"""
     tasks_made: int = 0
 
     def __post_init__(self) -> None:
@@ -181,6 +183,8 @@ class Conductor:
         if since is None:
             return False
         self.roster.result(node, samples, self.now - since, self.now)
+        if self.unhurried and self.roster.usual is not None:
+            self._hurry()
         if node in self.slots:
             self.slots[node] += 1
             self.idle[node] = None
@@ -208,6 +212,8 @@ class Conductor:
         if self.slots[node]:
             self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
         self._set_deadline(task_id, self.roster.patience(node, w.samples_in(spans), command.deadline))
+        if command.deadline is None and self.roster.usual is None:
+            self.unhurried.append(task_id)
         kind, pull = command.kind, command.pull
         merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
         task = self.open[task_id] = w.Task(task_id, node, spans, version, kind, pull, merged)
@@ -219,6 +225,15 @@ class Conductor:
             self.deadlines = [entry for entry in self.deadlines if entry[1] in self.open]
             heapify(self.deadlines)
         heappush(self.deadlines, (self.now + patience, task))
+
+    def _hurry(self) -> None:
+        """Somebody has answered: now it is known what a task takes, and how long to wait for the others."""
+        for name in self.unhurried:
+            task = self.open.get(name)
+            if task and (since := self.busy[task.node].get(name)) is not None:  # not the one that answers
+                patience = self.roster.patience(task.node, w.samples_in(task.spans))
+                heappush(self.deadlines, (since + patience, name))
+        self.unhurried.clear()
 
     def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
         if command.samples < 1:

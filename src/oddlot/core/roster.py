@@ -6,6 +6,8 @@ from math import inf
 from oddlot.core.words import NodeId
 
 SECONDS_UNTIL_KNOWN = 60.0
+SECONDS_UNTIL_ANY_ANSWER = 3600.0
+"""as long as nobody has answered, nobody knows what a task takes"""
 RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
 LEAST_PATIENCE_SECONDS = 1.0
@@ -52,8 +54,8 @@ class Roster:
     """The members of a run. Leases lapse and loads shrink by what it has seen."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
-    usual: float = 0.0
-    """seconds a sample, of everybody that ever brought anything: what is expected of somebody new"""
+    usual: float | None = None
+    """seconds a sample, of everybody that ever brought anything: what is expected of somebody new; None before that"""
 
     def join(self, node: NodeId, now: float) -> None:
         """The worker is here."""
@@ -74,7 +76,8 @@ class Roster:
         member.lapses = 0
         recent = member.seconds_per_sample
         recent.append(pace := seconds / samples)
-        self.usual += (pace - self.usual) * (NEWEST_COUNTS if self.usual else 1.0)
+        usual = pace if self.usual is None else self.usual
+        self.usual = usual + (pace - usual) * NEWEST_COUNTS
         if len(recent) > REMEMBERED:
             del recent[0]
         member.slow = sorted(recent)[int(0.95 * (len(recent) - 1) + 0.5)]
@@ -126,8 +129,8 @@ class Roster:
     def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
         """Seconds after which a lease of `samples` samples lapses.
 
-        60 s until five results are in (longer after each lapse), and at least four times what others have taken; then
-        four times the 95th percentile of the worker's own time per sample, and never below one second. What is
+        An hour until anybody has answered; then 60 s until five results are in (longer after each lapse), and at least
+        four times what others have taken; then four times the 95th percentile of the worker's own time per sample, and never below one second. What is
         `wished` instead holds unless it is clearly less than that percentile: then no answer of this worker would ever
         count.
         """
@@ -136,6 +139,7 @@ class Roster:
             return max(wished, CLEARLY * member.slow * samples)
         learnt = PATIENCE * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
-            usual = PATIENCE * self.usual * samples
-            return max(learnt, usual, SECONDS_UNTIL_KNOWN * 2.0**member.lapses)
+            least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN
+            usual = PATIENCE * (self.usual or 0.0) * samples
+            return max(learnt, usual, least * 2.0**member.lapses)
         return float(max(learnt, LEAST_PATIENCE_SECONDS) * 2.0**member.lapses)
