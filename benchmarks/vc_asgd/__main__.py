@@ -1,6 +1,6 @@
 """VC-ASGD on machines that come and go: what it takes, costs and learns. Virtual clock, real gradients.
 
-ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick] [--only PART...]
+ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick] [--only PART...] [--seed N]
 """
 
 import argparse
@@ -10,7 +10,7 @@ from benchmarks.report import finish
 from benchmarks.vc_asgd import alpha, bill, makespan, preempted, scale, store
 from benchmarks.vc_asgd.setting import proofs
 
-PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
+PARTS: dict[str, Callable[[bool, int], dict[str, float]]] = {
     "makespan": makespan.measure,
     "bill": bill.measure,
     "preempted": preempted.measure,
@@ -25,10 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="fewer epochs, samples and seeds")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--seed", type=int, default=0, help="of every source of chance; the first of several")
     asked = parser.parse_args()
     figures: dict[str, float] = {}
     for part in asked.only:
-        figures |= PARTS[part](asked.quick)
+        figures |= PARTS[part](asked.quick, asked.seed)
     if proofs:
         figures["exactly_once"] = float(all(proofs))
     finish(figures)

@@ -26,19 +26,19 @@ def with_adam(dataset: str, samples: int | None) -> Job:
     return replace(a_job(dataset, samples), optimizer=Adam())
 
 
-def runs(dataset: str, epochs: int, samples: int | None) -> dict[str, Run]:
+def runs(dataset: str, epochs: int, samples: int | None, seed: int) -> dict[str, Run]:
     """One for each alpha, by its name."""
     job = with_adam(dataset, samples)
-    on = Simulated(clients(job, SLOTS), seed=1)
+    on = Simulated(clients(job, SLOTS), seed=seed + 1)
     found = {}
     for alpha in ALPHAS:
         strategy = VCASGD(alpha=alpha, deadline_seconds=3600)
-        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS)
+        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
         found["e/(e+1)" if alpha is None else f"{alpha}"] = proved(run, job)
     return found
 
 
-def by_shards(epochs: int, samples: int) -> None:
+def by_shards(epochs: int, samples: int, seed: int) -> None:
     """The same alpha is another algorithm with other shards: what stays the same is (1 - alpha) S."""
     job, rows = with_adam("fashion_mnist", samples), []
     for shards in (10, 50, 200):
@@ -48,9 +48,10 @@ def by_shards(epochs: int, samples: int) -> None:
             run = fit(
                 job,
                 strategy,
-                Simulated(clients(job, SLOTS), seed=1),
+                Simulated(clients(job, SLOTS), seed=seed + 1),
                 until=f"epochs>={epochs}",
                 shards=shards,
+                seed=seed,
             )
             cells.append(f"{run.accuracy:.4f}")
         rows.append([f"{shards}", *cells])
@@ -76,7 +77,7 @@ def weight_of_slow(run: Run) -> float:
     return sum(weights) / sum(samples)
 
 
-def by_damping(epochs: int, samples: int) -> None:
+def by_damping(epochs: int, samples: int, seed: int) -> None:
     """Whoever comes last counts most: two slots of ten are five times slower, without damping by staleness and with."""
     job, rows = with_adam("fashion_mnist", samples), []
     fleet = [
@@ -85,7 +86,8 @@ def by_damping(epochs: int, samples: int) -> None:
     ]
     for damping in (0.0, 0.25, 0.5, 1.0):
         strategy = VCASGD(alpha=0.9, damping=damping, deadline_seconds=7200)
-        run = fit(job, strategy, Simulated(fleet, seed=1), until=f"epochs>={epochs}", shards=SHARDS)
+        on = Simulated(fleet, seed=seed + 1)
+        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
         rows.append([f"{damping}", f"{weight_of_slow(proved(run, job)):.2f}", f"{run.accuracy:.4f}"])
     columns = ["damping", "weight of the slow over their samples", "accuracy"]
     show(
@@ -99,13 +101,13 @@ def jumps(run: Run) -> float:
     return mean(abs(b - a) for a, b in pairwise(values[len(values) // 2 :]))
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool, seed: int) -> dict[str, float]:
     """Print the tables, save the plots; nothing of it is a key."""
     studies = (
         {"fashion_mnist": (6, 12_000)} if quick else {"fashion_mnist": (40, None), "cifar10": (25, None)}
     )
     for dataset, (epochs, samples) in studies.items():
-        found = runs(dataset, epochs, samples)
+        found = runs(dataset, epochs, samples, seed)
         marks = [1, epochs // 4 + 1, epochs // 2, epochs]
         rows = [
             [name, *(f"{accuracy_at(run, mark):.4f}" for mark in marks), f"{jumps(run):.2f}"]
@@ -126,6 +128,6 @@ def measure(quick: bool) -> dict[str, float]:
                     drawn,
                 )
     few = (3, 6_000) if quick else (6, 20_000)
-    by_shards(*few)
-    by_damping(*few)
+    by_shards(*few, seed)
+    by_damping(*few, seed)
     return {}

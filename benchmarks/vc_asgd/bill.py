@@ -137,13 +137,13 @@ def on_demand(machine: str) -> Steps:
 
 
 def train(
-    job: Job, strategy: Strategy, until: str, capacity: Capacity, count: int, shards: int = 1
+    job: Job, strategy: Strategy, until: str, seed: int, capacity: Capacity, count: int, shards: int = 1
 ) -> Trained:
     """On machines of one speed that come and go; prices come afterwards."""
     offer = Offer("any", 1.0, Steps((0.0,), (1.0,)), seconds_to_start=SECONDS_TO_START)
     zone = Zone("m", offer, count, like(job, noticed_after_seconds=NOTICED_AFTER), capacity)
-    on = Simulated([zone], seed=1)
-    run = fit(job, strategy, on, until=until, shards=shards, evaluate_every="0.25 epochs")
+    on = Simulated([zone], seed=seed + 1)
+    run = fit(job, strategy, on, until=until, shards=shards, seed=seed, evaluate_every="0.25 epochs")
     return Trained.of(proved(run, job))
 
 
@@ -160,17 +160,17 @@ def vc_asgd() -> Strategy:
 ONE, SYNC = "(i) one on demand", "(ii) federated averaging on demand"
 
 
-def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
+def trained(job: Job, epochs: int, traces: Sequence[str], seed: int) -> dict[str, Trained]:
     """Everything that is trained, by its name; rivals end once they are well where (ii) ended, less one point."""
     steps = max(1, len(job.data[0]) // SHARDS // job.batch)
     found = {
-        ONE: train(job, Synchronous(), f"epochs>={epochs}", Always(), 1),
-        SYNC: train(job, averaging(), f"epochs>={epochs}", Always(), MACHINES, SHARDS),
+        ONE: train(job, Synchronous(), f"epochs>={epochs}", seed, Always(), 1),
+        SYNC: train(job, averaging(), f"epochs>={epochs}", seed, Always(), MACHINES, SHARDS),
     }
     target = (found[SYNC].run.accuracy or 0.0) - 0.01
     for name in traces:
         found[f"(iii) VC-ASGD on spot, {name}"] = train(
-            job, vc_asgd(), f"epochs>={1.5 * epochs}", *alive(name), SHARDS
+            job, vc_asgd(), f"epochs>={1.5 * epochs}", seed, *alive(name), SHARDS
         )
     rivals: dict[str, Strategy] = {
         "elastic averaging": ElasticAveraging(steps, deadline_seconds=DEADLINE),
@@ -179,7 +179,7 @@ def trained(job: Job, epochs: int, traces: Sequence[str]) -> dict[str, Trained]:
     for rival, strategy in rivals.items() if len(traces) > 1 else ():
         for name in traces:
             until = f"epochs>={1.5 * epochs} or accuracy>={target}"
-            found[f"(iv) {rival} on spot, {name}"] = train(job, strategy, until, *alive(name))
+            found[f"(iv) {rival} on spot, {name}"] = train(job, strategy, until, seed, *alive(name))
     return found
 
 
@@ -193,11 +193,11 @@ def savings(
     return [1 - spot.bill(until, prices, begin) / paid for begin in begins]
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool, seed: int) -> dict[str, float]:
     """The worst of all traces."""
     dataset, epochs = "fashion_mnist", 3 if quick else 12
     job = replace(a_job(dataset), optimizer=SGD(lr=RATE, momentum=0.9))
-    found = trained(job, epochs, list(ALIVE)[: 1 if quick else None])
+    found = trained(job, epochs, list(ALIVE)[: 1 if quick else None], seed)
     sync = found[SYNC].run.accuracy or 0.0
     until = {name: reached(one.run, sync - 0.01) for name, one in found.items()}
     _tell(f"{dataset}, {epochs} epochs, machines of one speed", found, until, sync - 0.01)
@@ -206,7 +206,7 @@ def measure(quick: bool) -> dict[str, float]:
     spots = {name: (one, until[name]) for name, one in found.items() if name.startswith("(iii)")}
     saved = _priced(spots, found[SYNC], most)
     if not quick:
-        _tell_sizes(job, epochs, sync - 0.01)
+        _tell_sizes(job, epochs, sync - 0.01, seed)
         _draw(f"{dataset} on demand and on spot, the first 6 hours", found)
     arrived = [at for _, at in spots.values() if at]
     worst = min(accuracy_at(one.run, epochs) for one, _ in spots.values())
@@ -255,13 +255,13 @@ def _tell(title: str, found: dict[str, Trained], until: dict[str, float | None],
     show(title, columns, rows)
 
 
-def _tell_sizes(job: Job, epochs: int, target: float) -> None:
+def _tell_sizes(job: Job, epochs: int, target: float, seed: int) -> None:
     """What another number of machines would take that stay: the bill depends on it as much as on the strategy."""
     rows, until = [], f"epochs>={1.5 * epochs} or accuracy>={target}"
     for count in (2, 4, MACHINES, 2 * MACHINES):
         cells = [f"{count}"]
         for strategy in (averaging(), vc_asgd()):
-            one = train(job, strategy, until, Always(), count, SHARDS)
+            one = train(job, strategy, until, seed, Always(), count, SHARDS)
             at = reached(one.run, target)
             cells += [f"{at / 3600:.2f}", f"{one.machine_seconds(at) / 3600:.1f}"] if at else ["never", ""]
         rows.append(cells)

@@ -24,7 +24,7 @@ def capacity() -> tuple[Capacity, str]:
     return Pools(20, 4 * 3600, 0.6, 1800), "pools (ODDLOT_DATA names no folder with the real trace)"
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool, seed: int) -> dict[str, float]:
     """Virtual days a wall minute."""
     zone, told = capacity()
     shards = 5 * MACHINES
@@ -35,7 +35,7 @@ def measure(quick: bool) -> dict[str, float]:
     strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)
     began = time.perf_counter()
     until = f"epochs>={1 if quick else 5}"
-    run = fit(job, strategy, Simulated(fleet, maths=False), until=until, shards=shards)
+    run = fit(job, strategy, Simulated(fleet, seed=seed, maths=False), until=until, shards=shards)
     wall = time.perf_counter() - began
     days = float(run.summary["seconds"]) / 86400
     updates, lost = run.summary["updates"], run.summary["workers_lost"]

@@ -130,9 +130,9 @@ class Roster:
         """Seconds after which a lease of `samples` samples lapses.
 
         An hour until anybody has answered; then 60 s until five results are in (longer after each lapse), and at least
-        four times what others have taken; then four times the 95th percentile of the worker's own time per sample, and never below one second. What is
-        `wished` instead holds unless it is clearly less than that percentile: then no answer of this worker would ever
-        count.
+        four times what others have taken; then four times the 95th percentile of the worker's own time per sample, and
+        never below one second. What is `wished` instead holds unless it is clearly less than that percentile: then no
+        answer of this worker would ever count.
         """
         member = self.members[node]
         if wished is not None:
