@@ -107,6 +107,16 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
     ]
 
 
+def test_a_long_wait_for_the_first_worker_is_told() -> None:
+    for now, told in ((30.0, []), (90.0, ["    90.0 s   the first worker is here"])):
+        console = Console(file=StringIO(), width=200)
+        with shown(console, "digits", Tally(64)) as observer:
+            observer(record(0.0, w.Priced("", 1.0)))
+            observer(record(now, w.Joined("w1")))
+            observer(record(now + 90.0, w.Joined("w2")))
+        assert console.file.getvalue().splitlines() == ["digits", *told]  # type: ignore[attr-defined]
+
+
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = Console(file=StringIO(), force_terminal=True, width=80)

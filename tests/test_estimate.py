@@ -188,4 +188,16 @@ def test_a_stop_says_how_many_runs_were_done(
     words = ("--until", "epochs>=1", "--seeds", "2", "--no-maths")
     done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
     assert done.code == 128 + signal.SIGTERM
-    assert done.err.splitlines()[-1] == "stopped: 2 runs were done, and nothing of them is kept"
+    assert done.err.splitlines()[-1] == "stopped: 2 runs were done"
+    assert "medians and ranges of 2 seeds" in done.out.splitlines()[0], "what is known is told"
+    assert done.out.splitlines()[1].split() == ["spot"]
+
+
+def test_an_estimate_begins_in_a_folder_of_its_own(oddlot: Oddlot, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    (tmp_path / "both" / "spot-0").mkdir(parents=True)
+    words = ("--until", "epochs>=1", "--seeds", "1", "--no-maths", "--out")
+    for out in ("both", "fleet.toml"):
+        done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, out)
+        assert done.code == 2
+        assert f"{out} is not empty, and these runs begin anew: name another folder" in done.err

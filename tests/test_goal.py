@@ -36,7 +36,7 @@ FIGURES = tally(
         ("epochs>=2", ""),  # epochs overlap: the ledger alone knows whether two are whole
         ("samples>=25", "samples>=25"),
         ("dollars>=5e-1", "dollars>=0.5"),
-        ("dollars<=0.5", "dollars>=0.5"),  # a budget
+        ("dollars<=0.5", "dollars<=0.5"),  # a budget
         ("dollars<0.6", ""),
         ("loss<=0.3", "loss<=0.3"),
         ("loss<0.3", ""),

@@ -7,7 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oddlot import VCASGD, JobError, Lifetime, Link, Machine, Shards, Simulated, UsageError, fit
+from oddlot import (
+    VCASGD,
+    FederatedAveraging,
+    JobError,
+    Lifetime,
+    Link,
+    Machine,
+    Shards,
+    Simulated,
+    Synchronous,
+    UsageError,
+    fit,
+)
 from oddlot.core import words as w
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
@@ -72,7 +84,15 @@ def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
     """Where the data are cut by chance, every machine is brought its rows; where they are not, nothing is."""
     run = fit(a_job(), VCASGD(newest=True), fleet(2), until="epochs>=4", shards=SHARDS)
     assert BYTES <= run.summary["bytes_data"] <= 2 * BYTES
-    assert fit(a_job(), VCASGD(newest=True), fleet(2), until="epochs>=4").summary["bytes_data"] == 0
+    assert fit(a_job(), Synchronous(), fleet(2), until="epochs>=4").summary["bytes_data"] == 0
+
+
+def test_a_strategy_of_whole_shards_warns_where_all_data_is_one() -> None:
+    for strategy in (VCASGD(), FederatedAveraging()):
+        with pytest.warns(UserWarning, match=r"all of the data is one: cut it with shards=N"):
+            fit(a_job(), strategy, fleet(2), until="epochs>=1")
+        fit(a_job(), strategy, fleet(1), until="epochs>=1")
+        fit(a_job(), strategy, fleet(2), until="epochs>=1", shards=2)
 
 
 def test_bringing_takes_its_time_on_the_link() -> None:

@@ -6,8 +6,8 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -190,7 +190,7 @@ class Asked:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
         from rich.console import Console
 
-        from oddlot.estimate import estimate, estimates
+        from oddlot.estimate import EstimateInterrupted, estimate, estimates
         from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
@@ -202,32 +202,32 @@ class Asked:
         options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
         console = Console(stderr=self.as_json, quiet=self.quiet)
 
-        begun, folder = list[str](), self.flags["out"] or table.out
+        folder = self.flags["out"] or table.out
 
         def told(bought: str, number: int) -> None:
-            begun.append(bought)
             Console(stderr=True, quiet=self.quiet).print(
                 f"simulating {bought} with seed {number}".replace("  ", " ")
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with (
-            aside,
-            self._telling_what_was_done(begun, folder),
-            settings.source.placed((), ("job",), ("strategy",)),
-        ):
-            found = estimate(
-                settings.job(),
-                settings.strategy(),
-                fleet,
-                seeds=seeds,
-                maths=maths,
-                out=folder,
-                told=told,
-                chaos=self._chaos(names_in(fleet.machines)),
-                **options,
-            )
-        console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+        stopped_by = 0
+        with aside, settings.source.placed((), ("job",), ("strategy",)):
+            try:
+                found = estimate(
+                    settings.job(),
+                    settings.strategy(),
+                    fleet,
+                    seeds=seeds,
+                    maths=maths,
+                    out=folder,
+                    told=told,
+                    chaos=self._chaos(names_in(fleet.machines)),
+                    **options,
+                )
+            except EstimateInterrupted as stopped:
+                found, stopped_by = stopped.found, stopped.signal
+        if found:
+            console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
         if not fleet.has_spot:
             console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
         if folder:
@@ -235,19 +235,9 @@ class Asked:
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
-
-    @contextmanager
-    def _telling_what_was_done(self, begun: Sequence[str], folder: str | None) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end all runs of an estimate, and say how many were done."""
-        from oddlot.api import Interrupted
-
-        try:
-            yield
-        except Interrupted as stopped:
-            done = f"{len(begun) - 1} runs were done"
-            kept = f", kept in {folder}" if folder else ", and nothing of them is kept"
-            print(f"stopped: {done}{kept}", file=sys.stderr)
-            raise typer.Exit(SIGNALLED + stopped.signal) from None
+        if stopped_by:
+            print(f"stopped: {sum(len(one.summaries) for one in found)} runs were done", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + stopped_by)
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read_chaos import read_chaos

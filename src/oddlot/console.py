@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from oddlot.core.words import Evaluated, Lost, Record, Resumed
+from oddlot.core.words import Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
 from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
@@ -21,6 +21,8 @@ from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
+LONG_ALONE_SECONDS = 60.0
+"""before anybody has come, that it is told"""
 NOBODY = "no worker is here: the run waits until one joins"
 
 
@@ -111,6 +113,8 @@ class Lines(Opening):
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
                 self.say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
+            case Joined() if record.now >= LONG_ALONE_SECONDS and len(self.tally.workers) == 1:
+                self.say(f"{record.now:8.1f} s   the first worker is here")
             case Lost() if self._alone() and self.alone_at != self._brought():
                 self.alone_at = self._brought()
                 self.say(f"{record.now:8.1f} s   {NOBODY}")

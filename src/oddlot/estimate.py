@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from oddlot.api import fit
+from oddlot.api import Interrupted, fit
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.on_simulator import Simulated
@@ -45,6 +45,14 @@ class Estimate:
         return {figure: self.values(figure) for figure in FIGURES}
 
 
+class EstimateInterrupted(Interrupted):
+    """Ctrl-C or SIGTERM: `found` holds the estimates of the runs that were done before it."""
+
+    def __init__(self, stopped: Interrupted, found: "list[Estimate]") -> None:
+        super().__init__(stopped.run, stopped.signal)
+        self.found = found
+
+
 def estimate(
     job: Job,
     strategy: Strategy,
@@ -62,28 +70,47 @@ def estimate(
 
     `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
     seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
-    hears of every run before it begins. UsageError, JobError as `fit`.
+    hears of every run before it begins. UsageError, JobError as `fit`; EstimateInterrupted, with what was done, after
+    Ctrl-C or SIGTERM.
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
+    if out is not None:
+        _check_empty(Path(out))
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
-    found = []
-    for bought, machines in ways.items():
-        summaries = []
-        for number in range(seed, seed + seeds):
-            told(bought, number)
-            folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
-            on = Simulated.of(machines, number, in_flight, maths)
-            summaries.append(fit(job, strategy, on, seed=number, out=folder, **options).summary)
-        found.append(Estimate(bought, summaries))
-    return found
+    done: dict[str, list[dict[str, Any]]] = {}
+    try:
+        for bought, machines in ways.items():
+            for number in range(seed, seed + seeds):
+                told(bought, number)
+                folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
+                on = Simulated.of(machines, number, in_flight, maths)
+                summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
+                done.setdefault(bought, []).append(summary)
+    except Interrupted as stopped:
+        raise EstimateInterrupted(stopped, _estimates(done)) from None
+    return _estimates(done)
+
+
+def _estimates(done: dict[str, list[dict[str, Any]]]) -> list[Estimate]:
+    return [Estimate(bought, summaries) for bought, summaries in done.items()]
+
+
+def _check_empty(out: Path) -> None:
+    """UsageError: something is there, to which these runs do not belong."""
+    try:
+        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as error:
+        raise UsageError(f"cannot use {out} as the folder of these runs: {error.strerror}", "out") from None
+    if used:
+        raise UsageError(f"{out} is not empty, and these runs begin anew: name another folder", "out")
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:
     """What a job would take and cost, the ways of buying beside each other: medians, with ranges of several seeds."""
-    seeds = len(found[0].summaries)
+    seeds = " and ".join(dict.fromkeys(f"{len(one.summaries)}" for one in found))
     table = Table(
-        title=f"{title}, {f'medians and ranges of {seeds} seeds' if seeds > 1 else '1 seed'}",
+        title=f"{title}, {'1 seed' if seeds == '1' else f'medians and ranges of {seeds} seeds'}",
         box=None,
         pad_edge=False,
     )

@@ -38,6 +38,11 @@ class Term(NamedTuple):
     def __str__(self) -> str:
         return f"{self.figure}{self.compare}{self.value:g}"
 
+    @property
+    def reached_by(self) -> str:
+        """How the figure is compared with the number: one that only grows uses up its budget."""
+        return BUDGETS.get(self.compare, self.compare) if self.figure in GOAL_FIGURES else self.compare
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -64,10 +69,11 @@ class Goal:
     def due(self, tally: Tally) -> float:
         """When time or money alone will reach it, if nothing happens until then; infinity for never."""
         whens = [inf]
-        for figure, compare, value in self.terms:
-            rate = _PER_SECOND[figure](tally) if figure in _PER_SECOND and compare == ">=" else 0.0
+        for term in self.terms:
+            figure = term.figure
+            rate = _PER_SECOND[figure](tally) if figure in _PER_SECOND and term.reached_by == ">=" else 0.0
             if rate:
-                left = (value - (tally.value(figure) or 0.0)) / rate
+                left = (term.value - (tally.value(figure) or 0.0)) / rate
                 whens.append(tally.seconds + max(left, 1e-9, 4 * ulp(tally.seconds)))
         return min(whens)
 
@@ -76,9 +82,9 @@ class Goal:
         """The whole passes over the data after which the run ends at the latest, if the goal names them."""
         counts = {">=": ceil, ">": lambda value: floor(value) + 1}
         limits = [
-            counts[compare](value)
-            for name, compare, value in self.terms
-            if name == "epochs" and compare in counts
+            counts[term.reached_by](term.value)
+            for term in self.terms
+            if term.figure == "epochs" and term.reached_by in counts
         ]
         return min(limits, default=None)
 
@@ -88,7 +94,7 @@ class Goal:
         Whole epochs are not decided here but by the ledger: they overlap, so that a count of samples does not tell.
         """
         for term in self.terms:
-            name, compare, value = term
+            name, compare, value = term.figure, term.reached_by, term.value
             if (name, compare) == ("epochs", ">=") and value.is_integer():
                 continue
             known = name != "loss" or not self.evaluated or tally.evaluated_version >= 0
@@ -120,7 +126,7 @@ def _term(part: str, known: Sequence[str]) -> Term:
         return Term(name, compare, value)
     if value <= 0:
         raise UsageError(f"{name} begin at 0, so that is reached before anything is done")
-    return Term(name, BUDGETS.get(compare, compare), value)
+    return Term(name, compare, value)
 
 
 @dataclass(frozen=True)

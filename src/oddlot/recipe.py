@@ -1,6 +1,7 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -76,8 +77,18 @@ class Recipe:
                     "a capacity brings machines back, and Local(respawn=False) replaces none", "chaos"
                 )
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
+        self._warn_of_one_shard()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
+
+    def _warn_of_one_shard(self) -> None:
+        """A strategy whose tasks are whole shards would have everybody pass over all of the data."""
+        if getattr(self.strategy, "whole_shards", False) and self.cuts == 1 < self.on.workers:
+            warnings.warn(
+                f"{type(self.strategy).__name__} gives a worker a whole shard of the data at a time, and here all of "
+                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more",
+                stacklevel=5,
+            )
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""

@@ -5,6 +5,8 @@ from typing import Any
 
 LONG = 0.01
 """of a run's time, that it is told"""
+MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
+"""seconds of an axis"""
 
 
 def money(dollars: float) -> str:
@@ -22,6 +24,13 @@ def duration(seconds: float) -> str:
         return f"{seconds / 3600:.3g} h"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
+def clock(seconds: float) -> tuple[str, float]:
+    """The unit for an axis of so much time, and its seconds."""
+    if seconds < MINUTES_FROM:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if seconds < HOURS_FROM else ("hours", 3600.0)
 
 
 def in_bytes(count: float) -> str:

@@ -102,7 +102,8 @@ def test_an_answer_is_late(on: Place) -> None:
     run = struck_by(on, Fault("delay", "w3", at_versions=(2,), delay_seconds=0.3), epochs=ENOUGH[type(on)])
     told = first(run, w.Struck).now
     answers = [r.now for r in run.records if isinstance(r.event, w.Arrived) and r.event.update.sender == "w3"]
-    assert min(now - told for now in answers if now > told) >= 0.3
+    held_back = 0.3 - 0.1  # which begins a moment before it is told
+    assert min(now - told for now in answers if now > told) >= held_back
 
 
 def test_a_late_answer_of_a_lost_worker_is_an_echo() -> None:
@@ -190,7 +191,7 @@ def test_a_run_in_which_nothing_can_happen_any_more_ends(tmp_path: Path) -> None
     """Misfortune goes on for ever, but nobody is left to suffer it."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
-    with pytest.raises(JobError, match=r"nothing can happen any more .* 0 machines are left"):
+    with pytest.raises(JobError, match=r"nothing can happen any more from .* 0 machines are left"):
         trained(a_job(), Asynchronous(), gone, "epochs>=40", chaos=chaos)
 
 

@@ -90,6 +90,8 @@ def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() 
 def test_what_takes_no_time_cannot_be_overwritten() -> None:
     with pytest.raises(UsageError, match="overwrites needs seconds_per_update"):
         Hub(overwrites=True)
+    with pytest.raises(UsageError, match="servers needs seconds_per_update"):
+        Hub(servers=2)
 
 
 def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:

@@ -315,7 +315,11 @@ def test_a_market_is_read_whole(tmp_path: Path) -> None:
             "second offer is called big",
         ),
         ("count = 2", "count = 2\non_demand = true\ncapacity = 'always'", "machines on demand stay"),
-        ("= 0.01", f"= 0.01\n{ONE}".replace('"a"', '"east"'), "machine or zone is called east"),
+        (
+            "= 0.01",
+            f"= 0.01\n{ONE}".replace('"a"', '"east"'),
+            "machine or zone is called east (one of the zone east)",
+        ),
         ("spot_dollars_per_hour = 1.0", "spot_dollars_per_hour = -0.5", "it must be finite and not negative"),
         ("count = 2", "count = 2000000", "these are more than 1,000,000 machines"),
     ],

@@ -97,7 +97,17 @@ def gcp(path: Path) -> Steps:
         (azure, AZURE.replace("NC6", "NC7"), "it has no column NC6: did you mean `NC7`"),
         (azure, AZURE.replace("2/29/2020", "2/30/2020"), "line 3: '2/30/2020' is no day"),
         (azure, AZURE.replace("$0.75", "free"), "line 4: 'free' is no price"),
-        (gcp, GCP.replace("v100", "p100"), "no instance was created with 1 GPU"),
+        (
+            gcp,
+            GCP.replace("v100", "p100"),
+            "no instance has nvidia-tesla-v100: did you mean `nvidia-tesla-p100`",
+        ),
+        (
+            gcp,
+            GCP.replace("west1-b", "west1-c"),
+            "v100 was not created in us-west1-b: did you mean `us-west1-c`",
+        ),
+        (gcp, GCP.replace("1 GPU", "8 GPU"), "v100 in us-west1-b was not created with 1 GPUs: there are: 8"),
         (gcp, "0,4\n3600,2\n", "it is no log of a probe"),
         (azure, "", "it has no column Date"),
         (gcp, GCP.replace("[2020-03-01T10:30:00.000Z]", "[later]"), "line 6: 'later' is no time"),

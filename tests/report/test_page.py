@@ -181,6 +181,50 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
     assert Course.of(records, 8).lanes["a"].spells["working"] == [(0.0, 1.0), (2.0, 9.0)]
 
 
+def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
+    """It is paid for from 0 to 7 s, works from 2 s on, and is missed at 9 s; the next start is given up."""
+    given = w.Start(w.Task("a:1", "a", (w.Span(0, 0, 4),), 0))
+    records = [
+        w.Record(0.0, w.Ordered("a", 1.0)),
+        w.Record(2.0, w.Joined("a", 1.0), (given,)),
+        w.Record(7.0, w.Gone("a")),
+        w.Record(8.0, w.Arrived(w.Facts("a:1", "a", 0, 4)), remark="echo"),
+        w.Record(9.0, w.Lost("a")),
+        w.Record(10.0, w.Ordered("a.2", 1.0)),
+        w.Record(11.0, w.Gone("a.2")),
+        w.Record(12.0, w.Ordered("a.3", 1.0)),
+        w.Record(13.0, w.Resumed(8)),
+        w.Record(14.0, w.Ticked()),
+    ]
+    assert Course.of(records, 8).lanes["a"].spells == {
+        "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0)],
+        "working": [(2.0, 7.0)],
+        "lost": [(7.0, 10.0), (11.0, 12.0)],
+        "": [],
+    }
+
+
+def test_lanes_of_several_runs_have_one_scale(run: Path, plain_run: Path) -> None:
+    both = [Figures.read(folder) for folder in (run, plain_run)]
+    figures = re.findall(r"<figure>(?:(?!</figure>).)*what every machine did.*?</figure>", page(both))
+    axes = [re.findall(r'text-anchor="middle" x="([\d.]+)"', figure) for figure in figures]
+    assert len(axes) == 2
+    assert axes[0] == axes[1]
+
+
+@pytest.mark.parametrize(
+    ("end", "unit", "ticks"),
+    [
+        (400.0, "seconds", ["0", "100", "200", "300", "400"]),
+        (5400.0, "minutes", ["0", "20", "40", "60", "80"]),
+    ],
+)
+def test_an_axis_of_time_has_the_unit_that_fits(end: float, unit: str, ticks: list[str]) -> None:
+    drawn = lines("t", "seconds", "loss", [Line("x", [(0.0, 4.0), (end, 8.0)], 0)], end)
+    assert re.findall(r'"middle" x="[\d.]+" y="[\d.]+">([\d.k]+)<', drawn) == ticks
+    assert f">{unit}</text>" in drawn
+
+
 def test_a_long_run_is_thinned_out() -> None:
     records = [w.Record(float(second), w.Ticked()) for second in range(100_000)]
     assert len(Course.of(records, 8).progress) <= 1_001

@@ -20,8 +20,8 @@ class Strategy(Protocol):
     copied, compared and saved. The commands of one event are collected before any is carried out.
 
     It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense; `server`,
-    the rule at the hub in place of the job's optimizer; and `epoch_barrier`, true where an epoch must wait for the
-    one before.
+    the rule at the hub in place of the job's optimizer; `epoch_barrier`, true where an epoch must wait for the one
+    before; and `whole_shards`, true where a task is a whole shard of the data.
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:

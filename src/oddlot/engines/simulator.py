@@ -121,6 +121,8 @@ class Simulator:
         self.nodes: dict[w.NodeId, _Node] = {}
         if hub.dollars_per_hour:
             self.agenda.at(now, lambda: w.Priced("", hub.dollars_per_hour))
+        self.quiet_since = now
+        """nothing but prices has changed since then"""
         self.lives = Lives(self.agenda, machines, self, seed, taken)
 
     # --- the mailbox ---------------------------------------------------------------------------
@@ -135,11 +137,14 @@ class Simulator:
         message = self.agenda.next(until)
         if message is None and until == inf:
             raise JobError(
-                f"nothing can happen any more at {self.now:.1f} s of virtual time: {len(self.nodes)} machines are left "
-                "and none will come; give machines a seconds_to_return, zones a capacity that comes back, or take more"
+                f"nothing can happen any more from {self.quiet_since:.1f} s of virtual time on: {len(self.nodes)} "
+                "machines are left and none will come; give machines a seconds_to_return, zones a capacity that comes "
+                "back, or take more"
             )
         if message is None:
             self.agenda.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
+        elif not isinstance(message, w.Priced):
+            self.quiet_since = self.now
         return message
 
     @property

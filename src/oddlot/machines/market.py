@@ -106,6 +106,10 @@ class Hub:
             raise UsageError(
                 "overwrites needs seconds_per_update: only what takes time can be overwritten", "overwrites"
             )
+        if self.servers > 1 and not self.seconds_per_update:
+            raise UsageError(
+                "servers needs seconds_per_update: what takes no time needs no second server", "servers"
+            )
 
 
 def names_in(fleet: Sequence[Machine | Zone]) -> list[str]:

@@ -6,6 +6,7 @@ A reader each; times are seconds from the record's beginning. UsageError names t
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from oddlot.machines.steps import Steps
 
 MOST_BYTES = 200_000_000
 """of a trace, unpacked"""
+CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
 AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
 
 
@@ -110,33 +112,44 @@ def read_gcp_probe(path: Path, gpu: str, zone: str, gpus: int = 1) -> Steps:
     zone ...` and `... not running in zone ...`, as of Narayanan et al., "Analysis and Exploitation of Dynamic
     Pricing in the Public Cloud for ML Training" (2020). 1 from an instance's creation until it was found not running.
     """
-    return _read(
-        path, lambda text: _gcp(text.splitlines(), f"with {gpus} GPU(s) of type {gpu} in zone {zone}")
-    )
+    return _read(path, lambda text: _gcp(text.splitlines(), (gpu, zone, f"{gpus}")))
 
 
-def _gcp(lines: Sequence[str], wanted: str) -> Steps:
-    up, rows, last, known = "", list[tuple[float, float]](), nan, set[str]()
+def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
+    up, rows, last, known = "", list[tuple[float, float]](), nan, set[tuple[str, str, str]]()
     for number, line in _numbered(lines):
         if not line.startswith("["):
             continue  # what the cloud's tool has said beside
         stamp, _, said = line[1:].partition("] ")
         last = _instant(stamp, number)
         rows = rows or [(last, 0.0)]
-        words = said.split()
-        if said.startswith("Created instance ") and len(words) > 3:
-            known.add(kind := said.partition(f"{words[2]} ")[2])
-            if kind == wanted:
-                up = words[2]
+        if created := CREATED.match(said):
+            name, gpus, gpu, zone = created.groups()
+            known.add((gpu, zone, gpus))
+            if (gpu, zone, gpus) == wanted:
+                up = name
                 rows.append((last, 1.0))
         elif up and said.startswith(f"Instance {up} not running"):
             up = ""
             rows.append((last, 0.0))
     if not known:
         raise UsageError("it is no log of a probe: no line says `Created instance NAME with ...`")
-    if wanted not in known:
-        raise UsageError(f"no instance was created {wanted}: {or_nearest(wanted, sorted(known))}")
+    _check_created(wanted, known)
     return _steps(_from_first([*rows, (last, rows[-1][1])]))
+
+
+def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]]) -> None:
+    """UsageError: no such instance was created; which of its three sides is not there."""
+    told = (
+        "",
+        "no instance has {}: ",
+        "{0} was not created in {1}: ",
+        "{0} in {1} was not created with {2} GPUs: ",
+    )
+    for sides in (1, 2, 3):
+        here = {one[sides - 1] for one in known if one[: sides - 1] == wanted[: sides - 1]}
+        if (side := wanted[sides - 1]) not in here:
+            raise UsageError(told[sides].format(*wanted) + or_nearest(side, here))
 
 
 def read_skypilot(path: Path) -> Steps:

@@ -5,6 +5,8 @@ from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
+from oddlot.units import clock
+
 WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
 LANE = 18
@@ -42,11 +44,15 @@ def lines(
     width: int = WIDTH,
     from_zero: bool = False,
 ) -> str:
-    """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it."""
+    """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it.
+
+    Of seconds the axis has the unit that fits.
+    """
     points = [point for line in drawn for point in line.points]
     if not points:
         return nothing(title)
-    x = Axis.until(end, width)
+    across, unit = clock(end) if across == "seconds" else (across, 1.0)
+    x = Axis.until(end, width, unit)
     y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
     for line in drawn:
@@ -75,8 +81,9 @@ def lanes(
     if not shown:
         return nothing(title)
     height = TOP + LANE * len(shown) + BOTTOM
-    x = Axis.until(end)
-    parts = [_grid(x, None, height), _names("seconds", "", height)]
+    across, unit = clock(end)
+    x = Axis.until(end, unit=unit)
+    parts = [_grid(x, None, height), _names(across, "", height)]
     for number, (name, spells) in enumerate(shown.items()):
         top = TOP + LANE * number
         parts.append(
@@ -141,6 +148,8 @@ class Axis(NamedTuple):
     start: float
     stop: float
     ticks: tuple[float, ...]
+    unit: float = 1.0
+    """in which the ticks are told"""
 
     @classmethod
     def over(cls, values: Iterable[float], start: float, stop: float) -> "Axis":
@@ -154,12 +163,13 @@ class Axis(NamedTuple):
         return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
 
     @classmethod
-    def until(cls, end: float, width: int = WIDTH) -> "Axis":
+    def until(cls, end: float, width: int = WIDTH, unit: float = 1.0) -> "Axis":
         """From 0 at the left to the very end at the right."""
         end = end or 1.0  # a run that had no time
-        rounded = cls.over([0.0, end], LEFT, width - RIGHT)
+        rounded = cls.over([0.0, end / unit], LEFT, width - RIGHT)
+        ticks = (tick * unit for tick in rounded.ticks)
         return rounded._replace(
-            high=end, ticks=tuple(tick for tick in rounded.ticks if tick <= end * (1 + 1e-9))
+            high=end, ticks=tuple(tick for tick in ticks if tick <= end * (1 + 1e-9)), unit=unit
         )
 
     def __call__(self, value: float) -> float:
@@ -179,9 +189,8 @@ def _grid(x: Axis, y: Axis | None, height: int) -> str:
     for value in x.ticks:
         at = x(value)
         parts.append(f'<path class="grid" d="M{at:.1f} {TOP}V{height - BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{height - BOTTOM + 16}">{_short(value)}</text>'
-        )
+        told, below = _short(value / x.unit), height - BOTTOM + 16
+        parts.append(f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{below}">{told}</text>')
     for value in y.ticks if y else ():
         at = y(value) if y else 0.0
         parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{x.stop}"/>')

@@ -34,12 +34,18 @@ class Lane:
     state: str = ""
     since: float = 0.0
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """by state: `working`, `waiting`, `leaving`, `lost`, `left`; in seconds"""
+    """by state: `starting`, `working`, `waiting`, `leaving`, `lost`, `left`; in seconds"""
+    ended: bool = False
+    """its newest life is over, whether the hub knows or not"""
     faults: list[tuple[float, str]] = field(default_factory=list)
     """when which misfortune was done to it on purpose"""
     bytes_up: int = 0
     bytes_down: int = 0
     dollars: float = 0.0
+
+    def begin(self, node: w.NodeId) -> None:
+        """Its next life, or the start of one."""
+        self.node, self.ended = node, False
 
     def turn(self, state: str, now: float) -> None:
         """From now on it does something else."""
@@ -100,15 +106,26 @@ class Course:
 
     def _follow(self, record: w.Record, tally: Tally) -> None:
         """Note what the workers do that this record is about."""
-        for node in _nodes(record, tally):
-            row, lane = tally.workers.get(node), self._lane(node)
-            if isinstance(record.event, w.Joined) and node == record.event.node:
-                lane.node = node
-            if row and lane.node == node:  # what an earlier life's late answer says is not about this one
-                lane.turn("" if isinstance(record.event, w.Resumed) else row.state, record.now)
         match record.event:
+            case w.Ordered(node):
+                self._lane(node).begin(node)
+                self._lane(node).turn("starting", record.now)
+            case w.Joined(node):
+                self._lane(node).begin(node)
+            case w.Gone(node) if self._lane(node).node == node:
+                self._lane(node).turn("lost", record.now)
+                self._lane(node).ended = True
             case w.Resumed():
                 self.resumed.append(record.now)
+                for lane in self.lanes.values():
+                    lane.turn("", record.now)
+        for node in _nodes(record):
+            row, lane = tally.workers.get(node), self._lane(node)
+            if (
+                row and lane.node == node and not lane.ended
+            ):  # an earlier life's late answer says nothing of this one
+                lane.turn(row.state, record.now)
+        match record.event:
             case w.Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
             case w.Arrived(facts) if facts.sender in tally.workers:
@@ -156,7 +173,7 @@ def _level(changes: list[Interval], end: float) -> list[Interval]:
     return corners
 
 
-def _nodes(record: w.Record, tally: Tally) -> set[w.NodeId]:
+def _nodes(record: w.Record) -> set[w.NodeId]:
     """Whom a record may have given another state."""
     nodes = {action.task.node for action in record.actions if isinstance(action, w.Start)}
     match record.event:
@@ -166,6 +183,4 @@ def _nodes(record: w.Record, tally: Tally) -> set[w.NodeId]:
             nodes.add(facts.sender)
         case w.Refused(task):
             nodes.add(task.rpartition(":")[0])
-        case w.Resumed():
-            nodes |= tally.workers.keys()
     return nodes

@@ -23,6 +23,7 @@ LEAST_DOLLARS = 1e-9
 """what is less comes of rounding"""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
 STATES = {
+    "starting": "#a78bfa",
     "working": "#2563eb",
     "waiting": "#cbd5e1",
     "leaving": "#eab308",
@@ -57,13 +58,13 @@ figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; 
 def page(runs: Sequence[Figures]) -> str:
     """The page. Several runs share their plots over time."""
     courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
-    names = _names(runs)
+    names, longest = _names(runs), max(course.seconds for course in courses)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{escape(title)}</h1>", _summary(runs, names), *_over_time(runs, courses, names)]
     for run, course, name in zip(runs, courses, names, strict=True):
         body += [
             f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "<h2>The machines</h2>",
-            *_machines(run, course),
+            *_machines(run, course, longest),
         ]
     colors = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(COLORS)]
     colors += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
@@ -201,13 +202,13 @@ def _place(row: Mapping[str, float], figure: str, size: int) -> float:
     return row["epochs"] * size if figure == "samples" else row[figure]
 
 
-def _machines(run: Figures, course: Course) -> Iterator[str]:
-    """What is about one run alone."""
+def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
+    """What is about one run alone; the time as long as the longest run's, so that two can be compared."""
     machines = dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
-    yield lanes("what every machine did", spells, faults, course.seconds, resumes)
+    yield lanes("what every machine did", spells, faults, longest, resumes)
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
     reasons = {"used": run.tally.samples_merged, **run.tally.wasted, "skipped": run.tally.samples_skipped}
     told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
 from oddlot.core.strategy import View, shares_by_samples
@@ -24,6 +25,7 @@ class FederatedAveraging:
     """shards of a round; None: one for each worker"""
     deadline_seconds: AboveZero | None = None
     """after which a task is given to another worker; None: learnt from each worker's speed"""
+    whole_shards: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
     kept: list[int] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import ClassVar
 
 from oddlot.core.checks import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 from oddlot.core.strategy import View
@@ -34,6 +35,7 @@ class VCASGD:
     """the share of a model that has seen fewer samples than the largest shard has is smaller in proportion"""
     damping: NotNegative = 0.0
     """the power with which an update's share falls with its staleness"""
+    whole_shards: ClassVar[bool] = True
     kept: list[int] = field(default_factory=list)
     """state: the version that this epoch's tasks start from, once there is one"""
 
