@@ -59,6 +59,13 @@ def test_a_pool_goes_together() -> None:
         assert sizes == {n for n in four if n}
 
 
+def test_more_pools_than_machines_are_one_for_each() -> None:
+    def first(pools: int) -> list[tuple[float, int, bool]]:
+        return list(islice(Pools(pools, 50.0, 0.5, 10.0).moves(3, Random(5)), 30))
+
+    assert first(10**12) == first(3)
+
+
 def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
     steps = Steps((0.0, 10.0, 20.0), (2.0, 9.0, 3.0))
     here, over = set[int](), dict[float, int]()

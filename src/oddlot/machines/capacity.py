@@ -66,14 +66,12 @@ class Pools:
 
     def moves(self, count: int, rng: Random) -> Moves:
         """Groups go and return, without end."""
-        here = [True] * count
+        here, pools = [True] * count, min(self.pools, count)  # of more pools than machines some have none
         yield from ((0.0, machine, True) for machine in range(count))
         # (time, order, pool or -1, who returns)
-        agenda = [
-            (rng.expovariate(1 / self.mean_seconds), pool, pool, list[int]()) for pool in range(self.pools)
-        ]
+        agenda = [(rng.expovariate(1 / self.mean_seconds), pool, pool, list[int]()) for pool in range(pools)]
         heapify(agenda)
-        order = self.pools
+        order = pools
         while True:
             time, _, pool, returning = heappop(agenda)
             for machine in returning:
@@ -81,7 +79,7 @@ class Pools:
                 yield time, machine, True
             if pool < 0:
                 continue
-            going = [m for m in range(pool, count, self.pools) if here[m] and rng.random() < self.share]
+            going = [m for m in range(pool, count, pools) if here[m] and rng.random() < self.share]
             for machine in going:
                 here[machine] = False
                 yield time, machine, False
