@@ -38,7 +38,7 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     files = sorted(path.name for path in Path("runs/digits-2").iterdir())
     assert files == ["checkpoints", "lock", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
     again = oddlot("train", "digits", "--resume")
-    assert again.out.endswith("  no version was made: --until says how much further to go\n")
+    assert again.out.endswith("  no version was made before epochs>=1: --until says how far to go\n")
     resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
     assert resumed.code == 0
     assert "nothing was left" not in resumed.out

@@ -125,7 +125,9 @@ def test_the_command_tells_both_and_the_share(oddlot: Oddlot, tmp_path: Path) ->
     assert plain.keys() == {"spot", "on demand"}
     assert len(plain["spot"]["dollars"]) == 3
     assert max(plain["spot"]["dollars"]) < 0.5 * min(plain["on demand"]["dollars"])
-    assert plain["spot"]["accuracy"] == []
+    assert plain["spot"]["accuracy"] == [None] * 3, "in the order of the seeds, whatever is known"
+    assert plain["spot"]["ended"] == ["epochs>=2"] * 3
+    assert lines[2].split() == ["ended", *["epochs>=2", "(3)"] * 2]
 
 
 def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) -> None:
@@ -152,7 +154,10 @@ def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) 
     [
         (("--seeds", "0"), "greater than or equal to 1"),
         (("--seeds", "2", "--resume"), "--seeds begins runs of its own"),
-        (("--seeds", "2", "--no-maths", "--until", "accuracy>=0.9"), "with maths=False nothing is trained"),
+        (
+            ("--seeds", "2", "--no-maths", "--until", "accuracy>=0.9"),
+            "with maths=False (--no-maths) nothing is trained",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -166,9 +171,9 @@ def test_what_makes_no_sense_is_refused(
 
 def test_medians_and_ranges_stand_in_the_table() -> None:
     found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
-    assert estimates("x", found).row_count == len(TOLD) - 2, "nothing of an accuracy"
+    assert estimates("x", found).row_count == len(TOLD) - 1, "nothing of an accuracy"
     measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in found[0].summaries]
-    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD)
+    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD) + 1
 
 
 def test_a_stop_says_how_many_runs_were_done(
@@ -191,6 +196,34 @@ def test_a_stop_says_how_many_runs_were_done(
     assert done.err.splitlines()[-1] == "stopped: 2 runs were done"
     assert "medians and ranges of 2 seeds" in done.out.splitlines()[0], "what is known is told"
     assert done.out.splitlines()[1].split() == ["spot"]
+
+
+def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    words = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-maths")
+    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
+    assert "of these, 4 made no version: their end came before any task was done" in done.out
+    assert (
+        next(line for line in done.out.splitlines() if line.startswith("ended")).count("dollars<=0.0001 (2)")
+        == 2
+    )
+
+
+def test_a_stop_in_the_first_run_tells_that_nothing_was_done(
+    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    fit = estimating.fit
+
+    def stopped(*words: Any, **options: Any) -> Run:
+        raise Interrupted(fit(*words, **options), signal.SIGTERM)
+
+    monkeypatch.setattr(estimating, "fit", stopped)
+    words = ("--until", "epochs>=1", "--seeds", "2", "--no-maths", "--out", "both")
+    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
+    assert done.code == 128 + signal.SIGTERM
+    assert done.out == ""
+    assert done.err.splitlines()[-1] == "stopped: 0 runs were done"
 
 
 def test_an_estimate_begins_in_a_folder_of_its_own(oddlot: Oddlot, tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ def test_a_strategy_of_whole_shards_warns_where_all_data_is_one() -> None:
             fit(a_job(), strategy, fleet(2), until="epochs>=1")
         fit(a_job(), strategy, fleet(1), until="epochs>=1")
         fit(a_job(), strategy, fleet(2), until="epochs>=1", shards=2)
+    one_part = replace(a_job(), data=Shards.of(rows(), 1))
+    with pytest.warns(UserWarning, match=r"all of the data is one"):
+        fit(one_part, VCASGD(), fleet(2), until="epochs>=1")
 
 
 def test_bringing_takes_its_time_on_the_link() -> None:

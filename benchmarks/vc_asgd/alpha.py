@@ -10,7 +10,7 @@ from statistics import mean
 
 from benchmarks.plots import save
 from benchmarks.report import show
-from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, accuracy_at, clients, points, proved
+from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, accuracy_at, clients, once_above, points, proved
 from oddlot import VCASGD, Adam, Job, Run, Simulated, fit
 from oddlot.core import words as w
 from oddlot.report.charts import Line
@@ -55,7 +55,7 @@ def by_shards(epochs: int, samples: int, seed: int) -> None:
                 shards=shards,
                 seed=seed,
             )
-            cells.append(f"{run.accuracy:.4f}")
+            cells.append(f"{proved(run, job).accuracy:.4f}")
         rows.append([f"{shards}", *cells])
     columns = ["shards S", "alpha 0.95", "(1 - alpha) S = 2.5"]
     show(f"accuracy on {samples:,} samples of Fashion-MNIST after {epochs} epochs", columns, rows)
@@ -110,7 +110,7 @@ def draw(dataset: str, found: dict[str, Run]) -> None:
         save(PLOTS / f"vc_asgd_alpha_{dataset}_{unit}.svg", f"{dataset}: alpha", unit, "accuracy", drawn)
     drawn = [Line(name, points(run, "epochs"), n) for n, (name, run) in enumerate(found.items())]
     least = max(right for line in drawn for _, right in line.points) - NEAR
-    near = [line._replace(points=[p for p in line.points if p[1] >= least]) for line in drawn]
+    near = [line._replace(points=once_above(line.points, least)) for line in drawn]
     title = f"{dataset}: alpha, within {100 * NEAR:.0f} points of the best"
     kept = [line for line in near if line.points]
     save(PLOTS / f"vc_asgd_alpha_{dataset}_end.svg", title, "epochs", "accuracy", kept)

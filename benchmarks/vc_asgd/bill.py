@@ -17,7 +17,17 @@ from statistics import mean
 
 from benchmarks.plots import save
 from benchmarks.report import show
-from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, accuracy_at, like, points, proved, reached
+from benchmarks.vc_asgd.setting import (
+    PLOTS,
+    SHARDS,
+    a_job,
+    accuracy_at,
+    like,
+    once_above,
+    points,
+    proved,
+    reached,
+)
 from oddlot import (
     SGD,
     VCASGD,
@@ -226,7 +236,7 @@ def _draw(title: str, found: dict[str, Trained]) -> None:
         if not name.startswith("(iv)") or name.endswith(first)
     }
     drawn = [
-        Line(name, [p for p in line if p[0] <= 6 and p[1] > 0.8], n)
+        Line(name, once_above([p for p in line if p[0] <= 6], 0.8), n)
         for n, (name, line) in enumerate(some.items())
     ]
     save(PLOTS / "vc_asgd_bill.svg", title, "hours", "accuracy", drawn)

@@ -49,7 +49,7 @@ def seconds(p: float, seed: int, newest: bool, unequal: bool = False) -> float:
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
     on = Simulated(fleet(p, unequal), seed=seed, maths=False)
     strategy = VCASGD(newest=newest, deadline_seconds=2 * T_O)
-    run = fit(job, strategy, on, until=f"epochs>={EPOCHS}", shards=SHARDS)
+    run = fit(job, strategy, on, until=f"epochs>={EPOCHS}", shards=SHARDS, seed=seed)
     return float(run.summary["seconds"])
 
 

@@ -35,7 +35,7 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)
     began = time.perf_counter()
     until = f"epochs>={1 if quick else 5}"
-    run = fit(job, strategy, Simulated(fleet, seed=seed, maths=False), until=until, shards=shards)
+    run = fit(job, strategy, Simulated(fleet, seed=seed, maths=False), until=until, shards=shards, seed=seed)
     wall = time.perf_counter() - began
     days = float(run.summary["seconds"]) / 86400
     updates, lost = run.summary["updates"], run.summary["workers_lost"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def reached(run: Run, accuracy: float) -> float | None:
     """Seconds until a version of this accuracy was there."""
     rows = sorted(run.history, key=lambda row: row["versions"])
     return next((row["seconds"] for row in rows if row["accuracy"] >= accuracy), None)
+
+
+def once_above(line: Sequence[tuple[float, float]], least: float) -> Sequence[tuple[float, float]]:
+    """The line from where it first gets so high, with all that it does later."""
+    return list(dropwhile(lambda point: point[1] < least, line))
 
 
 def points(run: Run, across: str, scale: float = 1.0) -> Sequence[tuple[float, float]]:

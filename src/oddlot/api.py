@@ -127,7 +127,9 @@ def _check_folders(out: object, checkpoints: object, resume: object, force: obje
     if checkpoints == "":
         raise UsageError("checkpoints is empty: name a folder or a URL, or leave it out", "checkpoints")
     if checkpoints is not None and out is None:
-        raise UsageError("checkpoints are a part of a run's folder: name that with out=...", "checkpoints")
+        raise UsageError(
+            "checkpoints are a part of a run's folder: name that with out=... (--out)", "checkpoints"
+        )
     if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
         raise UsageError(
             "kill_hub ends this process with all that is not saved: name a folder with out=...", "chaos"

@@ -177,8 +177,8 @@ class Asked:
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.command.startswith("simulate"), files)
         console.print(closing, soft_wrap=True)
-        if self.resume and tally.resumed_at == tally.versions and not stopped_by:
-            console.print("  no version was made: --until says how much further to go")
+        if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
+            console.print(f"  no version was made before {run.ended}: --until says how far to go")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:
@@ -228,9 +228,11 @@ class Asked:
                 found, stopped_by = stopped.found, stopped.signal
         if found:
             console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+        if idle := sum(not summary["versions"] for one in found for summary in one.summaries):
+            console.print(f"  of these, {idle} made no version: their end came before any task was done")
         if not fleet.has_spot:
             console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
-        if folder:
+        if folder and found:
             console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}

@@ -1,5 +1,6 @@
 """What a job would take and cost on a fleet, bought on the spot market and on demand, over several seeds."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,14 @@ class Estimate:
         values = self.values(figure)
         return median(values) if values else None
 
-    def plain(self) -> dict[str, list[float]]:
-        """Every figure of every seed."""
-        return {figure: self.values(figure) for figure in FIGURES}
+    @property
+    def ended(self) -> dict[str, int]:
+        """Why the runs have ended, and how many of them."""
+        return dict(Counter(str(one["ended"]) for one in self.summaries))
+
+    def plain(self) -> dict[str, list[Any]]:
+        """Every figure in the order of the seeds; None where it is not known."""
+        return {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
 
 
 class EstimateInterrupted(Interrupted):
@@ -118,15 +124,15 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     table.add_column("", no_wrap=True)
     for one in found:
         table.add_column(one.bought, justify="right", no_wrap=True)
-    if len(found) == 2:
+    compared = len(found) == 2 and len({len(one.summaries) for one in found}) == 1
+    if compared:
         table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_row("ended", *("\n".join(f"{why} ({n})" for why, n in one.ended.items()) for one in found))
     for name, (figure, tell) in TOLD.items():
         if not any(one.values(figure) for one in found):
             continue  # nothing is learnt without the maths
         cells = [_range(one.values(figure), tell) for one in found]
-        table.add_row(
-            name, *cells, *([_ratio(*(one.median(figure) for one in found))] if len(found) == 2 else [])
-        )
+        table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if compared else []))
     return table
 
 

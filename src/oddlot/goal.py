@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, nan, ulp
 from typing import NamedTuple
@@ -24,6 +24,8 @@ _PER_SECOND: dict[str, Callable[[Tally], float]] = {
 }
 """how fast figures grow while nothing happens"""
 BUDGETS = {"<=": ">=", "<": ">="}
+MOST_WHOLE = 1e15
+"""a number with so many digits is not written out"""
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
@@ -36,7 +38,10 @@ class Term(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        return f"{self.figure}{self.compare}{self.value:g}"
+        value = (
+            f"{self.value:.0f}" if self.value.is_integer() and self.value < MOST_WHOLE else f"{self.value:g}"
+        )
+        return f"{self.figure}{self.compare}{value}"
 
     @property
     def reached_by(self) -> str:
@@ -80,13 +85,17 @@ class Goal:
     @property
     def epochs(self) -> int | None:
         """The whole passes over the data after which the run ends at the latest, if the goal names them."""
-        counts = {">=": ceil, ">": lambda value: floor(value) + 1}
-        limits = [
-            counts[term.reached_by](term.value)
-            for term in self.terms
-            if term.figure == "epochs" and term.reached_by in counts
-        ]
-        return min(limits, default=None)
+        return min((count for count, _ in self._passes()), default=None)
+
+    @property
+    def by_epochs(self) -> str:
+        """The alternative that names them; empty where none does."""
+        return str(min(self._passes(), default=(0, ""))[1])
+
+    def _passes(self) -> Iterator[tuple[int, Term]]:
+        for term in self.terms:
+            if term.figure == "epochs" and term.reached_by in (">=", ">"):
+                yield ceil(term.value) if term.reached_by == ">=" else floor(term.value) + 1, term
 
     def reached(self, tally: Tally) -> Term | None:
         """The first alternative that holds; None while none does.

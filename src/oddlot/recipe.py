@@ -83,7 +83,8 @@ class Recipe:
 
     def _warn_of_one_shard(self) -> None:
         """A strategy whose tasks are whole shards would have everybody pass over all of the data."""
-        if getattr(self.strategy, "whole_shards", False) and self.cuts == 1 < self.on.workers:
+        shards = len(self.cuts) - 1 if isinstance(self.cuts, tuple) else self.cuts
+        if getattr(self.strategy, "whole_shards", False) and shards == 1 < self.on.workers:
             warnings.warn(
                 f"{type(self.strategy).__name__} gives a worker a whole shard of the data at a time, and here all of "
                 "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more",
@@ -149,7 +150,8 @@ class Recipe:
         measured = {"loss", *self.job.metrics}
         if all(term.figure in measured for term in goal.terms) and not getattr(self.on, "maths", True):
             raise UsageError(
-                f"until = {until!r} never comes: with maths=False nothing is trained or measured", "until"
+                f"until = {until!r} never comes: with maths=False (--no-maths) nothing is trained or measured",
+                "until",
             )
 
     @property

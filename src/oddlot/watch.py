@@ -41,7 +41,7 @@ class Watch:
                 lines = [f"{record.now:8.1f} s   {progress(tally)}   {quality(tally)}"]
         if new:
             self.heard_at = time.monotonic()
-        waits = waits_for(tally, self.now, self.merged_at)
+        waits = "" if self.follower.ended else waits_for(tally, self.now, self.merged_at)
         stopped = stopped_process(self.follower.run.path) if waits else 0
         if stopped:
             waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"

@@ -120,7 +120,7 @@ def test_every_kind_of_delay_is_read(tmp_path: Path, table: str, model: Delay) -
         (
             "cv = 0.3",
             "cv = -1",
-            "fleet.toml:7: `machines[0].delay.cv` is -1: it must be finite and not negative",
+            "fleet.toml:7: `machines[0].delay.cv` is -1: it must be from 0 to 1,000",
         ),
         ("count = 3", "counts = 3", "fleet.toml:5: unknown key `counts` of Machine: did you mean `count`?"),
         ("count = 3", "count = 0", "fleet.toml:5: `machines[0].count` is 0: it must be at least 1"),

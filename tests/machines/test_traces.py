@@ -28,6 +28,8 @@ GCP = """\
 [2020-03-01T10:00:00.000Z] Created instance i0 with 1 GPU(s) of type nvidia-tesla-v100 in zone us-west1-b
 [2020-03-01T10:00:01.000Z] Instance i0 running in zone us-west1-b
 [2020-03-01T10:00:02.000Z] Created instance i1 with 8 GPU(s) of type nvidia-tesla-k80 in zone us-west1-b
+[2020-03-01T10:00:02.500Z] Created instance i8 with 8 GPU(s) of type nvidia-tesla-v100 in zone us-west1-b
+[2020-03-01T10:00:03.000Z] Created instance i9 with 8 GPU(s) of type nvidia-tesla-v100 in zone us-east1-c
 Deleted [https://www.googleapis.com/compute].
 [2020-03-01T10:15:00.000Z] Instance i1 not running in zone us-west1-b
 [2020-03-01T10:30:00.000Z] Instance i0 not running in zone us-west1-b
@@ -49,6 +51,9 @@ def test_every_form_is_read(tmp_path: Path) -> None:
         return written(tmp_path, text)
 
     assert read_alive(file("0,8\n12.5,8\n12.5,6\n\n30,7\n")) == Steps((0.0, 12.5, 30.0), (8.0, 6.0, 7.0))
+    assert read_alive(file("\ufefftime,alive\r\n0,1\r\n"), "hours") == Steps((0.0,), (1.0,)), (
+        "a spreadsheet's"
+    )
     assert read_alive(file("time,alive\n0,1\n0.5,0\n"), "hours") == Steps((0.0, 1800.0), (1.0, 0.0))
     assert read_aws_prices(file(AWS), "p3.2xlarge", "us-east-1a") == Steps((0.0, 3600.0), (1.25, 1.5))
     assert read_azure_prices(file(AZURE), "NC6") == Steps((0.0, 2 * 86400.0), (0.5, 0.75))
@@ -107,13 +112,22 @@ def gcp(path: Path) -> Steps:
             GCP.replace("west1-b", "west1-c"),
             "v100 was not created in us-west1-b: did you mean `us-west1-c`",
         ),
-        (gcp, GCP.replace("1 GPU", "8 GPU"), "v100 in us-west1-b was not created with 1 GPUs: there are: 8"),
+        (
+            gcp,
+            GCP.replace("1 GPU", "8 GPU"),
+            "v100 in us-west1-b was not created with 1 GPU(s): there are: 8",
+        ),
         (gcp, "0,4\n3600,2\n", "it is no log of a probe"),
         (azure, "", "it has no column Date"),
-        (gcp, GCP.replace("[2020-03-01T10:30:00.000Z]", "[later]"), "line 6: 'later' is no time"),
+        (gcp, GCP.replace("[2020-03-01T10:30:00.000Z]", "[later]"), "line 8: 'later' is no time"),
         (read_skypilot, "[1, 2", "it is no JSON"),
         (read_skypilot, "[" * 100_000, "it is no JSON"),
         (read_skypilot, "[1, 2]", 'it is not {"metadata"'),
+        (
+            read_skypilot,
+            f'{{"metadata": {{"gap_seconds": 1{"0" * 400}}}, "data": [1]}}',
+            "is no number above 0, and below 1e+15",
+        ),
         (
             read_skypilot,
             '{"metadata": {"gap_seconds": 0}, "data": [1]}',

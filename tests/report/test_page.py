@@ -16,7 +16,7 @@ import oddlot
 from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
-from oddlot.report.charts import Axis, Line, lines
+from oddlot.report.charts import Axis, Line, lanes, lines
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
@@ -193,14 +193,19 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
         w.Record(10.0, w.Ordered("a.2", 1.0)),
         w.Record(11.0, w.Gone("a.2")),
         w.Record(12.0, w.Ordered("a.3", 1.0)),
-        w.Record(13.0, w.Resumed(8)),
-        w.Record(14.0, w.Ticked()),
+        w.Record(12.5, w.Gone("a.2")),
+        w.Record(13.0, w.Joined("a.3", 1.0)),
+        w.Record(14.0, w.Gone("a.3")),
+        w.Record(14.0, w.Ordered("a.4", 1.0)),
+        w.Record(15.0, w.Resumed(8)),
+        w.Record(16.0, w.Ticked()),
     ]
-    assert Course.of(records, 8).lanes["a"].spells == {
-        "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0)],
+    spells = {state: spells for state, spells in Course.of(records, 8).lanes["a"].spells.items() if spells}
+    assert spells == {
+        "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0), (14.0, 15.0)],
         "working": [(2.0, 7.0)],
         "lost": [(7.0, 10.0), (11.0, 12.0)],
-        "": [],
+        "waiting": [(13.0, 14.0)],
     }
 
 
@@ -217,12 +222,14 @@ def test_lanes_of_several_runs_have_one_scale(run: Path, plain_run: Path) -> Non
     [
         (400.0, "seconds", ["0", "100", "200", "300", "400"]),
         (5400.0, "minutes", ["0", "20", "40", "60", "80"]),
+        (18_000.0, "hours", ["0", "1", "2", "3", "4", "5"]),
     ],
 )
 def test_an_axis_of_time_has_the_unit_that_fits(end: float, unit: str, ticks: list[str]) -> None:
-    drawn = lines("t", "seconds", "loss", [Line("x", [(0.0, 4.0), (end, 8.0)], 0)], end)
-    assert re.findall(r'"middle" x="[\d.]+" y="[\d.]+">([\d.k]+)<', drawn) == ticks
-    assert f">{unit}</text>" in drawn
+    line = lines("t", "seconds", "loss", [Line("x", [(0.0, 4.0), (end, 8.0)], 0)], end)
+    for drawn in (line, lanes("t", {"a": {"working": [(0.0, end)]}}, {}, end)):
+        assert re.findall(r'"middle" x="[\d.]+" y="[\d.]+">([\d.k]+)<', drawn) == ticks
+        assert f">{unit}</text>" in drawn
 
 
 def test_a_long_run_is_thinned_out() -> None:

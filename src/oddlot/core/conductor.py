@@ -228,6 +228,9 @@ class Conductor:
 
     def _hurry(self) -> None:
         """Somebody has answered: now it is known what a task takes, and how long to wait for the others."""
+        unhurried = set(self.unhurried)
+        self.deadlines = [entry for entry in self.deadlines if entry[1] not in unhurried]
+        heapify(self.deadlines)
         for name in self.unhurried:
             task = self.open.get(name)
             if task and (since := self.busy[task.node].get(name)) is not None:  # not the one that answers

@@ -6,7 +6,7 @@ from math import inf
 from oddlot.core.words import NodeId
 
 SECONDS_UNTIL_KNOWN = 60.0
-SECONDS_UNTIL_ANY_ANSWER = 3600.0
+SECONDS_UNTIL_ANY_ANSWER = 86_400.0
 """as long as nobody has answered, nobody knows what a task takes"""
 RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
@@ -129,7 +129,7 @@ class Roster:
     def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
         """Seconds after which a lease of `samples` samples lapses.
 
-        An hour until anybody has answered; then 60 s until five results are in (longer after each lapse), and at least
+        A day until anybody has answered; then 60 s until five results are in (longer after each lapse), and at least
         four times what others have taken; then four times the 95th percentile of the worker's own time per sample, and
         never below one second. What is `wished` instead holds unless it is clearly less than that percentile: then no
         answer of this worker would ever count.

@@ -11,7 +11,7 @@ from math import inf, log, sqrt
 from random import Random
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, NotNegative, check_settings
+from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_settings
 
 Times = Callable[[], float]
 
@@ -36,7 +36,7 @@ class Exponential:
 class Lognormal:
     """Now and then much slower; `cv` is the standard deviation over the mean."""
 
-    cv: NotNegative
+    cv: Annotated[float, Must("from 0 to 1,000", lambda cv: 0 <= cv <= 1_000)]
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -43,7 +43,7 @@ from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.steps import Steps
 from oddlot.machines.tables import Choice, Maker, as_fault, column, given, table_of
 from oddlot.machines.text import path_of, read_lines
-from oddlot.machines.toml_file import Table, checked_path, locate, read_table
+from oddlot.machines.toml_file import Table, about, checked_path, locate, read_table
 
 MOST_MACHINES = 1_000_000
 KINDS: dict[str, type[delays.Delay]] = {
@@ -210,8 +210,13 @@ class PriceChoice(Choice):
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """The table of the kind that is named."""
-        constant = isinstance(value, int | float) and not isinstance(value, bool)
-        return super().read({"kind": "constant", "dollars_per_hour": value} if constant else value, info)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return super().read({"kind": "constant", "dollars_per_hour": value}, info)
+        if not isinstance(value, dict):
+            raise about(
+                "", f"{info.field_name} = {value!r} is neither a number nor a table with a price over time"
+            )
+        return super().read(value, info)
 
 
 PRICES = PriceChoice("kind", {"constant": Constant, "aws": AwsPrices, "azure": AzurePrices})

@@ -13,11 +13,14 @@ from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
 
+from oddlot.core.checks import short
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.steps import Steps
 
 MOST_BYTES = 200_000_000
+MOST_SECONDS = 1e15
+"""of a gap in a trace"""
 """of a trace, unpacked"""
 CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
 AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
@@ -144,7 +147,7 @@ def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]
         "",
         "no instance has {}: ",
         "{0} was not created in {1}: ",
-        "{0} in {1} was not created with {2} GPUs: ",
+        "{0} in {1} was not created with {2} GPU(s): ",
     )
     for sides in (1, 2, 3):
         here = {one[sides - 1] for one in known if one[: sides - 1] == wanted[: sides - 1]}
@@ -169,8 +172,8 @@ def _skypilot(text: str) -> Steps:
         raise UsageError(f"it is no JSON: {error}") from None
     except (TypeError, LookupError):
         raise UsageError('it is not {"metadata": {"gap_seconds": ...}, "data": [...]}') from None
-    if not _is_count(gap) or not 0 < gap < inf:
-        raise UsageError(f"gap_seconds = {gap!r} is no number above 0")
+    if not _is_count(gap) or not 0 < gap < MOST_SECONDS:
+        raise UsageError(f"gap_seconds = {short(gap)} is no number above 0, and below {MOST_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise UsageError("data is no list of whole numbers")
     counts = data if max(data) > 1 else [1 - value for value in data]
@@ -196,7 +199,7 @@ def _read(path: Path, parse: Callable[[str], Steps]) -> Steps:
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
     try:
-        return parse(data.decode())
+        return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
     except (UsageError, csv.Error) as error:

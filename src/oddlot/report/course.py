@@ -105,7 +105,7 @@ class Course:
         return course
 
     def _follow(self, record: w.Record, tally: Tally) -> None:
-        """Note what the workers do that this record is about."""
+        """Note what the machines do that this record is about."""
         match record.event:
             case w.Ordered(node):
                 self._lane(node).begin(node)
@@ -119,19 +119,17 @@ class Course:
                 self.resumed.append(record.now)
                 for lane in self.lanes.values():
                     lane.turn("", record.now)
-        for node in _nodes(record):
-            row, lane = tally.workers.get(node), self._lane(node)
-            if (
-                row and lane.node == node and not lane.ended
-            ):  # an earlier life's late answer says nothing of this one
-                lane.turn(row.state, record.now)
-        match record.event:
             case w.Struck(_, kind, node) if node:
                 self._lane(node).faults.append((record.now, kind))
             case w.Arrived(facts) if facts.sender in tally.workers:
                 lane = self._lane(facts.sender)
                 lane.bytes_up += facts.bytes_up
                 lane.bytes_down += facts.bytes_down
+        for node in _nodes(record):
+            row, lane = tally.workers.get(node), self._lane(node)
+            # What an earlier life's late answer says is not about this one.
+            if row and lane.node == node and not lane.ended:
+                lane.turn(row.state, record.now)
 
     def _lane(self, node: w.NodeId) -> Lane:
         return self.lanes.setdefault(node.partition(".")[0], Lane())

@@ -113,5 +113,5 @@ class Figures:
 
 def _whole_epochs(ending: dict[str, Any]) -> int:
     """How many epochs the run has said to be whole."""
-    goal = re.fullmatch(r"epochs>=(\d+)", str(ending.get("ended")))
+    goal = re.fullmatch(r"epochs(?:>=|<=|<)(\d+)", str(ending.get("ended")))
     return int(goal[1]) if goal else 0
