@@ -271,9 +271,7 @@ def test_a_goal_that_never_comes_is_refused() -> None:
     for on in (local(1), fleet(1)):
         with pytest.raises(UsageError, match=r"until = 'dollars>=1' never comes: no machine has a price"):
             oddlot.fit(a_job(), Synchronous(), on, until="dollars>=1")
-    with pytest.raises(
-        UsageError, match="never comes: with maths=False .--no-maths. nothing is trained or measured"
-    ):
+    with pytest.raises(UsageError, match=r"never comes: with maths=False .* nothing is trained or measured"):
         oddlot.fit(a_job(), Synchronous(), fleet(1, maths=False), until="loss<=1")
     oddlot.fit(a_job(), Synchronous(), fleet(1), until="dollars>=1 or epochs>=1")
 

@@ -132,7 +132,7 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
     stage.tell(w.Joined("d"))
     stage.tell(w.Cancelled(stage.start("d").id, "d"), now=0.5)  # which says nothing about what a task takes
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
-    assert stage.conductor.unhurried == []
+    assert stage.conductor.deadlines.provisional == []
     assert stage.conductor.alarm == patience
     assert stage.tell(w.Ticked(), now=patience) == [w.Cancelled(other.id, "b")]
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
@@ -157,7 +157,7 @@ def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
     stage = Stage(Ledger(10_000))
     for _ in range(1000):
         stage.tell(stage.answer(stage.start("a")))
-    assert len(stage.conductor.deadlines) < 100
+    assert len(stage.conductor.deadlines.heap) < 100
 
 
 def test_alarms_ring_in_order_each_once() -> None:

@@ -7,12 +7,13 @@ I/O, holds no tensor and reads no clock: the same history gives the same actions
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf, isfinite
 from random import Random
 from typing import Any
 
 from oddlot.core import words as w
+from oddlot.core.deadlines import Deadlines
 from oddlot.core.errors import ProtocolError
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
@@ -54,9 +55,7 @@ class Conductor:
     kept: dict[str, int] = field(default_factory=dict)
     """versions that the strategy holds, and how often"""
     alarms: list[float] = field(default_factory=list)
-    deadlines: list[tuple[float, w.TaskId]] = field(default_factory=list)
-    unhurried: list[w.TaskId] = field(default_factory=list)
-    """given out before anybody had answered: their deadlines come forward with the first answer"""
+    deadlines: Deadlines = field(default_factory=Deadlines)
     tasks_made: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class Conductor:
     @property
     def alarm(self) -> float:
         """When to call with `Ticked` at the latest; infinity for never."""
-        return min(self.alarms[0] if self.alarms else inf, self.deadlines[0][0] if self.deadlines else inf)
+        return min(self.alarms[0] if self.alarms else inf, self.deadlines.first)
 
     @property
     def done(self) -> bool:
@@ -91,8 +90,7 @@ class Conductor:
                     actions.append(action)
                 if consequence is not None:
                     shown.append(consequence)
-        while self.deadlines and self.deadlines[0][1] not in self.open:
-            heappop(self.deadlines)
+        self.deadlines.forget(self.open)
         return w.Record(now, event, tuple(actions), remark)
 
     # --- settling: what an event means for the books, and what the strategy is told ------------
@@ -155,8 +153,8 @@ class Conductor:
         yield w.Cancelled(task.id, task.node)
 
     def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
-        while self.deadlines and self.deadlines[0][0] <= self.now:
-            task = self.open.pop(heappop(self.deadlines)[1], None)
+        for name in self.deadlines.due(self.now):
+            task = self.open.pop(name, None)
             if task is not None:
                 self.ledger.give_back(task.id)
                 self.roster.lapsed(task.node)
@@ -183,8 +181,8 @@ class Conductor:
         if since is None:
             return False
         self.roster.result(node, samples, self.now - since, self.now)
-        if self.unhurried and self.roster.usual is not None:
-            self._hurry()
+        if self.deadlines.provisional and self.roster.usual is not None:
+            self._set_deadlines_anew()
         if node in self.slots:
             self.slots[node] += 1
             self.idle[node] = None
@@ -211,32 +209,22 @@ class Conductor:
         del self.idle[node]
         if self.slots[node]:
             self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
-        self._set_deadline(task_id, self.roster.patience(node, w.samples_in(spans), command.deadline))
-        if command.deadline is None and self.roster.usual is None:
-            self.unhurried.append(task_id)
+        patience = self.roster.patience(node, w.samples_in(spans), command.deadline)
+        provisional = command.deadline is None and self.roster.usual is None
+        self.deadlines.set(self.now + patience, task_id, provisional)
         kind, pull = command.kind, command.pull
         merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
         task = self.open[task_id] = w.Task(task_id, node, spans, version, kind, pull, merged)
         self.busy[node][task_id] = self.now
         return w.Start(task), None
 
-    def _set_deadline(self, task: w.TaskId, patience: float) -> None:
-        if len(self.deadlines) > 2 * len(self.open) + 64:  # most of them are of tasks that have been answered
-            self.deadlines = [entry for entry in self.deadlines if entry[1] in self.open]
-            heapify(self.deadlines)
-        heappush(self.deadlines, (self.now + patience, task))
-
-    def _hurry(self) -> None:
+    def _set_deadlines_anew(self) -> None:
         """Somebody has answered: now it is known what a task takes, and how long to wait for the others."""
-        unhurried = set(self.unhurried)
-        self.deadlines = [entry for entry in self.deadlines if entry[1] not in unhurried]
-        heapify(self.deadlines)
-        for name in self.unhurried:
+        for name in self.deadlines.take_provisional():
             task = self.open.get(name)
             if task and (since := self.busy[task.node].get(name)) is not None:  # not the one that answers
                 patience = self.roster.patience(task.node, w.samples_in(task.spans))
-                heappush(self.deadlines, (since + patience, name))
-        self.unhurried.clear()
+                self.deadlines.set(since + patience, name)
 
     def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
         if command.samples < 1:
@@ -368,7 +356,7 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
         "busy": dict[str, dict[str, float]],
         "open": dict[str, w.Task],
         "inbox": dict[str, w.Facts],
-        "deadlines": list[tuple[float, str]],
+        "deadlines": Deadlines,
     }
     return {key: from_plain(types.get(key, Any), value) for key, value in plain.items() if key in hints}
 

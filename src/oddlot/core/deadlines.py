@@ -1,0 +1,52 @@
+"""By when the answer of every open task is due: its lease lapses then."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from oddlot.core.words import TaskId
+
+MOST_STALE = 64
+"""entries of tasks that are over, and as many again as there are open ones"""
+
+
+@dataclass
+class Deadlines:
+    """A heap of times, in which tasks that have been answered may still stand."""
+
+    heap: list[tuple[float, TaskId]] = field(default_factory=list)
+    provisional: list[TaskId] = field(default_factory=list)
+    """set when nobody had answered yet, so that nobody knew what a task takes"""
+
+    @property
+    def first(self) -> float:
+        """The next one; infinity where there is none."""
+        return self.heap[0][0] if self.heap else inf
+
+    def set(self, when: float, task: TaskId, provisional: bool = False) -> None:
+        """The answer is due then."""
+        heappush(self.heap, (when, task))
+        if provisional:
+            self.provisional.append(task)
+
+    def due(self, now: float) -> Iterator[TaskId]:
+        """Take out those that have passed."""
+        while self.heap and self.heap[0][0] <= now:
+            yield heappop(self.heap)[1]
+
+    def take_provisional(self) -> list[TaskId]:
+        """Take out those that are to be set anew."""
+        taken, self.provisional = self.provisional, []
+        gone = set(taken)
+        self.heap = [entry for entry in self.heap if entry[1] not in gone]
+        heapify(self.heap)
+        return taken
+
+    def forget(self, still_open: Collection[TaskId]) -> None:
+        """Let go of tasks that are over: the first ones, or all where there are many."""
+        if len(self.heap) > 2 * len(still_open) + MOST_STALE:
+            self.heap = [entry for entry in self.heap if entry[1] in still_open]
+            heapify(self.heap)
+        while self.heap and self.heap[0][1] not in still_open:
+            heappop(self.heap)
