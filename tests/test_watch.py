@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.spinner import Spinner
 
 import oddlot
-from oddlot import Asynchronous, Synchronous
+from oddlot import Asynchronous, Machine, Simulated, Synchronous
 from oddlot.core import words as w
 from oddlot.observe import Tally
 from oddlot.report.follow import Follower, is_held, waits_for
@@ -125,6 +126,17 @@ def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:
     assert (answer.code, answer.out.count("  ended    failed: no luck, after 1.0 epochs")) == (3, 1)
     answer = oddlot("watch", "nothing")
     assert (answer.code, answer.err) == (2, "oddlot: there is no run in nothing\n")
+
+
+def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
+    """Its only machine was at its first task all the time."""
+    on = Simulated([Machine("a", 1_000.0)])
+    oddlot.fit(a_job(), Synchronous(), on, until="seconds>=1000", out=tmp_path)
+    assert Watch(str(tmp_path)).look() == []
+    (tmp_path / "summary.json").unlink()
+    with (tmp_path / "lock").open("a") as lock:
+        flock(lock, LOCK_EX)
+        assert "it waits for a, at its task for" in Watch(str(tmp_path)).look()[0]
 
 
 def test_a_live_run_is_followed_and_what_it_waits_for_is_said(tmp_path: Path) -> None:
