@@ -1,23 +1,23 @@
 """What a job would take and cost: in Python and on the command line."""
 
+import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from oddlot import (
     Alive,
+    EstimateInterrupted,
     Fleet,
     Hub,
-    Interrupted,
     Link,
     Lognormal,
     Machine,
     Offer,
-    Run,
     Simulated,
     Steps,
     Synchronous,
@@ -26,11 +26,12 @@ from oddlot import (
     estimate,
     fit,
 )
-from oddlot.estimate import TOLD, estimates
+from oddlot.core import words as w
+from oddlot.estimating import TOLD, estimates
 from tests.command import Oddlot
-from tests.fits import SAMPLES, a_job
+from tests.fits import SAMPLES, a_job, rows
+from tests.processes import ROOT
 
-estimating = import_module("oddlot.estimate")  # whose name is that of its function
 OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (900.0,)))
 FALLS = Alive(Steps((0.0, 1.05, 5.0), (2.0, 0.0, 2.0)))
 ZONE = Zone("east", OFFER, 2, Machine("any", seconds_per_sample=0.05), FALLS)
@@ -176,26 +177,67 @@ def test_medians_and_ranges_stand_in_the_table() -> None:
     assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD) + 1
 
 
-def test_a_stop_says_how_many_runs_were_done(
-    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("which", [1, 3, 4])
+def test_a_signal_stops_an_estimate_wherever_it_comes(number: signal.Signals, which: int) -> None:
+    """Before a run has begun, and after its goal was reached, while its last version is measured."""
+    fleet, job = Fleet([ZONE]), replace(a_job(), evaluation=rows(8))
+    begun = list[str]()
+
+    def told(bought: str, _: int) -> None:
+        begun.append(bought)
+        if len(begun) == which:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(EstimateInterrupted) as stopped:
+        estimate(job, Synchronous(), fleet, seeds=2, until="epochs>=1", told=told)
+    counts = [len(one.summaries) for one in stopped.value.found]
+    assert (len(begun), stopped.value.signal, sum(counts)) == (which, number, which - 1)
+
+    def seen(record: w.Record) -> None:
+        if isinstance(record.event, w.Evaluated) and len(begun) == which:
+            os.kill(os.getpid(), number)
+
+    begun.clear()
+    with pytest.raises(EstimateInterrupted) as stopped:
+        estimate(
+            job,
+            Synchronous(),
+            fleet,
+            seeds=2,
+            until="epochs>=1",
+            told=lambda bought, _: begun.append(bought),
+            observers=[seen],
+        )
+    assert (len(begun), sum(len(one.summaries) for one in stopped.value.found)) == (which, which)
+
+
+def test_the_command_tells_what_was_done_before_a_signal(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    fit, calls = estimating.fit, list[int]()
+    words = ("--until", "epochs>=1", "--seeds", "500", "--no-maths")
+    command = ("-m", "oddlot", "simulate", "digits", "--machines", str(tmp_path / "fleet.toml"), *words)
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr
+    while "with seed 3" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "medians and ranges of " in out.splitlines()[0], "what is known is told"
+    assert out.splitlines()[1].split() == ["spot"]
+    assert int(err.splitlines()[-1].removeprefix("stopped: ").partition(" ")[0]) >= 3
 
-    def stopped_in_the_third(*words: Any, **options: Any) -> Run:
-        calls.append(1)
-        run: Run = fit(*words, **options)
-        if len(calls) == 3:
-            raise Interrupted(run, signal.SIGTERM)
-        return run
 
-    monkeypatch.setattr(estimating, "fit", stopped_in_the_third)
-    words = ("--until", "epochs>=1", "--seeds", "2", "--no-maths")
-    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
-    assert done.code == 128 + signal.SIGTERM
-    assert done.err.splitlines()[-1] == "stopped: 2 runs were done"
-    assert "medians and ranges of 2 seeds" in done.out.splitlines()[0], "what is known is told"
-    assert done.out.splitlines()[1].split() == ["spot"]
+def test_what_a_stopped_estimate_shows() -> None:
+    """The numbers of seeds, if they differ; and then no ratio."""
+    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
+    assert [str(column.header) for column in estimates("x", found).columns][-1] == "ratio"
+    some = [found[0], replace(found[1], summaries=found[1].summaries[:1])]
+    table = estimates("x", some)
+    assert table.title == "x, medians and ranges of 2 and 1 seeds"
+    assert [str(column.header) for column in table.columns] == ["", "spot", "on demand"]
 
 
 def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:
@@ -209,27 +251,12 @@ def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:
     )
 
 
-def test_a_stop_in_the_first_run_tells_that_nothing_was_done(
-    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    fit = estimating.fit
-
-    def stopped(*words: Any, **options: Any) -> Run:
-        raise Interrupted(fit(*words, **options), signal.SIGTERM)
-
-    monkeypatch.setattr(estimating, "fit", stopped)
-    words = ("--until", "epochs>=1", "--seeds", "2", "--no-maths", "--out", "both")
-    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
-    assert done.code == 128 + signal.SIGTERM
-    assert done.out == ""
-    assert done.err.splitlines()[-1] == "stopped: 0 runs were done"
-
-
 def test_an_estimate_begins_in_a_folder_of_its_own(oddlot: Oddlot, tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     (tmp_path / "both" / "spot-0").mkdir(parents=True)
     words = ("--until", "epochs>=1", "--seeds", "1", "--no-maths", "--out")
+    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, "x" * 300)
+    assert (done.code, "File name too long" in done.err) == (2, True)
     for out in ("both", "fleet.toml"):
         done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, out)
         assert done.code == 2

@@ -36,7 +36,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "settings": 6,
     "console": 6,
     "stdio": 6,
-    "estimate": 7,
+    "estimating": 7,
     "watch": 7,
     "asked": 8,
     "cli": 9,

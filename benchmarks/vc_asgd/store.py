@@ -20,14 +20,15 @@ EVENTUAL = {servers: Hub(seconds_per_update=0.87, servers=servers, overwrites=Tr
 SLOTS, EPOCHS = 10, 40
 
 
-def hours(hub: Hub, slots: int, epochs: int) -> float:
+def hours(hub: Hub, slots: int, epochs: int, seed: int) -> float:
     """Of a run with the maths skipped: equal slots, 50 shards or as many as there are slots."""
     shards = max(SHARDS, 2 * slots)
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
     fleet = [Machine(f"slot{slot}", seconds_per_sample=T_E) for slot in range(slots)]
     strategy = VCASGD(newest=True, deadline_seconds=3600)
-    run = fit(job, strategy, Simulated(fleet, maths=False, hub=hub), until=f"epochs>={epochs}", shards=shards)
+    on = Simulated(fleet, seed=seed, maths=False, hub=hub)
+    run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed)
     return float(run.summary["seconds"]) / 3600
 
 
@@ -53,7 +54,7 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     rows = []
     for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
         for servers, hub in hubs.items():
-            took = hours(hub, SLOTS, EPOCHS)
+            took = hours(hub, SLOTS, EPOCHS, seed)
             derived = SHARDS * EPOCHS / SLOTS * (T_E + hub.seconds_per_update) / 3600
             how = (4, 6_000, range(seed, seed + 1)) if quick else (8, 20_000, range(seed, seed + 3))
             right, lost = accuracies(hub, *how)
@@ -71,7 +72,7 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     show("parameter servers, 10 slots", columns, rows)
     slots = (20, 80, 160, 320) if quick else (10, 20, 40, 80, 120, 160, 240, 320, 480)
     rate = {
-        servers: [(float(n), 2 * max(SHARDS, 2 * n) / hours(hub, n, 2)) for n in slots]
+        servers: [(float(n), 2 * max(SHARDS, 2 * n) / hours(hub, n, 2, seed)) for n in slots]
         for servers, hub in STRONG.items()
     }
     table = [[f"{n}", *(f"{rate[servers][i][1]:,.0f}" for servers in rate)] for i, n in enumerate(slots)]

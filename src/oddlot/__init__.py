@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oddlot.core.strategy import Strategy
     from oddlot.engines.on_local import Local
     from oddlot.engines.on_simulator import Simulated
-    from oddlot.estimate import EstimateInterrupted, estimate
+    from oddlot.estimating import EstimateInterrupted, estimate
     from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
     from oddlot.machines.chaos import Chaos, Fault
     from oddlot.machines.delays import (
@@ -117,7 +117,7 @@ __all__ = [
 
 _HOMES = {
     "api": "Interrupted fit",
-    "estimate": "EstimateInterrupted estimate",
+    "estimating": "EstimateInterrupted estimate",
     "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
     "core.rules": "SGD Adam AdamW",
     "core.strategy": "Strategy",

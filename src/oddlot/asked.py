@@ -190,7 +190,7 @@ class Asked:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
         from rich.console import Console
 
-        from oddlot.estimate import EstimateInterrupted, estimate, estimates
+        from oddlot.estimating import EstimateInterrupted, count, estimate, estimates
         from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
@@ -238,7 +238,7 @@ class Asked:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
         if stopped_by:
-            print(f"stopped: {sum(len(one.summaries) for one in found)} runs were done", file=sys.stderr)
+            print(f"stopped: {count(found)} runs were done", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stopped_by)
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":

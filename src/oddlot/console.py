@@ -100,8 +100,8 @@ class Opening:
 
 @dataclass
 class Lines(Opening):
-    """Says a line after an evaluation, if the last one is a while ago, and when the last worker is gone, if something
-    had come in since somebody joined."""
+    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come after a long time,
+    and when the last one is gone, if something had come in since somebody joined."""
 
     next_line: float = 0.0
     alone_at: int = -1

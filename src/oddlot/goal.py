@@ -24,8 +24,6 @@ _PER_SECOND: dict[str, Callable[[Tally], float]] = {
 }
 """how fast figures grow while nothing happens"""
 BUDGETS = {"<=": ">=", "<": ">="}
-MOST_WHOLE = 1e15
-"""a number with so many digits is not written out"""
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")
 
@@ -38,10 +36,7 @@ class Term(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        value = (
-            f"{self.value:.0f}" if self.value.is_integer() and self.value < MOST_WHOLE else f"{self.value:g}"
-        )
-        return f"{self.figure}{self.compare}{value}"
+        return f"{self.figure}{self.compare}{self.value:.15g}"
 
     @property
     def reached_by(self) -> str:

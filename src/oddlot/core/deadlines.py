@@ -48,5 +48,7 @@ class Deadlines:
         if len(self.heap) > 2 * len(still_open) + MOST_STALE:
             self.heap = [entry for entry in self.heap if entry[1] in still_open]
             heapify(self.heap)
+        if len(self.provisional) > 2 * len(still_open) + MOST_STALE:
+            self.provisional = [task for task in self.provisional if task in still_open]
         while self.heap and self.heap[0][1] not in still_open:
             heappop(self.heap)

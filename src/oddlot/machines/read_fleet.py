@@ -303,7 +303,9 @@ def read_fleet(path: str | Path) -> Fleet:
         fresh = [one.name, *one.names] if isinstance(one, Zone) else [one.name]
         for name in fresh:
             if name in names:
-                of_zone = f" (one of the zone {one.name})" if isinstance(one, Zone) else ""
+                of_zone = (
+                    f" (one of the zone {one.name})" if isinstance(one, Zone) and name != one.name else ""
+                )
                 sentence = f"a second machine or zone is called {name}{of_zone}: give each its own name"
                 raise placed(table, index, key, sentence)
             names.add(name)

@@ -199,7 +199,7 @@ def _read(path: Path, parse: Callable[[str], Steps]) -> Steps:
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
     try:
-        return parse(data.decode("utf-8-sig"))
+        return parse(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
     except (UsageError, csv.Error) as error:

@@ -113,7 +113,11 @@ class Course:
             case w.Joined(node):
                 self._lane(node).begin(node)
             case w.Gone(node) if self._lane(node).node == node:
-                self._lane(node).turn("lost", record.now)
+                row = tally.workers.get(node)
+                gone = (
+                    ("left" if row.state == "leaving" else "lost") if row else ""
+                )  # given up before it was ready
+                self._lane(node).turn(gone, record.now)
                 self._lane(node).ended = True
             case w.Resumed():
                 self.resumed.append(record.now)

@@ -2,7 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from os import PathLike
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +16,7 @@ from oddlot.api import Interrupted, fit
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.on_simulator import Simulated
+from oddlot.interrupt import StopWish
 from oddlot.machines.market import Fleet
 from oddlot.train.job import Job
 from oddlot.units import duration, money
@@ -51,12 +55,14 @@ class Estimate:
         return {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
 
 
-class EstimateInterrupted(Interrupted):
-    """Ctrl-C or SIGTERM: `found` holds the estimates of the runs that were done before it."""
+class EstimateInterrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, as `signal` tells: `found` holds the estimates of the runs that were done."""
 
-    def __init__(self, stopped: Interrupted, found: "list[Estimate]") -> None:
-        super().__init__(stopped.run, stopped.signal)
-        self.found = found
+    def __init__(self, signal: int, found: "list[Estimate]") -> None:
+        super().__init__(
+            f"stopped after {count(found)} runs; their estimates are in the `found` of this exception"
+        )
+        self.signal, self.found = signal, found
 
 
 def estimate(
@@ -68,7 +74,7 @@ def estimate(
     maths: bool = True,
     in_flight: int = 1,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     told: Callable[[str, int], None] = lambda *_: None,
     **options: Any,
 ) -> list[Estimate]:
@@ -81,35 +87,46 @@ def estimate(
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
-    if out is not None:
-        _check_empty(Path(out))
+    _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
-    done: dict[str, list[dict[str, Any]]] = {}
-    try:
-        for bought, machines in ways.items():
-            for number in range(seed, seed + seeds):
-                told(bought, number)
-                folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
-                on = Simulated.of(machines, number, in_flight, maths)
+    done, stop = dict[str, list[dict[str, Any]]](), StopWish()
+    with stop.heard():
+        for bought, number in product(ways, range(seed, seed + seeds)):
+            told(bought, number)
+            folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
+            on = Simulated.of(ways[bought], number, in_flight, maths)
+            with suppress(Interrupted):
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
                 done.setdefault(bought, []).append(summary)
-    except Interrupted as stopped:
-        raise EstimateInterrupted(stopped, _estimates(done)) from None
+            if stop.signal:
+                raise EstimateInterrupted(stop.signal, _estimates(done))
     return _estimates(done)
+
+
+def count(found: "Sequence[Estimate]") -> int:
+    """How many runs were done."""
+    return sum(len(one.summaries) for one in found)
 
 
 def _estimates(done: dict[str, list[dict[str, Any]]]) -> list[Estimate]:
     return [Estimate(bought, summaries) for bought, summaries in done.items()]
 
 
-def _check_empty(out: Path) -> None:
-    """UsageError: something is there, to which these runs do not belong."""
+def _check_out(out: object) -> None:
+    """UsageError: it is no folder of its own for these runs."""
+    if out is None:
+        return
+    if not isinstance(out, str | PathLike) or not str(out):
+        raise UsageError(f"out = {out!r} must be a folder's path", "out")
+    folder = Path(out)
     try:
-        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
-        raise UsageError(f"cannot use {out} as the folder of these runs: {error.strerror}", "out") from None
+        raise UsageError(
+            f"cannot use {folder} as the folder of these runs: {error.strerror}", "out"
+        ) from None
     if used:
-        raise UsageError(f"{out} is not empty, and these runs begin anew: name another folder", "out")
+        raise UsageError(f"{folder} is not empty, and these runs begin anew: name another folder", "out")
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:
