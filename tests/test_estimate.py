@@ -227,7 +227,7 @@ def test_the_command_tells_what_was_done_before_a_signal(tmp_path: Path) -> None
     assert process.returncode == 128 + signal.SIGINT
     assert "medians and ranges of " in out.splitlines()[0], "what is known is told"
     assert out.splitlines()[1].split() == ["spot"]
-    assert int(err.splitlines()[-1].removeprefix("stopped: ").partition(" ")[0]) >= 3
+    assert int(err.splitlines()[-1].removeprefix("stopped; runs that were done: ")) >= 3
 
 
 def test_what_a_stopped_estimate_shows() -> None:
@@ -238,6 +238,28 @@ def test_what_a_stopped_estimate_shows() -> None:
     table = estimates("x", some)
     assert table.title == "x, medians and ranges of 2 and 1 seeds"
     assert [str(column.header) for column in table.columns] == ["", "spot", "on demand"]
+
+
+def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Path) -> None:
+    """Its machines never come back; on demand they stay."""
+    (tmp_path / "alive.csv").write_text("0,2\n1,0\n")
+    falls = 'capacity = { kind = "alive", file = "alive.csv" }'
+    lines = [falls if line.startswith("capacity") else line for line in FLEET_FILE.splitlines()]
+    (tmp_path / "fleet.toml").write_text("\n".join(lines))
+    words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
+    done = oddlot("simulate", "digits", *words)
+    assert done.code == 0
+    ended = next(line for line in done.out.splitlines() if line.startswith("ended"))
+    assert ended.split() == ["ended", "failed", "(2)", "epochs>=1", "(2)"]
+    assert "of these, 2 failed, the first one: nothing can happen any more from 1.0 s" in done.out
+    plain = oddlot.json("simulate", "digits", *words)
+    assert plain["spot"]["dollars"] == [None, None]
+    (tmp_path / "dies.toml").write_text(
+        '[[machines]]\nname = "m"\nseconds_per_sample = 1.0\nlifetime = { kind = "exponential", mean_seconds = 1 }\n'
+    )
+    done = oddlot("simulate", "digits", "--machines", "dies.toml", *words[2:])
+    assert (done.code, done.out) == (3, "")
+    assert "nothing can happen any more" in done.err
 
 
 def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:

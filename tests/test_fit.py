@@ -1,12 +1,14 @@
 """Whole runs: the books, the goals, the figures, and what they leave alone."""
 
 import errno
+import logging
 import os
 import random
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,30 @@ def warm() -> Iterator[None]:
 
 
 # --- the books -----------------------------------------------------------------------------------
+
+
+def test_a_final_measurement_that_takes_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The metric waits until somebody has heard of it."""
+    heard = tmp_path / "heard"
+
+    def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        while not heard.exists():
+            pass
+        return 1.0
+
+    class Hears(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.write_text(record.getMessage())
+
+    monkeypatch.setattr("oddlot.training.LONG_MEASURE_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, "oddlot")
+    logging.getLogger("oddlot.training").addHandler(hears := Hears())
+    job = replace(a_job(), evaluation=rows(4), metrics={"patience": patient})
+    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1")
+    logging.getLogger("oddlot.training").removeHandler(hears)
+    assert "the final version has been measured for 0.01 s: the run waits for that" in heard.read_text()
 
 
 def test_every_strategy_is_tried() -> None:

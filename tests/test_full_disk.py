@@ -3,6 +3,7 @@
 import subprocess
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_intact(disk: Path) -> No
         run = trains(disk, "epochs>=3", resume=True)
     assert run.ended == "epochs>=3"
     assert merged(disk / "run") == everything(SAMPLES, 3)
+
+
+def test_a_full_disk_is_told_before_anything_starts(disk: Path) -> None:
+    with (disk / "rest").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(UsageError, match=r"cannot use .* as the run's folder: No space left on device"):
+        trains(disk, "epochs>=2")
 
 
 def test_a_read_only_folder_is_told_before_anything_starts(disk: Path) -> None:

@@ -47,6 +47,7 @@ WAITING = (
     *("threading", "time", "torch.distributed", "torch.multiprocessing"),
 )
 MAY_WAIT = {
+    "oddlot.interrupt": {"threading"},  # it asks in which thread it is
     "oddlot.train.saver": {"concurrent.futures"},  # its writer is a thread
     "oddlot.train.storage": {"concurrent.futures"},  # checksums are computed beside the writing
     "oddlot.watch": {"time"},  # it is a program beside the run

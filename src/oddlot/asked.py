@@ -18,8 +18,11 @@ import typer
 from oddlot.core.errors import OddlotError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from oddlot.engines.host import Observer
     from oddlot.engines.place import Place
+    from oddlot.estimating import Estimate
     from oddlot.machines.chaos import Chaos
     from oddlot.observe import Tally
     from oddlot.run import Run
@@ -178,7 +181,8 @@ class Asked:
         closing = summary(title, run.summary, self.command.startswith("simulate"), files)
         console.print(closing, soft_wrap=True)
         if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
-            console.print(f"  no version was made before {run.ended}: --until says how far to go")
+            why = "--until says how far to go" if tally.workers else "no machine has ever come"
+            console.print(f"  no version was made before {run.ended}: {why}")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:
@@ -190,7 +194,7 @@ class Asked:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
         from rich.console import Console
 
-        from oddlot.estimating import EstimateInterrupted, count, estimate, estimates
+        from oddlot.estimating import EstimateInterrupted, estimate, estimates
         from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
@@ -228,18 +232,29 @@ class Asked:
                 found, stopped_by = stopped.found, stopped.signal
         if found:
             console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
-        if idle := sum(not summary["versions"] for one in found for summary in one.summaries):
-            console.print(f"  of these, {idle} made no version: their end came before any task was done")
+            self._tell_runs(found, folder, console)
         if not fleet.has_spot:
             console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
-        if folder and found:
-            console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
         if stopped_by:
-            print(f"stopped: {count(found)} runs were done", file=sys.stderr)
+            done = sum(len(one.summaries) for one in found)
+            print(f"stopped; runs that were done: {done}", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stopped_by)
+
+    def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
+        """Which have failed or done nothing, and where they lie."""
+        from oddlot.report.ending import FAILED
+
+        summaries = [summary for one in found for summary in one.summaries]
+        if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
+            told = f"  of these, {len(failed)} failed, the first one: {failed[0].removeprefix(FAILED)}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if idle := sum(summary["versions"] == 0 for summary in summaries):
+            console.print(f"  of these, {idle} made no version: their end came before any task was done")
+        if folder:
+            console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read_chaos import read_chaos

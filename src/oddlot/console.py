@@ -16,7 +16,7 @@ from rich.text import Text
 from oddlot.core.words import Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
-from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
+from oddlot.units import alone, cost, duration, money, overwritten, traffic
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -100,8 +100,8 @@ class Opening:
 
 @dataclass
 class Lines(Opening):
-    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come after a long time,
-    and when the last one is gone, if something had come in since somebody joined."""
+    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come late, and when
+    the last one is gone, if something had come in since somebody joined."""
 
     next_line: float = 0.0
     alone_at: int = -1
@@ -211,14 +211,13 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
     early = figures["ended_version"] < figures["versions"]
     met = f" at version {figures['ended_version']:,}" if early else ""
-    data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
     rows = {
         "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + alone(figures),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
-        "traffic": f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}",
+        "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }

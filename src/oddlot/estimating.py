@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from os import PathLike
@@ -13,11 +12,12 @@ from typing import Any
 from rich.table import Table
 
 from oddlot.api import Interrupted, fit
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.on_simulator import Simulated
 from oddlot.interrupt import StopWish
 from oddlot.machines.market import Fleet
+from oddlot.report.ending import FAILED, in_short
 from oddlot.train.job import Job
 from oddlot.units import duration, money
 
@@ -47,8 +47,9 @@ class Estimate:
 
     @property
     def ended(self) -> dict[str, int]:
-        """Why the runs have ended, and how many of them."""
-        return dict(Counter(str(one["ended"]) for one in self.summaries))
+        """Why the runs have ended, and how many of them; those that failed together."""
+        whys = (str(one["ended"]) for one in self.summaries)
+        return dict(Counter("failed" if why.startswith(FAILED) else why for why in whys))
 
     def plain(self) -> dict[str, list[Any]]:
         """Every figure in the order of the seeds; None where it is not known."""
@@ -82,24 +83,35 @@ def estimate(
 
     `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
     seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
-    hears of every run before it begins. UsageError, JobError as `fit`; EstimateInterrupted, with what was done, after
-    Ctrl-C or SIGTERM.
+    hears of every run before it begins. A run that fails, such as one whose machines never come back, counts as failed
+    beside those that do not. UsageError as `fit`; JobError where all fail; EstimateInterrupted, with what was done,
+    after Ctrl-C or SIGTERM.
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
+    failures = list[JobError]()
     with stop.heard():
         for bought, number in product(ways, range(seed, seed + seeds)):
             told(bought, number)
             folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
             on = Simulated.of(ways[bought], number, in_flight, maths)
-            with suppress(Interrupted):
+            summary = None
+            try:
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
+            except JobError as error:
+                failures.append(error)
+                summary = dict.fromkeys(FIGURES) | {"versions": None, "ended": f"{FAILED}{in_short(error)}"}
+            except Interrupted:
+                pass
+            if summary:
                 done.setdefault(bought, []).append(summary)
             if stop.signal:
                 raise EstimateInterrupted(stop.signal, _estimates(done))
+    if len(failures) == seeds * len(ways):
+        raise failures[0]
     return _estimates(done)
 
 

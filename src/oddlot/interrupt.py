@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM as a wish that is heard between two events."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import current_thread, main_thread
 from typing import ClassVar
 
 
@@ -29,7 +29,7 @@ class StopWish:
         send two at once, to the process and to its group. Where Ctrl-C is ignored, as in a shell's background job, and
         where the program has its own answer to SIGTERM, it stays so. Inside another wish it is that one which hears.
         """
-        if StopWish._listens and current_thread() is main_thread():
+        if StopWish._listens and threading.current_thread() is threading.main_thread():
             self._around = StopWish._listens
             yield
             return

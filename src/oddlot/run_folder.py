@@ -285,17 +285,15 @@ class RunFolder:
 
     def _lock(self, folder: Path, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
-        file = closing.enter_context((folder / LOCK).open("a+", encoding="utf-8"))
+        file = closing.enter_context((folder / LOCK).open("a+b", buffering=0))
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise UsageError(
-                f"{folder} is in use by {file.read().strip() or 'another process'}: wait for its end, or end it"
-            ) from None
+            holder = file.read().decode(errors="replace").strip() or "another process"
+            raise UsageError(f"{folder} is in use by {holder}: wait for its end, or end it") from None
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
+        file.write(f"process {os.getpid()} on {platform.node()}\n".encode())
 
     def _check(self, resume: bool, force: bool) -> None:
         is_run = self.is_begun

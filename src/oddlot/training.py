@@ -1,5 +1,6 @@
 """One training from its recipe to its end: the loop's surroundings that are the same on every engine."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,6 +35,10 @@ from oddlot.train.job import made
 from oddlot.train.layout import Layout
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.store import Store
+
+LONG_MEASURE_SECONDS = 60.0
+"""after which it is told what the run waits for"""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -295,10 +300,16 @@ class Training:
         self.tally.finish()
         return self.tally.summary() | {
             "ended": ended,
-            "ended_version": self.tally.versions if self.met_at is None else self.met_at,
+            "ended_version": self._version_told if self.met_at is None else self.met_at,
             "records": self.log.records if self.log else len(self.records),
             "run_dir": str(self.folder.path) if self.folder else None,
         }
+
+    @property
+    def _version_told(self) -> int:
+        """The one whose figures are told: the newest or, of a run that has failed, the newest that was measured."""
+        measured = self.tally.evaluated_version
+        return self.tally.versions if measured < 0 else measured
 
     def _measure_final(self) -> None:
         """Wait for the final version's metrics; whatever else comes in is too late to count."""
@@ -307,9 +318,16 @@ class Training:
             return
         if self.tally.evaluated_version != final:
             self.host.evaluate(final)
+        told = False
         while self.tally.evaluated_version != final:
             engine = self.opened.engine
-            message = engine.next(engine.now + 60.0)
+            message = engine.next(engine.now + LONG_MEASURE_SECONDS)
+            if message is None and not told:
+                told = True
+                logger.info(
+                    "the final version has been measured for %g s: the run waits for that (its process may be stopped)",
+                    LONG_MEASURE_SECONDS,
+                )
             if isinstance(message, w.Evaluated):
                 self.host.handle(message, engine.now)
 

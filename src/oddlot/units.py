@@ -42,6 +42,12 @@ def in_bytes(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
+def traffic(figures: Mapping[str, Any]) -> str:
+    """How much has travelled of weights and, where data are in shards, of samples."""
+    data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
+    return f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}"
+
+
 def alone(figures: Mapping[str, Any]) -> str:
     """How long nobody was there, where that was long."""
     seconds = figures.get("seconds_without_workers") or 0.0

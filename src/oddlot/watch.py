@@ -38,7 +38,7 @@ class Watch:
             if any(isinstance(action, Step | Blend) for action in record.actions):
                 self.merged_at = record.now
             if isinstance(record.event, Evaluated):
-                lines = [f"{record.now:8.1f} s   {progress(tally)}   {quality(tally)}"]
+                lines = [f"{tally.seconds:8.1f} s   {progress(tally)}   {quality(tally)}"]
         if new:
             self.heard_at = time.monotonic()
         waits = "" if self.follower.ended else waits_for(tally, self.now, self.merged_at)

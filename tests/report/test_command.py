@@ -118,7 +118,10 @@ def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Odd
     for name in ("summary.json", "model.safetensors"):
         Path("run", name).unlink()
     answer = oddlot("report", "run")
-    assert "  ended    nobody is at work on it any more: it was killed, after 1.0 epochs" in answer.out
+    assert (
+        "  ended    nobody is at work on it any more: it was killed, or could not write, after 1.0 epochs"
+        in answer.out
+    )
     assert "  written  run: records.jsonl, checkpoints\n" in answer.out
 
 

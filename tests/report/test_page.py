@@ -13,7 +13,21 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
+from oddlot import (
+    VCASGD,
+    Alive,
+    Asynchronous,
+    Chaos,
+    Fault,
+    Hub,
+    Lifetime,
+    Machine,
+    Offer,
+    Simulated,
+    Steps,
+    Synchronous,
+    Zone,
+)
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
 from oddlot.report.charts import Axis, Line, lanes, lines
@@ -35,6 +49,9 @@ PLOTS = [
     "bytes on every link",
     "the bill",
 ]
+NOTICED = Machine("any", 0.1, notice_seconds=1.0)
+FALLS = Alive(Steps((0.0, 1.0, 9.0), (1.0, 0.0, 1.0)))
+SLOW = Hub(seconds_per_update=0.5)
 COUNTS_MARKS = """
 <script>
 window.onerror = told => document.body.dataset.error = told;
@@ -204,9 +221,31 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
     assert spells == {
         "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0), (14.0, 15.0)],
         "working": [(2.0, 7.0)],
-        "lost": [(7.0, 10.0), (11.0, 12.0)],
+        "lost": [(7.0, 10.0)],
         "waiting": [(13.0, 14.0)],
     }
+
+
+def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
+    """Also where the hub takes it in later; and until it comes again, whatever happens to the hub."""
+    on = Simulated([Zone("z", Offer("o", 1.0, Steps((0.0,), (1.0,))), 1, NOTICED, FALLS)], hub=SLOW)
+    run = oddlot.fit(a_job(), Asynchronous(), on, until="epochs>=2")
+    lane = Course.of(run.records, 48).lanes["z1"]
+    assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
+    assert [begin for begin, _ in lane.spells["left"]] == [1.0]
+    assert not lane.spells["lost"]
+    gone = [w.Record(0.0, w.Joined("a")), w.Record(1.0, w.Lost("a")), w.Record(5.0, w.Resumed(2))]
+    lane = Course.of([*gone, w.Record(9.0, w.Joined("a.2")), w.Record(10.0, w.Ticked())], 8).lanes["a"]
+    assert lane.spells["lost"] == [(1.0, 9.0)]
+
+
+def test_samples_travel_too(tmp_path: Path) -> None:
+    on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
+    oddlot.fit(a_job(), VCASGD(), on, until="epochs>=1", shards=4, out=tmp_path)
+    text = page([figures := Figures.read(tmp_path)])
+    course = Course.of(figures.records, 48)
+    assert sum(lane.bytes_data for lane in course.lanes.values()) == figures.tally.bytes_data > 0
+    assert text.count(" B of samples") == 3, "of all, and of each machine"
 
 
 def test_lanes_of_several_runs_have_one_scale(run: Path, plain_run: Path) -> None:

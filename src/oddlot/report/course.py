@@ -41,6 +41,7 @@ class Lane:
     """when which misfortune was done to it on purpose"""
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_data: int = 0
     dollars: float = 0.0
 
     def begin(self, node: w.NodeId) -> None:
@@ -106,6 +107,23 @@ class Course:
 
     def _follow(self, record: w.Record, tally: Tally) -> None:
         """Note what the machines do that this record is about."""
+        self._note_lives(record, tally)
+        for node in _nodes(record):
+            row, lane = tally.workers.get(node), self._lane(node)
+            # What an earlier life's late answer says is not about this one.
+            if row and lane.node == node and not lane.ended:
+                lane.turn(row.state, record.now)
+        match record.event:
+            case w.Struck(_, kind, node) if node:
+                self._lane(node).faults.append((record.now, kind))
+            case w.Arrived(facts) if facts.sender in tally.workers:
+                lane = self._lane(facts.sender)
+                lane.bytes_up += facts.bytes_up
+                lane.bytes_down += facts.bytes_down
+                lane.bytes_data += facts.bytes_data
+
+    def _note_lives(self, record: w.Record, tally: Tally) -> None:
+        """Lives that begin and end, whether the hub knows of it or not."""
         match record.event:
             case w.Ordered(node):
                 self._lane(node).begin(node)
@@ -122,18 +140,8 @@ class Course:
             case w.Resumed():
                 self.resumed.append(record.now)
                 for lane in self.lanes.values():
-                    lane.turn("", record.now)
-            case w.Struck(_, kind, node) if node:
-                self._lane(node).faults.append((record.now, kind))
-            case w.Arrived(facts) if facts.sender in tally.workers:
-                lane = self._lane(facts.sender)
-                lane.bytes_up += facts.bytes_up
-                lane.bytes_down += facts.bytes_down
-        for node in _nodes(record):
-            row, lane = tally.workers.get(node), self._lane(node)
-            # What an earlier life's late answer says is not about this one.
-            if row and lane.node == node and not lane.ended:
-                lane.turn(row.state, record.now)
+                    if lane.state not in {"lost", "left"}:  # which they are until they come again
+                        lane.turn("", record.now)
 
     def _lane(self, node: w.NodeId) -> Lane:
         return self.lanes.setdefault(node.partition(".")[0], Lane())

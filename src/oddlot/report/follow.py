@@ -15,7 +15,7 @@ from oddlot.report.ending import read_ending
 from oddlot.run_folder import LOCK, RunFolder
 from oddlot.units import duration
 
-KILLED = "nobody is at work on it any more: it was killed"
+KILLED = "nobody is at work on it any more: it was killed, or could not write"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
 """as long as a merge usually takes: then the run is waiting"""

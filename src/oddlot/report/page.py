@@ -9,7 +9,7 @@ from oddlot.observe import VERSION_FIGURES, WASTES
 from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
-from oddlot.units import alone, cost, duration, in_bytes, money, overwritten
+from oddlot.units import alone, cost, duration, money, overwritten, traffic
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
@@ -21,6 +21,8 @@ MOST_FAULTS = 100
 MOST_BARS = 24
 LEAST_DOLLARS = 1e-9
 """what is less comes of rounding"""
+LINKS = {"up": "up", "down": "down", "data": "samples"}
+"""what travels: a figure `bytes_...`, and how it is told"""
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
 STATES = {
     "starting": "#a78bfa",
@@ -117,7 +119,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         "epochs": lambda run: f"{run.tally.epochs:.1f}",
         "versions": lambda run: f"{run.tally.versions:,}",
         "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
-        "traffic": lambda run: f"{in_bytes(run.tally.bytes_up)} up, {in_bytes(run.tally.bytes_down)} down",
+        "traffic": lambda run: traffic(run.tally.summary()),
         "store": lambda run: overwritten(run.summary),
         "workers": lambda run: f"{run.tally.workers_lost} lost, {run.tally.workers_left} left with notice",
     }
@@ -231,15 +233,17 @@ def _in_order(name: str) -> tuple[str, int, str]:
 
 def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
     """Bytes by machine, and those of lost work, of which the log that holds knows only the sum."""
-    up, down = run.tally.bytes_up, run.tally.bytes_down
-    for name, lane in machines.items():
-        yield _link(name, lane.bytes_up, lane.bytes_down)
-        up, down = up - lane.bytes_up, down - lane.bytes_down
-    yield _link("lost work", up, down)
+    rest = {name: getattr(run.tally, f"bytes_{name}") for name in LINKS}
+    for machine, lane in machines.items():
+        sent = {name: getattr(lane, f"bytes_{name}") for name in LINKS}
+        rest = {name: count - sent[name] for name, count in rest.items()}
+        yield _link(machine, sent)
+    yield _link("lost work", rest)
 
 
-def _link(name: str, up: int, down: int) -> Bar:
-    return Bar(name, {"up": up, "down": down}, f"{in_bytes(up)} up, {in_bytes(down)} down")
+def _link(machine: str, sent: Mapping[str, int]) -> Bar:
+    told = traffic({f"bytes_{name}": count for name, count in sent.items()})
+    return Bar(machine, {LINKS[name]: count for name, count in sent.items() if count or name != "data"}, told)
 
 
 def _staleness(course: Course) -> Iterator[Bar]:
