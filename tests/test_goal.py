@@ -3,6 +3,7 @@
 import pytest
 
 from oddlot.bill import Bill
+from oddlot.core import words as w
 from oddlot.core.errors import UsageError
 from oddlot.goal import Every, Goal, Reminder
 from oddlot.observe import Tally
@@ -38,6 +39,7 @@ FIGURES = tally(
         ("dollars>=5e-1", "dollars>=0.5"),
         ("dollars<=0.5", "dollars<=0.5"),  # a budget
         ("dollars<0.6", ""),
+        ("samples>=24.0000001", "samples>=24.0000001"),
         ("loss<=0.3", "loss<=0.3"),
         ("loss<0.3", ""),
         ("accuracy>=0.95 or seconds>=5", "seconds>=5"),
@@ -119,3 +121,27 @@ def test_a_rhythm_is_a_number_and_a_unit(text: str, count: float) -> None:
 def test_other_rhythms_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a rhythm"):
         Every.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["epochs>=12345678", "accuracy>=0.98765432", "dollars<=1234567.5", "loss<1e-05"]
+)
+def test_a_goal_is_told_as_it_was_written(text: str) -> None:
+    assert str(Goal.parse(text, ["accuracy"]).terms[0]) == text
+
+
+@pytest.mark.parametrize("compare", [">=", "<=", "<"])
+def test_time_and_money_alone_reach_a_limit_however_it_is_written(compare: str) -> None:
+    tally = Tally()
+    tally.bill.joined(w.Joined("a", 36.0))
+    assert Goal.parse(f"seconds{compare}100").due(tally) == pytest.approx(100.0)
+    assert Goal.parse(f"hours{compare}1").due(tally) == pytest.approx(3600.0)
+    assert Goal.parse(f"dollars{compare}0.5").due(tally) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("epochs>=3", "epochs>=3"), ("epochs<=3 or epochs>=5", "epochs<=3"), ("epochs>2.5", "epochs>2.5")],
+)
+def test_whole_epochs_end_a_run_as_they_were_written(text: str, told: str) -> None:
+    assert Goal.parse(text).by_epochs == told

@@ -138,6 +138,17 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
 
 
+def test_only_the_first_answer_sets_deadlines_anew() -> None:
+    stage = Stage()
+    first = stage.start("a")
+    stage.tell(stage.answer(first), now=1.0)
+    slow = stage.start("b")
+    assert stage.conductor.alarm == 61.0
+    again = stage.start("a")
+    stage.tell(stage.answer(again), now=50.0)
+    assert stage.conductor.alarm == 61.0, f"of {slow.id}, however long others take by now"
+
+
 def test_a_strategy_may_set_the_deadline() -> None:
     stage = Stage()
     stage.tell(w.Joined("a"), now=5.0)

@@ -40,6 +40,15 @@ def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> 
     assert it.patience("a", 8) == 240.0
 
 
+def test_an_answer_in_no_time_is_one_too() -> None:
+    it = roster()
+    it.join("b", now=0.0)
+    it.result("b", 8, 0.0, now=1.0)
+    assert it.patience("a", 8) == 60.0
+    it.result("b", 1, 100.0, now=1.0)
+    assert it.patience("a", 8) == pytest.approx(4 * 10.0 * 8), "a tenth of the newest"
+
+
 def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
     assert roster(results=4).patience("a", 4) == 60.0
     assert roster(results=4).patience("a", 10) == 4 * 2.0 * 10

@@ -93,6 +93,7 @@ def test_streams_repeat_with_their_seed_and_share_nothing(model: Delay) -> None:
     ("make", "value"),
     [
         (lambda: Lognormal(cv=-0.1), "-0.1"),
+        (lambda: Lognormal(cv=1000.1), "1000.1"),
         (lambda: Lognormal(cv=float("nan")), "nan"),
         (lambda: Lognormal(cv=float("inf")), "inf"),
         (lambda: Erlang(shape=0), "0"),

@@ -318,7 +318,17 @@ def test_a_market_is_read_whole(tmp_path: Path) -> None:
         (
             "= 0.01",
             f"= 0.01\n{ONE}".replace('"a"', '"east"'),
-            "machine or zone is called east (one of the zone east)",
+            "machine or zone is called east: give each its own name",
+        ),
+        (
+            "= 0.01",
+            f"= 0.01\n{ONE}".replace('"a"', '"east2"'),
+            "machine or zone is called east2 (one of the zone east): give each its own name",
+        ),
+        (
+            "spot_dollars_per_hour = 1.0",
+            "spot_dollars_per_hour = true",
+            "is neither a number nor a table with a price",
         ),
         ("spot_dollars_per_hour = 1.0", "spot_dollars_per_hour = -0.5", "it must be finite and not negative"),
         ("count = 2", "count = 2000000", "these are more than 1,000,000 machines"),

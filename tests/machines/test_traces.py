@@ -51,7 +51,7 @@ def test_every_form_is_read(tmp_path: Path) -> None:
         return written(tmp_path, text)
 
     assert read_alive(file("0,8\n12.5,8\n12.5,6\n\n30,7\n")) == Steps((0.0, 12.5, 30.0), (8.0, 6.0, 7.0))
-    assert read_alive(file("\ufefftime,alive\r\n0,1\r\n"), "hours") == Steps((0.0,), (1.0,)), (
+    assert read_alive(file("\ufeff0,1\r\n1,0\r\n"), "hours") == Steps((0.0, 3600.0), (1.0, 0.0)), (
         "a spreadsheet's"
     )
     assert read_alive(file("time,alive\n0,1\n0.5,0\n"), "hours") == Steps((0.0, 1800.0), (1.0, 0.0))
@@ -117,6 +117,11 @@ def gcp(path: Path) -> Steps:
             GCP.replace("1 GPU", "8 GPU"),
             "v100 in us-west1-b was not created with 1 GPU(s): there are: 8",
         ),
+        (
+            gcp,
+            GCP.replace("v100 in zone us-west1-b", "v100 in zone us-west1-d"),
+            "v100 was not created in us-west1-b: did you mean `us-west1-d`",
+        ),
         (gcp, "0,4\n3600,2\n", "it is no log of a probe"),
         (azure, "", "it has no column Date"),
         (gcp, GCP.replace("[2020-03-01T10:30:00.000Z]", "[later]"), "line 8: 'later' is no time"),
@@ -127,6 +132,11 @@ def gcp(path: Path) -> Steps:
             read_skypilot,
             f'{{"metadata": {{"gap_seconds": 1{"0" * 400}}}, "data": [1]}}',
             "is no number above 0, and below 1e+15",
+        ),
+        (
+            read_skypilot,
+            '{"metadata": {"gap_seconds": 1e16}, "data": [1]}',
+            "gap_seconds = 1e+16 is no number",
         ),
         (
             read_skypilot,

@@ -134,6 +134,12 @@ def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
     assert any(behind > 0 for behind in course.staleness)
 
 
+def test_only_time_has_the_unit_that_fits() -> None:
+    drawn = lines("t", "versions", "loss", [Line("x", [(0.0, 4.0), (5400.0, 8.0)], 0)], 5400.0)
+    assert ">versions</text>" in drawn
+    assert ">2000</text>" in drawn
+
+
 def test_amounts_are_drawn_from_zero() -> None:
     drawn = [Line("x", [(0.0, 4.0), (1.0, 8.0)], 0)]
     assert lines("t", "seconds", "machines", drawn, 1.0, from_zero=True).count(">0</text>") == 2

@@ -19,9 +19,9 @@ from oddlot.core.nearest import or_nearest
 from oddlot.machines.steps import Steps
 
 MOST_BYTES = 200_000_000
+"""of a trace, unpacked"""
 MOST_SECONDS = 1e15
 """of a gap in a trace"""
-"""of a trace, unpacked"""
 CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
 AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
 
