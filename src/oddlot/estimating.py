@@ -60,9 +60,8 @@ class EstimateInterrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM, as `signal` tells: `found` holds the estimates of the runs that were done."""
 
     def __init__(self, signal: int, found: "list[Estimate]") -> None:
-        super().__init__(
-            f"stopped after {count(found)} runs; their estimates are in the `found` of this exception"
-        )
+        done = sum(len(one.summaries) for one in found)
+        super().__init__(f"stopped after {done} runs; their estimates are in the `found` of this exception")
         self.signal, self.found = signal, found
 
 
@@ -98,26 +97,19 @@ def estimate(
             told(bought, number)
             folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
             on = Simulated.of(ways[bought], number, in_flight, maths)
-            summary = None
             try:
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
             except JobError as error:
                 failures.append(error)
                 summary = dict.fromkeys(FIGURES) | {"versions": None, "ended": f"{FAILED}{in_short(error)}"}
-            except Interrupted:
-                pass
-            if summary:
-                done.setdefault(bought, []).append(summary)
+            except Interrupted as stopped:
+                raise EstimateInterrupted(stopped.signal, _estimates(done)) from None
+            done.setdefault(bought, []).append(summary)
             if stop.signal:
                 raise EstimateInterrupted(stop.signal, _estimates(done))
     if len(failures) == seeds * len(ways):
         raise failures[0]
     return _estimates(done)
-
-
-def count(found: "Sequence[Estimate]") -> int:
-    """How many runs were done."""
-    return sum(len(one.summaries) for one in found)
 
 
 def _estimates(done: dict[str, list[dict[str, Any]]]) -> list[Estimate]:

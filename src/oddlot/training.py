@@ -252,7 +252,7 @@ class Training:
             self.met_at = self.tally.version_of(met.figure)
             return str(met)
         if self.host.conductor.done:
-            return str(self.recipe.goal.by_epochs)
+            return self.recipe.goal.by_epochs
         self._evaluate_when_due()
         if self.saver is not None and self.checkpoint.due(self.tally):
             self._checkpoint()

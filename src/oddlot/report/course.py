@@ -131,10 +131,9 @@ class Course:
             case w.Joined(node):
                 self._lane(node).begin(node)
             case w.Gone(node) if self._lane(node).node == node:
+                # Without a row it was given up before it was ready.
                 row = tally.workers.get(node)
-                gone = (
-                    ("left" if row.state == "leaving" else "lost") if row else ""
-                )  # given up before it was ready
+                gone = ("left" if row.state == "leaving" else "lost") if row else ""
                 self._lane(node).turn(gone, record.now)
                 self._lane(node).ended = True
             case w.Resumed():
