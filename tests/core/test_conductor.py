@@ -89,14 +89,15 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
         case "cancelled":
             stage.say([w.Cancel(task.id)])
         case "lapsed":
-            stage.tell(w.Ticked(), now=86_400.0)
+            stage.tell(w.Joined("b"))
+            stage.tell(w.Ticked(), now=60.0)
         case "lost":
             stage.tell(w.Lost("a"))
         case "answered":
             stage.tell(stage.answer(task))
     inbox = dict(stage.conductor.inbox)
     stage.strategy.told.clear()
-    record = stage.conductor.handle(stage.answer(task), 86_401.0)
+    record = stage.conductor.handle(stage.answer(task), 61.0)
     assert record.remark == "echo"
     still_there = over in {"cancelled", "lapsed"}
     assert stage.strategy.told == ([w.Cancelled(task.id, "a")] if still_there else [])
@@ -112,13 +113,36 @@ def test_an_answer_in_time_is_no_echo() -> None:
 def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
     stage = Stage()
     stage.start("a")
-    assert stage.conductor.alarm == 86_400.0
-    assert stage.tell(w.Ticked(), now=86_399.9) == []
-    assert stage.tell(w.Ticked(), now=86_400.0) == [w.Cancelled("a:1", "a")]
+    stage.tell(w.Joined("b"))
+    assert stage.conductor.alarm == 60.0
+    assert stage.tell(w.Ticked(), now=59.9) == []
+    assert stage.tell(w.Ticked(), now=60.0) == [w.Cancelled("a:1", "a")]
     assert stage.conductor.alarm == inf
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
     assert stage.conductor.roster.members["a"].lapses == 1
+
+
+def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> None:
+    """Looked at after 60, 120, 240 and 480 seconds; c, who has a free slot but works, does not wait."""
+    stage = Stage(in_flight=2)
+    first = stage.start("a")
+    stage.start("c")
+    for now in (60.0, 120.0, 240.0):
+        assert stage.conductor.alarm == now
+        assert stage.tell(w.Ticked(), now=now) == []
+    stage.tell(w.Joined("b"), now=300.0)
+    assert stage.tell(w.Ticked(), now=479.9) == []
+    told = stage.tell(w.Ticked(), now=480.0)
+    assert told == [w.Cancelled(first.id, "a"), w.Cancelled("c:2", "c")]
+    assert stage.conductor.alarm == inf
+
+
+def test_a_lease_after_the_first_answer_lapses_whoever_waits() -> None:
+    stage = Stage()
+    stage.tell(stage.answer(stage.start("a")), now=1.0)
+    other = stage.start("a")
+    assert stage.tell(w.Ticked(), now=61.0) == [w.Cancelled(other.id, "a")]
 
 
 @pytest.mark.parametrize(("seconds", "patience"), [(1.0, 60.0), (100.0, 400.0), (50_000.0, 200_000.0)])

@@ -154,13 +154,23 @@ class Conductor:
 
     def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
         for name in self.deadlines.due(self.now):
-            task = self.open.pop(name, None)
-            if task is not None:
-                self.ledger.give_back(task.id)
-                self.roster.lapsed(task.node)
-                yield w.Cancelled(task.id, task.node)
+            task = self.open.get(name)
+            if task is None:
+                continue
+            if self.roster.usual is None and name in self.deadlines.provisional and not self._somebody_waits:
+                self.deadlines.set(2 * self.now - self.busy[task.node][name], name)
+                continue
+            del self.open[name]
+            self.ledger.give_back(name)
+            self.roster.lapsed(task.node)
+            yield w.Cancelled(name, task.node)
         while self.alarms and self.alarms[0] <= self.now:
             yield w.Rang(heappop(self.alarms))
+
+    @property
+    def _somebody_waits(self) -> bool:
+        """A worker has nothing to do."""
+        return any(not self.busy[node] for node in self.idle)
 
     def _resumed(self, event: w.Resumed) -> Iterator[w.Event]:
         for name, value in event.settings.items():

@@ -17,7 +17,7 @@ class Deadlines:
 
     heap: list[tuple[float, TaskId]] = field(default_factory=list)
     provisional: list[TaskId] = field(default_factory=list)
-    """set when nobody had answered yet, so that nobody knew what a task takes"""
+    """set when nobody had answered yet, so that nobody knew what a task takes: they are put off while nobody waits"""
 
     @property
     def first(self) -> float:
