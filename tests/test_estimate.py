@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.estimating import TOLD, estimates
+from oddlot.run_folder import RunFolder
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, rows
 from tests.processes import ROOT
@@ -252,6 +254,9 @@ def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Pa
     ended = next(line for line in done.out.splitlines() if line.startswith("ended"))
     assert ended.split() == ["ended", "failed", "(2)", "epochs>=1", "(2)"]
     assert "of these, 2 failed, the first one: nothing can happen any more from 1.0 s" in done.out
+    assert all(len(line.split()) < 3 for line in done.out.splitlines() if line.startswith("accuracy"))
+    cost = next(line for line in done.out.splitlines() if line.startswith("cost"))
+    assert len(cost.split()) == 2, "no ratio of what is not known"
     plain = oddlot.json("simulate", "digits", *words)
     assert plain["spot"]["dollars"] == [None, None]
     (tmp_path / "dies.toml").write_text(
@@ -260,6 +265,25 @@ def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Pa
     done = oddlot("simulate", "digits", "--machines", "dies.toml", *words[2:])
     assert (done.code, done.out) == (3, "")
     assert "nothing can happen any more" in done.err
+
+
+def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full at the third run."""
+    claimed, calls = RunFolder.claimed, list[Path]()
+
+    def full(self: RunFolder, resume: bool, force: bool) -> Any:
+        calls.append(self.path)
+        if len(calls) == 3:
+            raise UsageError("no space left")
+        return claimed(self, resume, force)
+
+    monkeypatch.setattr(RunFolder, "claimed", full)
+    found = estimate(
+        a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1", out=tmp_path / "out"
+    )
+    assert [one.ended for one in found] == [{"epochs>=1": 2}, {"failed": 1, "epochs>=1": 1}]
+    assert found[1].summaries[0].keys() <= found[0].summaries[0].keys()
+    assert found[1].summaries[0]["loss"] is None
 
 
 def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class Asked:
         from rich.console import Console
 
         from oddlot.estimating import EstimateInterrupted, estimate, estimates
+        from oddlot.interrupt import StopWish
         from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
@@ -214,34 +215,36 @@ class Asked:
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        stopped_by = 0
-        with aside, settings.source.placed((), ("job",), ("strategy",)):
-            try:
-                found = estimate(
-                    settings.job(),
-                    settings.strategy(),
-                    fleet,
-                    seeds=seeds,
-                    maths=maths,
-                    out=folder,
-                    told=told,
-                    chaos=self._chaos(names_in(fleet.machines)),
-                    **options,
+        with StopWish().heard() as stop:  # until all is told
+            with aside, settings.source.placed((), ("job",), ("strategy",)):
+                try:
+                    found = estimate(
+                        settings.job(),
+                        settings.strategy(),
+                        fleet,
+                        seeds=seeds,
+                        maths=maths,
+                        out=folder,
+                        told=told,
+                        chaos=self._chaos(names_in(fleet.machines)),
+                        **options,
+                    )
+                except EstimateInterrupted as stopped:
+                    found = stopped.found
+            if found:
+                console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+                self._tell_runs(found, folder, console)
+            if not fleet.has_spot:
+                console.print(
+                    "  nothing of this fleet is bought on the spot market: there is one way to buy it"
                 )
-            except EstimateInterrupted as stopped:
-                found, stopped_by = stopped.found, stopped.signal
-        if found:
-            console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
-            self._tell_runs(found, folder, console)
-        if not fleet.has_spot:
-            console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
-        if self.as_json:
-            plain = {one.bought or "runs": one.plain() for one in found}
-            print(json.dumps(without_nan(plain), allow_nan=False))
-        if stopped_by:
+            if self.as_json:
+                plain = {one.bought or "runs": one.plain() for one in found}
+                print(json.dumps(without_nan(plain), allow_nan=False))
+        if stop.signal:
             done = sum(len(one.summaries) for one in found)
             print(f"stopped; runs that were done: {done}", file=sys.stderr)
-            raise typer.Exit(SIGNALLED + stopped_by)
+            raise typer.Exit(SIGNALLED + stop.signal)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
         """Which have failed or done nothing, and where they lie."""

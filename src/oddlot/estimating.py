@@ -17,6 +17,7 @@ from oddlot.core.strategy import Strategy
 from oddlot.engines.on_simulator import Simulated
 from oddlot.interrupt import StopWish
 from oddlot.machines.market import Fleet
+from oddlot.observe import Tally
 from oddlot.report.ending import FAILED, in_short
 from oddlot.train.job import Job
 from oddlot.units import duration, money
@@ -83,7 +84,8 @@ def estimate(
     `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
     seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
     hears of every run before it begins. A run that fails, such as one whose machines never come back, counts as failed
-    beside those that do not. UsageError as `fit`; JobError where all fail; EstimateInterrupted, with what was done,
+    beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done;
+    JobError where all fail; EstimateInterrupted, with what was done,
     after Ctrl-C or SIGTERM.
     """
     if seeds < 1:
@@ -91,7 +93,7 @@ def estimate(
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
-    failures = list[JobError]()
+    failures = list[Exception]()
     with stop.heard():
         for bought, number in product(ways, range(seed, seed + seeds)):
             told(bought, number)
@@ -99,9 +101,11 @@ def estimate(
             on = Simulated.of(ways[bought], number, in_flight, maths)
             try:
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
-            except JobError as error:
+            except (JobError, UsageError) as error:
+                if isinstance(error, UsageError) and not done:
+                    raise
                 failures.append(error)
-                summary = dict.fromkeys(FIGURES) | {"versions": None, "ended": f"{FAILED}{in_short(error)}"}
+                summary = dict.fromkeys(Tally().summary()) | {"ended": f"{FAILED}{in_short(error)}"}
             except Interrupted as stopped:
                 raise EstimateInterrupted(stopped.signal, _estimates(done)) from None
             done.setdefault(bought, []).append(summary)
@@ -153,7 +157,10 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
         if not any(one.values(figure) for one in found):
             continue  # nothing is learnt without the maths
         cells = [_range(one.values(figure), tell) for one in found]
-        table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if compared else []))
+        alike = (
+            compared and len({len(one.values(figure)) for one in found}) == 1
+        )  # not only those that did not fail
+        table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if alike else []))
     return table
 
 

@@ -23,7 +23,7 @@ class StopWish:
         return self._signal or (self._around.signal if self._around else 0)
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def heard(self) -> Iterator["StopWish"]:
         """The first Ctrl-C asks the run to stop, and so does SIGTERM, as clouds and job queues send it before they take
         a machine back; a second Ctrl-C does what it always does. A second SIGTERM does nothing: `timeout` and others
         send two at once, to the process and to its group. Where Ctrl-C is ignored, as in a shell's background job, and
@@ -31,7 +31,7 @@ class StopWish:
         """
         if StopWish._listens and threading.current_thread() is threading.main_thread():
             self._around = StopWish._listens
-            yield
+            yield self
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         if before[signal.SIGINT] == signal.SIG_IGN:
@@ -48,11 +48,11 @@ class StopWish:
             for number in before:
                 signal.signal(number, ask)
         except ValueError:  # not the main thread: signals are somebody else's
-            yield
+            yield self
             return
         StopWish._listens = self
         try:
-            yield
+            yield self
         finally:
             StopWish._listens = None
             for number, handler in before.items():

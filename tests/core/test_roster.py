@@ -22,8 +22,17 @@ def slow(times: float = 64.0) -> Roster:
     return it
 
 
+def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_lapse() -> None:
+    it = roster()
+    assert it.patience("a", 8) == 600.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 1_200.0
+
+
 def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> None:
     it = roster()
+    it.join("b", now=0.0)
+    it.result("b", 8, 1.0, now=1.0)
     assert it.patience("a", 8) == 60.0
     it.lapsed("a")
     assert it.patience("a", 8) == 120.0

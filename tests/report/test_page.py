@@ -243,6 +243,8 @@ def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
     gone = [w.Record(0.0, w.Joined("a")), w.Record(1.0, w.Lost("a")), w.Record(5.0, w.Resumed(2))]
     lane = Course.of([*gone, w.Record(9.0, w.Joined("a.2")), w.Record(10.0, w.Ticked())], 8).lanes["a"]
     assert lane.spells["lost"] == [(1.0, 9.0)]
+    left = [gone[0], w.Record(0.5, w.Leaving("a")), *gone[1:], w.Record(9.0, w.Joined("a.2"))]
+    assert Course.of(left, 8).lanes["a"].spells["left"] == [(1.0, 9.0)]
 
 
 def test_samples_travel_too(tmp_path: Path) -> None:

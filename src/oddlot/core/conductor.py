@@ -17,7 +17,7 @@ from oddlot.core.deadlines import Deadlines
 from oddlot.core.errors import ProtocolError
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
-from oddlot.core.roster import Roster
+from oddlot.core.roster import SECONDS_UNTIL_ANY_ANSWER, Roster
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.streams import stream
 
@@ -153,12 +153,13 @@ class Conductor:
         yield w.Cancelled(task.id, task.node)
 
     def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
-        for name in self.deadlines.due(self.now):
+        somebody_waits = any(not self.busy[node] for node in self.idle)
+        for name, provisional in self.deadlines.due(self.now):
             task = self.open.get(name)
             if task is None:
                 continue
-            if self.roster.usual is None and name in self.deadlines.provisional and not self._somebody_waits:
-                self.deadlines.set(2 * self.now - self.busy[task.node][name], name)
+            if provisional and not somebody_waits:
+                self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
                 continue
             del self.open[name]
             self.ledger.give_back(name)
@@ -166,11 +167,6 @@ class Conductor:
             yield w.Cancelled(name, task.node)
         while self.alarms and self.alarms[0] <= self.now:
             yield w.Rang(heappop(self.alarms))
-
-    @property
-    def _somebody_waits(self) -> bool:
-        """A worker has nothing to do."""
-        return any(not self.busy[node] for node in self.idle)
 
     def _resumed(self, event: w.Resumed) -> Iterator[w.Event]:
         for name, value in event.settings.items():
@@ -190,8 +186,9 @@ class Conductor:
         since = self.busy.get(node, {}).pop(task, None)
         if since is None:
             return False
+        nobody_had = self.roster.usual is None
         self.roster.result(node, samples, self.now - since, self.now)
-        if self.deadlines.provisional and self.roster.usual is not None:
+        if nobody_had and self.roster.usual is not None:
             self._set_deadlines_anew()
         if node in self.slots:
             self.slots[node] += 1

@@ -8,16 +8,16 @@ from math import inf
 from oddlot.core.words import TaskId
 
 MOST_STALE = 64
-"""entries of tasks that are over, and as many again as there are open ones"""
+"""entries of tasks that are over, and twice as many as there are open ones"""
 
 
 @dataclass
 class Deadlines:
     """A heap of times, in which tasks that have been answered may still stand."""
 
-    heap: list[tuple[float, TaskId]] = field(default_factory=list)
-    provisional: list[TaskId] = field(default_factory=list)
-    """set when nobody had answered yet, so that nobody knew what a task takes: they are put off while nobody waits"""
+    heap: list[tuple[float, TaskId, bool]] = field(default_factory=list)
+    """when, of which task, and whether provisional: set when nobody had answered, so that nobody knew what a task
+    takes"""
 
     @property
     def first(self) -> float:
@@ -26,29 +26,26 @@ class Deadlines:
 
     def set(self, when: float, task: TaskId, provisional: bool = False) -> None:
         """The answer is due then."""
-        heappush(self.heap, (when, task))
-        if provisional:
-            self.provisional.append(task)
+        heappush(self.heap, (when, task, provisional))
 
-    def due(self, now: float) -> Iterator[TaskId]:
-        """Take out those that have passed."""
+    def due(self, now: float) -> Iterator[tuple[TaskId, bool]]:
+        """Take out those that have passed, and tell which of them are provisional."""
         while self.heap and self.heap[0][0] <= now:
-            yield heappop(self.heap)[1]
+            yield heappop(self.heap)[1:]
 
     def take_provisional(self) -> list[TaskId]:
         """Take out those that are to be set anew."""
-        taken, self.provisional = self.provisional, []
-        gone = set(taken)
-        self.heap = [entry for entry in self.heap if entry[1] not in gone]
-        heapify(self.heap)
+        taken = [task for _, task, provisional in self.heap if provisional]
+        self._keep([entry for entry in self.heap if not entry[2]])
         return taken
 
     def forget(self, still_open: Collection[TaskId]) -> None:
         """Let go of tasks that are over: the first ones, or all where there are many."""
         if len(self.heap) > 2 * len(still_open) + MOST_STALE:
-            self.heap = [entry for entry in self.heap if entry[1] in still_open]
-            heapify(self.heap)
-        if len(self.provisional) > 2 * len(still_open) + MOST_STALE:
-            self.provisional = [task for task in self.provisional if task in still_open]
+            self._keep([entry for entry in self.heap if entry[1] in still_open])
         while self.heap and self.heap[0][1] not in still_open:
             heappop(self.heap)
+
+    def _keep(self, entries: list[tuple[float, TaskId, bool]]) -> None:
+        self.heap = entries
+        heapify(self.heap)

@@ -5,6 +5,8 @@ from math import inf
 
 from oddlot.core.words import NodeId
 
+SECONDS_UNTIL_ANY_ANSWER = 600.0
+"""as long as nobody has answered, nobody knows what a task takes"""
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
@@ -127,15 +129,17 @@ class Roster:
     def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
         """Seconds after which a lease of `samples` samples lapses.
 
-        60 s until five results are in (longer after each lapse), and at least four times what others have taken; then
-        four times the 95th percentile of the worker's own time per sample, and never below one second. What is `wished`
-        instead holds unless it is clearly less than that percentile: then no answer of this worker would ever count.
+        Ten minutes until anybody has answered; then a minute until five results are in (longer after each lapse), and
+        at least four times what others have taken; then four times the 95th percentile of the worker's own time per
+        sample, and never below one second. What is `wished` instead holds unless it is clearly less than that
+        percentile: then no answer of this worker would ever count.
         """
         member = self.members[node]
         if wished is not None:
             return max(wished, CLEARLY * member.slow * samples)
         learnt = PATIENCE * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
+            least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN
             usual = PATIENCE * (self.usual or 0.0) * samples
-            return max(learnt, usual, SECONDS_UNTIL_KNOWN * 2.0**member.lapses)
+            return max(learnt, usual, least * 2.0**member.lapses)
         return float(max(learnt, LEAST_PATIENCE_SECONDS) * 2.0**member.lapses)
