@@ -60,7 +60,9 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
         damping=chance.choice([0.0, 1.0]),
         deadline_seconds=chance.choice([None, 0.5]),
     ),
-    "federated_averaging": lambda chance: FederatedAveraging(chance.choice([None, 1, 3])),
+    "federated_averaging": lambda chance: FederatedAveraging(
+        clients := chance.choice([None, 1, 3]), 0.5 if clients == 1 else None
+    ),
     "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4)),
     "downpour": lambda chance: Downpour(chance.randint(1, 4)),
     "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
