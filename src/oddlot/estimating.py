@@ -84,9 +84,8 @@ def estimate(
     `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
     seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
     hears of every run before it begins. A run that fails, such as one whose machines never come back, counts as failed
-    beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done;
-    JobError where all fail; EstimateInterrupted, with what was done,
-    after Ctrl-C or SIGTERM.
+    beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done; the
+    first failure where all fail; EstimateInterrupted, with what was done, after Ctrl-C or SIGTERM.
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
@@ -157,9 +156,8 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
         if not any(one.values(figure) for one in found):
             continue  # nothing is learnt without the maths
         cells = [_range(one.values(figure), tell) for one in found]
-        alike = (
-            compared and len({len(one.values(figure)) for one in found}) == 1
-        )  # not only those that did not fail
+        # No ratio of all runs to those that did not fail.
+        alike = compared and len({len(one.values(figure)) for one in found}) == 1
         table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if alike else []))
     return table
 

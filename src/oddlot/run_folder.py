@@ -26,6 +26,8 @@ ON = "on"
 """where the run was begun: not part of what a continuation must have in common"""
 SUMMARY = "summary.json"
 LOCK = "lock"
+WHERE_SAID = {"schedule", "clip_norm", "keep_optimizer", "maths"}
+"""settings that are in run.json only where they were said"""
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 DAMAGED = (ValueError, TypeError, KeyError)
@@ -219,12 +221,7 @@ class RunFolder:
         saved = self.settings()
         for free in (ABOUT, ON, CHECKPOINTS):
             saved.pop(free, None)
-        if not saved.keys() >= now.keys() - {
-            "schedule",
-            "clip_norm",
-            "keep_optimizer",
-            "maths",
-        }:  # which are there where they were said
+        if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
         different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
         if different:
