@@ -175,7 +175,9 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     simulated = text(summary("digits", figures | {"workers_lost": 2}, virtual=True))
     assert "0.0 s on the fleet's clock" in simulated
     assert "cost     $0" in simulated
-    assert "2 lost" in simulated
+    assert "2 lost\n" in simulated
+    starts = text(summary("digits", figures | {"workers_lost": 2, "starts_lost": 3}, virtual=True))
+    assert "2 lost, 3 lost while they started" in starts
     met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "samples_skipped": 12}
     told = text(summary("digits", figures | met, virtual=True))
     assert "accuracy>=0.9 at version 7, after 0.0 epochs, 9 versions" in " ".join(told.split())

@@ -232,6 +232,24 @@ def test_the_command_tells_what_was_done_before_a_signal(tmp_path: Path) -> None
     assert int(err.splitlines()[-1].removeprefix("stopped; runs that were done: ")) >= 3
 
 
+EARLY = """
+import os, signal
+from oddlot.tasks.digits import digits
+
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_while_the_task_is_read(oddlot: Oddlot, tmp_path: Path) -> None:
+    """As while PyTorch is imported: no run was done, and that is told."""
+    (tmp_path / "early.py").write_text(EARLY)
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
+    stopped = oddlot("simulate", "early:digits", *words)
+    assert stopped.code == 128 + signal.SIGINT
+    assert stopped.err.splitlines()[-1] == "stopped; runs that were done: 0"
+
+
 def test_what_a_stopped_estimate_shows() -> None:
     """The numbers of seeds, if they differ; and then no ratio."""
     found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")

@@ -192,21 +192,29 @@ class Asked:
 
     def estimate(self, machines: str, seeds: int, maths: bool) -> None:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
+        from oddlot.interrupt import StopWish
+
+        if self.resume or self.force:
+            raise UsageError("--seeds begins runs of its own: leave --resume and --force out")
+        with StopWish().heard() as stop:  # from the first import until all is told
+            done = self._estimate(machines, seeds, maths)
+        if stop.signal:
+            print(f"stopped; runs that were done: {done}", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + stop.signal)
+
+    def _estimate(self, machines: str, seeds: int, maths: bool) -> int:
+        """How many runs were done."""
         from rich.console import Console
 
         from oddlot.estimating import EstimateInterrupted, estimate, estimates
-        from oddlot.interrupt import StopWish
         from oddlot.machines.market import names_in
         from oddlot.machines.read_fleet import read_fleet
         from oddlot.settings import JobFile
 
-        if self.resume or self.force:
-            raise UsageError("--seeds begins runs of its own: leave --resume and --force out")
         settings = JobFile.read(self.task, self.overrides())
         fleet, table = read_fleet(machines), settings.table
         options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
         console = Console(stderr=self.as_json, quiet=self.quiet)
-
         folder = self.flags["out"] or table.out
 
         def told(bought: str, number: int) -> None:
@@ -215,36 +223,30 @@ class Asked:
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with StopWish().heard() as stop:  # until all is told
-            with aside, settings.source.placed((), ("job",), ("strategy",)):
-                try:
-                    found = estimate(
-                        settings.job(),
-                        settings.strategy(),
-                        fleet,
-                        seeds=seeds,
-                        maths=maths,
-                        out=folder,
-                        told=told,
-                        chaos=self._chaos(names_in(fleet.machines)),
-                        **options,
-                    )
-                except EstimateInterrupted as stopped:
-                    found = stopped.found
-            if found:
-                console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
-                self._tell_runs(found, folder, console)
-            if not fleet.has_spot:
-                console.print(
-                    "  nothing of this fleet is bought on the spot market: there is one way to buy it"
+        with aside, settings.source.placed((), ("job",), ("strategy",)):
+            try:
+                found = estimate(
+                    settings.job(),
+                    settings.strategy(),
+                    fleet,
+                    seeds=seeds,
+                    maths=maths,
+                    out=folder,
+                    told=told,
+                    chaos=self._chaos(names_in(fleet.machines)),
+                    **options,
                 )
-            if self.as_json:
-                plain = {one.bought or "runs": one.plain() for one in found}
-                print(json.dumps(without_nan(plain), allow_nan=False))
-        if stop.signal:
-            done = sum(len(one.summaries) for one in found)
-            print(f"stopped; runs that were done: {done}", file=sys.stderr)
-            raise typer.Exit(SIGNALLED + stop.signal)
+            except EstimateInterrupted as stopped:
+                found = stopped.found
+        if found:
+            console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
+            self._tell_runs(found, folder, console)
+        if not fleet.has_spot:
+            console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
+        if self.as_json:
+            plain = {one.bought or "runs": one.plain() for one in found}
+            print(json.dumps(without_nan(plain), allow_nan=False))
+        return sum(len(one.summaries) for one in found)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
         """Which have failed or done nothing, and where they lie."""

@@ -160,12 +160,13 @@ def progress(tally: Tally) -> str:
     """How far the run has come, in a few words."""
     cost = [money(tally.dollars)] if tally.dollars else []
     parts = [f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost]
-    return "   ".join(filter(None, [*parts, went(tally.workers_lost, tally.workers_left)]))
+    return "   ".join(filter(None, [*parts, went(tally.workers_lost, tally.workers_left, tally.starts_lost)]))
 
 
-def went(lost: int, left: int) -> str:
+def went(lost: int, left: int, starts: int) -> str:
     """How many workers are gone, and how; empty while none is."""
-    return ", ".join(f"{count} {how}" for count, how in ((lost, "lost"), (left, "left")) if count)
+    counts = ((lost, "lost"), (left, "left"), (starts, "lost while they started"))
+    return ", ".join(f"{count} {how}" for count, how in counts if count)
 
 
 def quality(tally: Tally) -> str:
@@ -218,7 +219,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "store": overwritten(figures),
         "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
         "traffic": traffic(figures),
-        "workers": went(figures["workers_lost"], figures["workers_left"]),
+        "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())

@@ -24,7 +24,7 @@ from oddlot.units import duration, money
 
 FIGURES = (
     *("seconds", "dollars", "dollars_lost", "dollars_per_point", "accuracy", "epochs"),
-    *("workers_lost", "samples_wasted", "seconds_without_workers"),
+    *("workers_lost", "starts_lost", "samples_wasted", "seconds_without_workers"),
 )
 """of a summary, those that an estimate is about"""
 
@@ -170,6 +170,7 @@ TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),
     "machines lost": ("workers_lost", "{:,.0f}".format),
+    "lost while they started": ("starts_lost", "{:,.0f}".format),
     "samples wasted": ("samples_wasted", "{:,.0f}".format),
     "without machines": ("seconds_without_workers", duration),
 }

@@ -82,6 +82,8 @@ class Tally:
     workers_lost: int = 0
     workers_left: int = 0
     """with notice"""
+    starts_lost: int = 0
+    """machines that were taken away, or failed, before they were ready"""
     echoes: int = 0
     refused: int = 0
     training_loss: float | None = None
@@ -167,6 +169,7 @@ class Tally:
             "seconds_without_workers": self.bill.seconds_alone,
             "workers_lost": self.workers_lost,
             "workers_left": self.workers_left,
+            "starts_lost": self.starts_lost,
         }
 
     def finish(self) -> None:
@@ -223,6 +226,7 @@ class Tally:
                 self._state(node, "leaving", now)
             case w.Gone(node) | w.Lost(node):
                 row = self.workers.get(node)
+                self.starts_lost += row is None
                 self.bill.gone(node)
                 if isinstance(event, w.Lost):
                     if row and row.tasks:

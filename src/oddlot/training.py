@@ -325,7 +325,8 @@ class Training:
             if message is None and not told:
                 told = True
                 logger.info(
-                    "the final version has been measured for %g s: the run waits for that (its process may be stopped)",
+                    "the final version has been measured for %g s: the run waits for that. If its process was stopped, "
+                    "continue it or kill it: then another one measures",
                     LONG_MEASURE_SECONDS,
                 )
             if isinstance(message, w.Evaluated):

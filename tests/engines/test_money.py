@@ -171,6 +171,7 @@ def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> 
     found = run(on, "epochs>=1", chaos=Chaos(capacity=falls))
     told = [(r.now, type(r.event).__name__) for r in found.records[:4]]
     assert told == [(0.0, "Ordered"), (0.5, "Gone"), (3.0, "Ordered"), (4.0, "Joined")]
+    assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (1, 0)
     assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
 
 

@@ -341,7 +341,7 @@ def test_a_bad_market_is_told_the_line(tmp_path: Path, old: str, new: str, told:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("begin_hours = 2.5", "begin_hours = 2.5: nothing changes any more in"),
+        ("begin_hours = 2.5", "begin_hours = 2.5: "),
         ("of = 3", "of = 3 is less than the 4 that were alive once"),
     ],
 )
@@ -351,11 +351,18 @@ def test_a_trace_is_not_read_beyond_what_it_says(tmp_path: Path, options: str, t
     assert f"fleet.toml:10: {told}" in refused(tmp_path, MARKET.replace("count = 2", capacity))
 
 
-def test_a_price_may_stay_as_it_is(tmp_path: Path) -> None:
+def priced(begin_hours: float) -> str:
+    price = f'{{ kind = "azure", file = "prices.csv", size = "NC6", begin_hours = {begin_hours} }}'
+    return MARKET.replace("hour = 1.0", f"hour = {price}")
+
+
+def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path) -> None:
     """Many records have one price over months."""
     (tmp_path / "prices.csv").write_text("Date,NC6\n2/24/2020,$0.50\n2/29/2020,$0.50\n")
-    price = '{ kind = "azure", file = "prices.csv", size = "NC6", begin_hours = 24 }'
-    (tmp_path / "fleet.toml").write_text(MARKET.replace("hour = 1.0", f"hour = {price}"))
+    (tmp_path / "fleet.toml").write_text(priced(24))
     (found,) = read_fleet(tmp_path / "fleet.toml").machines
     assert isinstance(found, Zone)
-    assert found.prices == Steps((0.0,), (0.5,))
+    assert found.prices == Steps((0.0, 96 * 3600.0), (0.5, 0.5))
+    told = refused(tmp_path, priced(120.5))
+    assert "fleet.toml:4: begin_hours = 120.5: " in told
+    assert "prices.csv ends after 120.0 hours" in told

@@ -33,7 +33,7 @@ def test_a_window_begins_anew_and_may_pass_faster() -> None:
 
 def test_of_several_values_at_a_time_the_last_holds() -> None:
     rows = [(0.0, 0.0), (3.0, 0.0), (3.0, 4.0), (4.0, 4.0), (5.0, 1.0), (5.0, 4.0)]
-    assert Steps.of(rows) == Steps((0.0, 3.0), (0.0, 4.0))
+    assert Steps.of(rows) == Steps((0.0, 3.0, 5.0), (0.0, 4.0, 4.0)), "known until the last one"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,12 @@ class Recorded(Maker):
     def make(self) -> Any:
         """The part that is meant."""
         told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
-        steps = type(self).reader(self.file, **told)
+        steps: Steps = type(self).reader(self.file, **told)
+        if steps.seconds[-1] < 3600 * self.begin_hours:
+            raise UsageError(
+                f"begin_hours = {self.begin_hours:g}: {self.file} ends after {steps.seconds[-1] / 3600:,.1f} hours",
+                "begin_hours",
+            )
         period = None if self.repeat_hours is None else 3600 * self.repeat_hours
         return steps.window(3600 * self.begin_hours, period, self.faster)
 
@@ -172,13 +177,7 @@ class Counted(Recorded):
 
     def make(self) -> Any:
         """The capacity."""
-        found = capacity.Alive(super().make(), self.of)
-        if self.begin_hours and len(found.steps.seconds) == 1:
-            raise UsageError(
-                f"begin_hours = {self.begin_hours:g}: nothing changes any more in {self.file} after that",
-                "begin_hours",
-            )
-        return found
+        return capacity.Alive(super().make(), self.of)
 
 
 class AliveTrace(Counted):

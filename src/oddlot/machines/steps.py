@@ -44,12 +44,15 @@ class Steps:
 
     @classmethod
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
-        """From (second, value) in the order of time; of several at one time the last counts, repeated values go."""
+        """From (second, value) in the order of time; of several at one time the last counts.
+
+        Repeated values go, but the last row stays: it is known until then.
+        """
         times, values = list[float](), list[float]()
-        for time, value in rows:
+        for place, (time, value) in enumerate(rows):
             if times and times[-1] == time:
                 del times[-1], values[-1]
-            if not values or values[-1] != value:
+            if not values or values[-1] != value or place == len(rows) - 1:
                 times.append(time)
                 values.append(value)
         return cls(tuple(times), tuple(values), period_seconds)
