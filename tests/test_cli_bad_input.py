@@ -26,8 +26,8 @@ from tests.command import Oddlot
             "train digits --workers 9999",
             "--workers 9999: workers = 9999 is more than the samples: there are 1437",
         ),
-        ("train digits --until accurcy>=1", "--until accurcy>=1: until = 'accurcy>=1': there is no figure"),
-        ("train digits --until never", "--until never: until = 'never' is not of the form NAME>=NUMBER"),
+        ("train digits --until accurcy>=1", "--until accurcy>=1: there is no figure"),
+        ("train digits --until never", "--until never: a goal is of the form NAME>=NUMBER"),
         (
             "train digits --strategy fastest_k --set strategy.k=3",
             "--set strategy.k=3: k = 3 results of 2 workers: lower k or add workers",

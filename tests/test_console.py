@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot.console import NOBODY, Lines, Picture, shown, summary
+from oddlot.console import NOBODY, Lines, Picture, progress, shown, summary
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.observe import Tally
@@ -41,6 +41,8 @@ def test_the_picture_has_the_figures_and_a_row_for_every_worker(tally: Tally) ->
     lines = text(Picture("digits in [red]", tally).draw()).splitlines()
     assert "digits in [red]   4.0 s" in lines[0], "brackets are no markup"
     assert lines[1] == "epoch 0.5   version 1   $0.04   1 lost"
+    tally(record(4.0, w.Gone("starting")))
+    assert progress(tally).endswith("1 lost, 1 lost starting")
     assert lines[2] == "training loss 0.5000   accuracy 0.7500"
     assert lines[3].split() == ["worker", "state", "samples"]
     assert lines[4].split() == ["w1", "lost", "32"]
@@ -177,7 +179,7 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     assert "cost     $0" in simulated
     assert "2 lost\n" in simulated
     starts = text(summary("digits", figures | {"workers_lost": 2, "starts_lost": 3}, virtual=True))
-    assert "2 lost, 3 lost while they started" in starts
+    assert "2 lost, 3 lost starting" in starts
     met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "samples_skipped": 12}
     told = text(summary("digits", figures | met, virtual=True))
     assert "accuracy>=0.9 at version 7, after 0.0 epochs, 9 versions" in " ".join(told.split())

@@ -101,9 +101,14 @@ def test_a_fleet_without_zones_has_one_price() -> None:
     assert found.values("seconds") == pytest.approx([SAMPLES * 0.1])
     with pytest.raises(UsageError, match="seeds = 0 must be at least 1"):
         estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=0)
+    with pytest.raises(UsageError, match=r"fleet = 'market.toml' is no Fleet: oddlot\.read_fleet"):
+        estimate(a_job(), Synchronous(), "market.toml")  # type: ignore[arg-type]  # on purpose
 
 
-def test_the_command_tells_both_and_the_share(oddlot: Oddlot, tmp_path: Path) -> None:
+def test_the_command_tells_both_and_the_share(
+    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     asked = (
         "simulate",
@@ -123,9 +128,13 @@ def test_the_command_tells_both_and_the_share(oddlot: Oddlot, tmp_path: Path) ->
     cost = next(line for line in lines if line.strip().startswith("cost"))
     assert float(cost.split()[-1]) < 0.5
     assert done.err.splitlines()[0] == "simulating spot with seed 0"
+    assert max(map(len, lines)) > 40, "figures are whole, however narrow the terminal is"
+    assert "…" not in done.out
     assert not (tmp_path / "runs").exists(), "it leaves nothing behind"
     plain = oddlot.json(*asked)
     assert plain.keys() == {"spot", "on demand"}
+    assert plain["spot"]["starts_lost"] == [0] * 3
+    assert any(line.split()[:2] == ["lost", "starting"] for line in lines)
     assert len(plain["spot"]["dollars"]) == 3
     assert max(plain["spot"]["dollars"]) < 0.5 * min(plain["on demand"]["dollars"])
     assert plain["spot"]["accuracy"] == [None] * 3, "in the order of the seeds, whatever is known"
@@ -159,7 +168,7 @@ def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) 
         (("--seeds", "2", "--resume"), "--seeds begins runs of its own"),
         (
             ("--seeds", "2", "--no-maths", "--until", "accuracy>=0.9"),
-            "with maths=False (--no-maths) nothing is trained",
+            "simulating spot with seed 0\noddlot: --until accuracy>=0.9: until = 'accuracy>=0.9' never comes: with",
         ),
     ],
 )
@@ -232,22 +241,18 @@ def test_the_command_tells_what_was_done_before_a_signal(tmp_path: Path) -> None
     assert int(err.splitlines()[-1].removeprefix("stopped; runs that were done: ")) >= 3
 
 
-EARLY = """
-import os, signal
-from oddlot.tasks.digits import digits
-
-os.kill(os.getpid(), signal.SIGINT)
-"""
-
-
-def test_ctrl_c_while_the_task_is_read(oddlot: Oddlot, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("times", "told"), [(1, "stopped; runs that were done: 0"), (2, "killed")])
+def test_ctrl_c_while_the_task_is_read(oddlot: Oddlot, tmp_path: Path, times: int, told: str) -> None:
     """As while PyTorch is imported: no run was done, and that is told."""
-    (tmp_path / "early.py").write_text(EARLY)
+    strikes = "os.kill(os.getpid(), signal.SIGINT)\n" * times
+    (tmp_path / f"early{times}.py").write_text(
+        f"import os, signal\nfrom oddlot.tasks.digits import digits\n{strikes}"
+    )
     (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
-    stopped = oddlot("simulate", "early:digits", *words)
+    stopped = oddlot("simulate", f"early{times}:digits", *words)
     assert stopped.code == 128 + signal.SIGINT
-    assert stopped.err.splitlines()[-1] == "stopped; runs that were done: 0"
+    assert stopped.err.splitlines()[-1] == told
 
 
 def test_what_a_stopped_estimate_shows() -> None:
@@ -258,6 +263,14 @@ def test_what_a_stopped_estimate_shows() -> None:
     table = estimates("x", some)
     assert table.title == "x, medians and ranges of 2 and 1 seeds"
     assert [str(column.header) for column in table.columns] == ["", "spot", "on demand"]
+
+
+def test_no_ratio_of_all_runs_to_those_that_did_not_fail() -> None:
+    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
+    failed = dict.fromkeys(found[0].summaries[0]) | {"ended": "failed: x"}
+    some = replace(found[0], summaries=[found[0].summaries[0], failed])
+    *_, ratios = estimates("x", [some, found[1]]).columns
+    assert not any(ratios.cells)
 
 
 def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Path) -> None:

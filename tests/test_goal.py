@@ -81,14 +81,14 @@ def test_a_goal_may_bound_the_epochs(text: str, epochs: int | None) -> None:
         ("epoch>=3", "did you mean `epochs`?"),
         ("qqqqqq>=3", "no figure 'qqqqqq': there are: accuracy, dollars, epochs"),
         ("top-1>=0.9", "no figure 'top-1'"),
-        ("accuracy", "until = 'accuracy' is not of the form NAME>=NUMBER"),
-        ("accuracy>=high", "not of the form"),
-        ("accuracy>=0.9 or", "until = 'accuracy>=0.9 or': '' is not of the form"),
-        ("accuracy>=1.2.3", "not of the form"),
-        ("epochs>=1e999", "not of the form"),
+        ("accuracy", "until = 'accuracy': a goal is of the form NAME>=NUMBER"),
+        ("accuracy>=high", "a goal is of the form"),
+        ("accuracy>=0.9 or", "a goal is of the form"),
+        ("accuracy>=1.2.3", "a goal is of the form"),
+        ("epochs>=1e999", "a goal is of the form"),
         ("epochs>=0", "epochs begin at 0, so that is reached before anything is done"),
         ("seconds<=-1", "seconds begin at 0"),
-        ("", "not of the form"),
+        ("", "a goal is of the form"),
         ("accuracy>=0.9 and epochs>=3", "joined by `or`: there is no `and`"),
         ("days>=3", "did you mean"),
     ],
@@ -97,7 +97,7 @@ def test_a_goal_that_makes_no_sense_is_told_with_its_place(text: str, told: str)
     with pytest.raises(UsageError) as error:
         Goal.parse(text, ["accuracy"])
     assert told in str(error.value)
-    assert str(error.value).startswith(f"until = {text!r}")
+    assert str(error.value).startswith(f"until = {text!r}: ")
 
 
 def test_something_falls_due_once_each_time() -> None:

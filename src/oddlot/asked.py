@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SIGNALLED = 128
 """and the signal's number: what a shell makes of a program that a signal has ended"""
 RUNS = Path("runs")
+MOST_COLUMNS = 1000
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,11 @@ class Asked:
         if self.resume or self.force:
             raise UsageError("--seeds begins runs of its own: leave --resume and --force out")
         with StopWish().heard() as stop:  # from the first import until all is told
-            done = self._estimate(machines, seeds, maths)
+            try:
+                done = self._estimate(machines, seeds, maths)
+            except KeyboardInterrupt:  # the second one
+                print("killed", file=sys.stderr)
+                raise typer.Exit(SIGNALLED + signal.SIGINT) from None
         if stop.signal:
             print(f"stopped; runs that were done: {done}", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stop.signal)
@@ -205,6 +210,7 @@ class Asked:
     def _estimate(self, machines: str, seeds: int, maths: bool) -> int:
         """How many runs were done."""
         from rich.console import Console
+        from rich.measure import Measurement
 
         from oddlot.estimating import EstimateInterrupted, estimate, estimates
         from oddlot.machines.market import names_in
@@ -239,8 +245,11 @@ class Asked:
             except EstimateInterrupted as stopped:
                 found = stopped.found
         if found:
-            console.print(estimates(f"{settings.name} on {machines}", found), soft_wrap=True)
-            self._tell_runs(found, folder, console)
+            shown = estimates(f"{settings.name} on {machines}", found)
+            whole = Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), shown).maximum
+            console.width = max(console.width, whole)  # a figure is never cut
+            console.print(shown, soft_wrap=True)
+        self._tell_runs(found, folder, console)
         if not fleet.has_spot:
             console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
         if self.as_json:
@@ -258,7 +267,7 @@ class Asked:
             console.print(told, markup=False, highlight=False, soft_wrap=True)
         if idle := sum(summary["versions"] == 0 for summary in summaries):
             console.print(f"  of these, {idle} made no version: their end came before any task was done")
-        if folder:
+        if folder and Path(folder).exists():
             console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":

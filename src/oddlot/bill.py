@@ -39,7 +39,8 @@ class Bill:
     dollars: float = 0.0
     """only grows"""
     dollars_lost: float = 0.0
-    """of these, for the time that machines had spent on work which was lost with them, in the history that holds"""
+    """of these, for the time that machines had spent on work which was lost with them, or on starting in vain, in the
+    history that holds"""
     dollars_of_hub: float = 0.0
     """of these"""
     seconds_alone: float = 0.0

@@ -165,8 +165,8 @@ def progress(tally: Tally) -> str:
 
 def went(lost: int, left: int, starts: int) -> str:
     """How many workers are gone, and how; empty while none is."""
-    counts = ((lost, "lost"), (left, "left"), (starts, "lost while they started"))
-    return ", ".join(f"{count} {how}" for count, how in counts if count)
+    counts = ((lost, "lost"), (left, "left"), (starts, "lost starting"))
+    return ", ".join(f"{count:,} {how}" for count, how in counts if count)
 
 
 def quality(tally: Tally) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from oddlot.api import Interrupted, fit
+from oddlot.core.checks import short
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.on_simulator import Simulated
@@ -89,6 +90,8 @@ def estimate(
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
+    if not isinstance(fleet, Fleet):
+        raise UsageError(f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", "fleet")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
@@ -170,7 +173,7 @@ TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),
     "machines lost": ("workers_lost", "{:,.0f}".format),
-    "lost while they started": ("starts_lost", "{:,.0f}".format),
+    "lost starting": ("starts_lost", "{:,.0f}".format),
     "samples wasted": ("samples_wasted", "{:,.0f}".format),
     "without machines": ("seconds_without_workers", duration),
 }

@@ -62,10 +62,9 @@ class Goal:
         """
         known = [*GOAL_FIGURES, "loss", *metrics]
         try:
-            parts = re.split(r"\bor\b|,", text)
-            return cls(tuple(_term(part, known, len(parts) == 1) for part in parts), evaluated)
+            return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
-            raise UsageError(f"until = {text!r}{error}", "until") from None
+            raise UsageError(f"until = {text!r}: {error}", "until") from None
 
     def due(self, tally: Tally) -> float:
         """When time or money alone will reach it, if nothing happens until then; infinity for never."""
@@ -109,11 +108,11 @@ class Goal:
         return None
 
 
-def _term(part: str, known: Sequence[str], alone: bool) -> Term:
-    """One alternative, or the only one. UsageError: the sentence that follows on the whole goal's name."""
+def _term(part: str, known: Sequence[str]) -> Term:
+    """One alternative."""
     if re.search(r"\band\b|&", part):
         raise UsageError(
-            ": a run ends at the first of several goals, which are joined by `or`: there is no `and`"
+            "a run ends at the first of several goals, which are joined by `or`: there is no `and`"
         )
     match = _TERM.match(part)
     try:
@@ -122,16 +121,13 @@ def _term(part: str, known: Sequence[str], alone: bool) -> Term:
     except ValueError:
         value = nan
     if not isfinite(value):
-        which = "" if alone else f": {part.strip()!r}"
-        raise UsageError(
-            f"{which} is not of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1"
-        )
+        raise UsageError("a goal is of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1")
     if name not in known:
-        raise UsageError(f": there is no figure {name!r}: {or_nearest(name, known)}")
+        raise UsageError(f"there is no figure {name!r}: {or_nearest(name, known)}")
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)
     if value <= 0:
-        raise UsageError(f": {name} begin at 0, so that is reached before anything is done")
+        raise UsageError(f"{name} begin at 0, so that is reached before anything is done")
     return Term(name, compare, value)
 
 

@@ -83,7 +83,7 @@ class Tally:
     workers_left: int = 0
     """with notice"""
     starts_lost: int = 0
-    """machines that were taken away, or failed, before they were ready"""
+    """machines that were taken away before they were ready"""
     echoes: int = 0
     refused: int = 0
     training_loss: float | None = None
@@ -226,8 +226,10 @@ class Tally:
                 self._state(node, "leaving", now)
             case w.Gone(node) | w.Lost(node):
                 row = self.workers.get(node)
-                self.starts_lost += row is None
                 self.bill.gone(node)
+                if row is None:
+                    self.starts_lost += 1
+                    self.bill.lost(node, 0.0)
                 if isinstance(event, w.Lost):
                     if row and row.tasks:
                         self.bill.lost(node, row.begun)

@@ -242,7 +242,10 @@ class Source:
             yield
         except UsageError as error:
             keys = next((k for t in tables if said(self.plain, k := (*t, error.key)) == [*k]), tables[0])
-            raise UsageError(f"{self.place(keys) if keys else ''}{error}") from None
+            place, sentence = self.place(keys) if keys else "", str(error)
+            if place.startswith("-"):  # a flag has its value with it
+                sentence = sentence.removeprefix(f"{error.key} = {self.plain.get(error.key)!r}: ")
+            raise UsageError(f"{place}{sentence}") from None
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,10 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
         assert stage.tell(w.Ticked(), now=now) == []
     stage.tell(w.Joined("b"), now=2_000.0)
     assert stage.tell(w.Ticked(), now=2_399.9) == []
-    told = stage.tell(w.Ticked(), now=2_400.0)
-    assert told == [w.Cancelled(first.id, "a"), w.Cancelled("c:2", "c")]
+    stage.tell(w.Joined("leaving"), now=2_000.0)
+    stage.tell(w.Leaving("leaving"), now=2_000.0)
+    assert stage.tell(w.Ticked(), now=2_400.0) == [w.Cancelled(first.id, "a")], "one waits, so one lapses"
+    assert stage.tell(w.Ticked(), now=3_000.0) == [w.Cancelled("c:2", "c")], "b waits still"
     assert stage.conductor.alarm == inf
 
 

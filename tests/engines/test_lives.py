@@ -175,7 +175,7 @@ FALLS = Steps((0.0, 2.0, 7_200.0, 7_201.0), (4.0, 0.0, 2.0, 4.0), 7_202.0)
 
 
 def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> None:
-    """The run waits, says so, costs nothing but the hub, and every sample counts once."""
+    """The run waits, costs nothing but the hub, and every sample counts once."""
     on = Simulated([zone(Alive(FALLS), count=4)], hub=Hub(dollars_per_hour=0.36))
     found, books = trained(
         a_job(), VCASGD(alpha=0.9, newest=True), on, "epochs>=18", RunFolder(tmp_path), shards=4

@@ -151,6 +151,7 @@ def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, not
     chaos = Chaos([Fault("kill", "quick", at_seconds=(gone,))])
     found = fit(a_job(), Synchronous(), on, until="epochs>=9", chaos=chaos)
     assert [r.now for r in found.records if isinstance(r.event, w.Lost)] == [pytest.approx(noticed)]
+    assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (0, 1)
 
 
 def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
@@ -172,6 +173,7 @@ def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> 
     told = [(r.now, type(r.event).__name__) for r in found.records[:4]]
     assert told == [(0.0, "Ordered"), (0.5, "Gone"), (3.0, "Ordered"), (4.0, "Joined")]
     assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (1, 0)
+    assert found.summary["dollars_lost"] == pytest.approx(0.5)
     assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
 
 

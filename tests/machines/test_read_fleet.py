@@ -363,6 +363,8 @@ def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path) -> None
     (found,) = read_fleet(tmp_path / "fleet.toml").machines
     assert isinstance(found, Zone)
     assert found.prices == Steps((0.0, 96 * 3600.0), (0.5, 0.5))
+    (tmp_path / "fleet.toml").write_text(priced(120))
+    read_fleet(tmp_path / "fleet.toml")
     told = refused(tmp_path, priced(120.5))
     assert "fleet.toml:4: begin_hours = 120.5: " in told
     assert "prices.csv ends after 120.0 hours" in told

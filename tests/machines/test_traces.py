@@ -59,9 +59,13 @@ def test_every_form_is_read(tmp_path: Path) -> None:
     assert read_azure_prices(file(AZURE), "NC6") == Steps((0.0, 2 * 86400.0), (0.5, 0.75))
     steps = read_gcp_probe(file(GCP), "nvidia-tesla-v100", "us-west1-b")
     assert steps == Steps((0.0, 1800.0, 3600.0), (1.0, 0.0, 1.0))
-    assert read_skypilot(file(json.dumps(SKYPILOT))) == Steps((0.0, 1200.0, 2400.0), (1.0, 0.0, 1.0))
+    assert read_skypilot(file(json.dumps(SKYPILOT))) == Steps(
+        (0.0, 1200.0, 2400.0, 3000.0), (1.0, 0.0, 1.0, 1.0)
+    )
     counts = SKYPILOT | {"data": [4, 16, 0]}
-    assert read_skypilot(file(json.dumps(counts))) == Steps((0.0, 600.0, 1200.0), (4.0, 16.0, 0.0))
+    assert read_skypilot(file(json.dumps(counts))) == Steps(
+        (0.0, 600.0, 1200.0, 1800.0), (4.0, 16.0, 0.0, 0.0)
+    )
     packed = written(tmp_path, gzip.compress(AWS.encode()), "trace.csv.gz")
     assert read_aws_prices(packed, "p3.2xlarge", "us-east-1b") == Steps((0.0,), (9.0,))
 

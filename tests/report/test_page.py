@@ -247,6 +247,13 @@ def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
     assert Course.of(left, 8).lanes["a"].spells["left"] == [(1.0, 9.0)]
 
 
+def test_starts_in_vain_are_told(tmp_path: Path) -> None:
+    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
+    away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
+    oddlot.fit(a_job(), Synchronous(), on, until="epochs>=1", chaos=away, out=tmp_path)
+    assert "0 lost, 0 left with notice, 1 lost while they started" in page([Figures.read(tmp_path)])
+
+
 def test_samples_travel_too(tmp_path: Path) -> None:
     on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
     oddlot.fit(a_job(), VCASGD(), on, until="epochs>=1", shards=4, out=tmp_path)

@@ -153,14 +153,15 @@ class Conductor:
         yield w.Cancelled(task.id, task.node)
 
     def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
-        somebody_waits = any(not self.busy[node] for node in self.idle)
+        waiting = None
         for name, provisional in self.deadlines.due(self.now):
-            task = self.open.get(name)
-            if task is None:
+            if (task := self.open.get(name)) is None:
                 continue
-            if provisional and not somebody_waits:
-                self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
-                continue
+            if provisional:  # no more than those who wait could begin anew
+                waiting = sum(not self.busy[node] for node in self.idle) if waiting is None else waiting - 1
+                if waiting < 1:
+                    self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
+                    continue
             del self.open[name]
             self.ledger.give_back(name)
             self.roster.lapsed(task.node)

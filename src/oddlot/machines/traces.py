@@ -177,7 +177,7 @@ def _skypilot(text: str) -> Steps:
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise UsageError("data is no list of whole numbers")
     counts = data if max(data) > 1 else [1 - value for value in data]
-    return Steps.of([(place * float(gap), float(value)) for place, value in enumerate(counts)])
+    return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
 
 
 def _is_count(value: object) -> bool:

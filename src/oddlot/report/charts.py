@@ -11,6 +11,8 @@ WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
 LANE = 18
 MOST_LANES = 48
+LETTER = 6.5
+"""the width of a small one, on average"""
 Point = tuple[float, float]
 Mark = tuple[float, str]
 """seconds, and what was then"""
@@ -116,7 +118,8 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
     if not shown:
         return nothing(title)
     more, shown = len(shown) - MOST_LANES, shown[:MOST_LANES]
-    x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - 190, ())
+    told = LETTER * max(len(row.told) for row in shown)
+    x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - RIGHT - told, ())
     drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
     for number, row in enumerate(shown):
         top, at = TOP + LANE * number, 0.0

@@ -122,8 +122,8 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         "traffic": lambda run: traffic(run.tally.summary()),
         "store": lambda run: overwritten(run.summary),
         "workers": lambda run: (
-            f"{run.tally.workers_lost} lost, {run.tally.workers_left} left with notice, "
-            f"{run.tally.starts_lost} lost while they started"
+            f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
+            f"{run.tally.starts_lost:,} lost while they started"
         ),
     }
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
