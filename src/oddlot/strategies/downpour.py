@@ -15,8 +15,8 @@ class Downpour:
     it arrives, whole and however late it is.
 
     The default server rule (lr 1) adds it as it is, which is the paper's Downpour SGD where the job's optimizer at home
-    is plain SGD and weights are fetched as often as gradients are pushed. With many workers the sum of what they add is too
-    much, unless its learning rate, or the job's, is lowered (to 1 over the workers, say).
+    is plain SGD and weights are fetched as often as gradients are pushed. With many workers the sum of what they add is
+    too much, unless its learning rate, or the job's, is lowered (to 1 over the workers, say).
 
     Paper: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), section 4.1 and algorithm 7.1.
     """
