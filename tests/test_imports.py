@@ -48,6 +48,7 @@ WAITING = (
 )
 MAY_WAIT = {
     "oddlot.interrupt": {"threading"},  # it asks in which thread it is
+    "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
     "oddlot.train.saver": {"concurrent.futures"},  # its writer is a thread
     "oddlot.train.storage": {"concurrent.futures"},  # checksums are computed beside the writing
     "oddlot.watch": {"time"},  # it is a program beside the run

@@ -1,0 +1,21 @@
+"""Huge output layers, trained on CPUs by computing few of their rows for each example.
+
+Stands alone: it imports nothing else of oddlot, and `SampledLinear` sits on top of any PyTorch network.
+"""
+
+from oddlot.sparse.input import SparseInputLinear
+from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
+from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.samplers import LSH, Shared, Tree, Uniform
+
+__all__ = [
+    "LSH",
+    "SGD",
+    "Adam",
+    "RowAdagrad",
+    "SampledLinear",
+    "Shared",
+    "SparseInputLinear",
+    "Tree",
+    "Uniform",
+]

@@ -1,0 +1,99 @@
+"""An input layer on rows of few numbers each."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from oddlot.sparse.kernels import input as kernels
+from oddlot.sparse.memory import check_memory
+from oddlot.sparse.optimizers import Adam, Optimizer
+from oddlot.sparse.pairs import Pairs
+from oddlot.sparse.threads import Crew
+
+
+class SparseInputLinear(nn.Module):
+    """A linear layer on CSR input, [batch, in_features]: `weight` has a row for each feature, [in_features,
+    out_features].
+
+    `layer(starts, features, values)` is [batch, out_features], float32: example i has the values
+    values[starts[i]:starts[i + 1]] in those features, in any order; of a feature that occurs twice they add up. Its
+    backward steps at once on the rows of features that occurred; the bias has an ordinary gradient. Features out of
+    range and values that are not finite are a ValueError.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        optimizer: Optimizer = Adam(),  # noqa: B008 - a dataclass of numbers
+        seed: int = 0,
+        std: float = 0.3,
+    ) -> None:
+        super().__init__()
+        state_rows = sum(map(len, vars(optimizer.state(1, 1)).values()))
+        check_memory(
+            4 * in_features * out_features * (1 + state_rows), f"a layer of {in_features:,} features"
+        )
+        self.in_features, self.out_features, self.optimizer, self.step = (
+            in_features,
+            out_features,
+            optimizer,
+            0,
+        )
+        chance = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        self._state = optimizer.state(in_features, out_features)
+        self._free: list[Pairs] = []
+
+    def forward(self, starts: NDArray[Any], features: NDArray[Any], values: NDArray[Any]) -> Tensor:
+        """The sums of the examples' rows, and the bias."""
+        if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
+            wrong = min(int(features.min()), 0) or int(features.max())
+            raise ValueError(f"the feature {wrong} is not among the {self.in_features:,}")
+        if not np.isfinite(values).all():
+            row = int(np.searchsorted(starts, np.flatnonzero(~np.isfinite(values))[0], "right")) - 1
+            raise ValueError(f"a value of example {row} of the batch is not finite")
+        begins, counts = np.asarray(starts[:-1], np.int64), np.diff(starts).astype(np.int64)
+        batch = begins, counts, np.asarray(features, np.int32), np.asarray(values, np.float32)
+        out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
+        return out
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.optimizer}"
+
+    def _sum(self, batch: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
+        out = np.empty((len(batch[1]), self.out_features), np.float32)
+        Crew().share(kernels.forward, *batch, self.weight.detach().numpy(), self.bias.detach().numpy(), out)
+        return out
+
+    def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> None:
+        """Step on the rows that were summed, unless their gradients are not finite."""
+        if not np.isfinite(gradients).all():
+            return
+        crew, (begins, counts, features, values) = Crew(), batch
+        self.step += 1
+        pairs = self._free.pop() if self._free else Pairs(self.in_features)
+        pairs.group(crew, begins, counts, features)
+        crew(
+            kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
+            self._state.first, self._state.second, self.optimizer.numbers(self.step),
+        )  # fmt: skip
+        self._free.append(pairs)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, _weight: Tensor, _bias: Tensor, layer: SparseInputLinear, batch: Any) -> Tensor:
+        ctx.layer, ctx.batch = layer, batch
+        return torch.from_numpy(layer._sum(batch))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.layer._finish(ctx.batch, np.ascontiguousarray(gradient.numpy()))
+        return None, gradient.sum(0), None, None

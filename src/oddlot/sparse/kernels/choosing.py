@@ -1,0 +1,79 @@
+"""Which rows of the output are computed for an example: its labels, what was found, and some by chance."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.chance import below, mixed
+from oddlot.sparse.kernels.jit import kernel
+
+# `seen[part, row]` holds the mark of the example that has taken the row last: nothing needs to be cleared.
+
+
+@kernel
+def mark_taken(rows, mine, mark):
+    """What the example has taken before: other examples may have taken it since."""
+    for row in rows:
+        mine[row] = mark
+
+
+@kernel
+def take_labels(part, parts, label_starts, label_rows, starts, rows, counts, seen, mark):
+    """Every example's labels come first, each once."""
+    mine = seen[part]
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        at = starts[e]
+        for place in range(label_starts[e], label_starts[e + 1]):
+            row = label_rows[place]
+            if mine[row] != mark + e:
+                mine[row] = mark + e
+                rows[at] = row
+                at += 1
+        counts[e] = at - starts[e]
+
+
+@kernel
+def take_by_chance(part, parts, wanted, starts, rows, counts, log_weights, out_features, seen, mark, seed):
+    """Rows that are not there yet, all alike, until an example has its labels and `wanted` more, or all.
+
+    Each stands for as many rows as there were, over those that were taken: sampled softmax's log Q.
+    """
+    mine = seen[part]
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        others = out_features - counts[e]
+        missing = min(wanted, others)
+        log_weights[e] = 0
+        if missing <= 0:
+            continue
+        mark_taken(rows[starts[e] : starts[e] + counts[e]], mine, mark + e)
+        log_weights[e] = np.log(np.float32(others) / np.float32(missing))
+        state = mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95))
+        at, end = starts[e] + counts[e], starts[e] + counts[e] + missing
+        next_row = 0
+        while at < end:
+            state = mixed(state)
+            row = below(state, out_features)
+            if missing == others:
+                row, next_row = next_row, next_row + 1
+            if mine[row] != mark + e:
+                mine[row] = mark + e
+                rows[at] = row
+                at += 1
+        counts[e] += missing
+
+
+@kernel
+def take_shared(part, parts, shared, starts, rows, counts, log_weights, out_features, seen, mark):
+    """The same rows for every example, but its labels."""
+    mine = seen[part]
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        others = out_features - counts[e]
+        before = at = starts[e] + counts[e]
+        mark_taken(rows[starts[e] : at], mine, mark + e)
+        for row in shared:
+            if mine[row] != mark + e:
+                rows[at] = row
+                at += 1
+        counts[e] += at - before
+        log_weights[e] = np.log(np.float32(others) / np.float32(max(1, at - before)))

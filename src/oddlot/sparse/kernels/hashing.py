@@ -1,0 +1,66 @@
+"""Codes of vectors, which are alike for vectors that are alike: `L` codes of `K` parts each."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.sparse.kernels.jit import kernel
+
+BIN, BITS = 8, 3
+"""coordinates of which a digit of a DWTA code tells the largest, and the bits that takes"""
+
+
+def draw_bins(
+    columns: int, bins: int, chance: np.random.Generator
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Which coordinates each bin has, of as few permutations as will do, and how an empty bin asks the others in
+    turn."""
+    permutations = -(-bins * BIN // columns)
+    order = np.concatenate([chance.permutation(columns) for _ in range(permutations)])[: bins * BIN]
+    coprime = [step for step in range(1, bins + 1) if np.gcd(step, bins) == 1]
+    return order.astype(np.int32), chance.choice(coprime, bins).astype(np.int32)
+
+
+@kernel
+def pack_signs(part, parts, projections, codes):
+    """SimHash: `codes[l, i]` has the signs of projections of vector i, the first one in the highest bit."""
+    vectors, tables = projections.shape[0], codes.shape[0]
+    bits = projections.shape[1] // tables
+    for i in range(vectors * part // parts, vectors * (part + 1) // parts):
+        projected = projections[i]
+        for table in range(tables):
+            code = 0
+            for bit in range(table * bits, (table + 1) * bits):
+                code = 2 * code + (projected[bit] > 0)
+            codes[table, i] = code
+
+
+@kernel
+def largest_in_bins(part, parts, vectors, order, steps, codes):
+    """DWTA (Chen, Shrivastava, UAI 2018): a digit is the place of the largest of 8 coordinates, `order` says which.
+
+    Zeros do not count. A bin of zeros alone takes the digit of another one, asked in steps of `steps[bin]`, so that
+    sparse vectors are told apart too.
+    """
+    count, tables, bins = vectors.shape[0], codes.shape[0], steps.shape[0]
+    digits = bins // tables
+    found = np.empty(bins, np.int32)
+    for i in range(count * part // parts, count * (part + 1) // parts):
+        vector = vectors[i]
+        any_found = False
+        for b in range(bins):
+            best, place = np.float32(0), -1
+            for j in range(BIN):
+                value = vector[order[b * BIN + j]]
+                if value != 0 and (place < 0 or value > best):
+                    best, place = value, j
+            found[b] = place
+            any_found = any_found or place >= 0
+        for table in range(tables):
+            code = 0
+            for b in range(table * digits, (table + 1) * digits):
+                digit, other = found[b], b
+                while digit < 0 and any_found:
+                    other = (other + steps[b]) % bins
+                    digit = found[other]
+                code = BIN * code + max(digit, 0)
+            codes[table, i] = code

@@ -1,0 +1,33 @@
+"""A layer on sparse input: every feature has a row, and an example is a sum of few of them."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.rows import add_scaled, update
+
+
+@kernel
+def forward(part, parts, starts, counts, features, values, weight, bias, out):
+    """`out[e] = bias + sum of value * row`."""
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        out[e] = bias
+        for slot in range(starts[e], starts[e] + counts[e]):
+            add_scaled(values[slot], weight[features[slot]], out[e])
+
+
+@kernel
+def backward(
+    part, bounds, bucket_starts, row_by, example_by, slot_by, values, weight, gradients, kind, first, second, how
+):  # fmt: skip
+    """Every touched row's gradient, and its optimizer's step at once."""
+    gradient = np.empty(weight.shape[1], np.float32)
+    last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
+    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    while at < end:
+        row = row_by[at]
+        gradient[:] = 0
+        while at < end and row_by[at] == row:
+            add_scaled(values[slot_by[at]], gradients[example_by[at]], gradient)
+            at += 1
+        update(kind, weight[row], gradient, first[min(row, last_first)], second[min(row, last_second)], how)

@@ -1,0 +1,118 @@
+"""A sampled output layer: the logits of chosen rows, their loss, and the step on these rows."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.rows import add_both, catch_up, dot, total_of, update
+
+
+@kernel
+def forward(part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, logits):
+    """The logit of every pair, each row being read once."""
+    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    while at < end:
+        row = row_by[at]
+        w, b = weight[row], bias[row]
+        while at < end and row_by[at] == row:
+            logits[slot_by[at]] = dot(w, hidden[example_by[at]]) + b
+            at += 1
+
+
+@kernel
+def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, deltas, losses):
+    """Cross entropy of the softmax over each example's active set, and its gradient by the logits.
+
+    Of `counts[e]` active rows the first `labels[e]` are the labels, which share the target equally. Those from
+    `sure[e]` on were taken by chance, and each stands for `exp(log_weights[e])` rows.
+    """
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        low, high, mine = starts[e], starts[e] + counts[e], starts[e] + labels[e]
+        losses[e] = 0
+        deltas[low:high] = 0
+        if mine == low:
+            continue
+        for slot in range(low + sure[e], high):
+            logits[slot] += log_weights[e]
+        largest = logits[low]
+        for slot in range(low, high):
+            largest = max(largest, logits[slot])
+        for slot in range(low, high):
+            deltas[slot] = np.exp(logits[slot] - largest)
+        total = total_of(deltas[low:high])
+        deltas[low:high] *= np.float32(1) / total
+        share = np.float32(1) / np.float32(labels[e])
+        for slot in range(low, mine):
+            losses[e] += (np.log(total) + largest - logits[slot]) * share
+            deltas[slot] -= share
+
+
+@kernel
+def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients):
+    """The gradient of the row whose pairs begin at `at`, and its share of the hidden ones.
+
+    Returns where its pairs end, and its bias's gradient.
+    """
+    row, bias_gradient = row_by[at], np.float32(0)
+    gradient[:] = 0
+    while at < end and row_by[at] == row:
+        e, delta = example_by[at], deltas[slot_by[at]] * scale
+        add_both(delta, hidden[e], gradient, w, hidden_gradients[e])
+        bias_gradient += delta
+        at += 1
+    return at, bias_gradient
+
+
+@kernel
+def backward(
+    part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, deltas, scale,
+    hidden_gradients, kind, first, second, bias_first, bias_second, how,
+):  # fmt: skip
+    """Every row's gradient, and its optimizer's step at once; this part's share of the hidden vectors' gradient."""
+    gradient, of_bias = np.empty(weight.shape[1], np.float32), np.empty(1, np.float32)
+    last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
+    hidden_gradients[part] = 0
+    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    while at < end:
+        row = row_by[at]
+        w, m, v = weight[row], min(row, last_first), min(row, last_second)
+        at, of_bias[0] = sum_row(
+            at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients[part]
+        )
+        update(kind, w, gradient, first[m], second[v], how)
+        update(kind, bias[row : row + 1], of_bias, bias_first[m : m + 1], bias_second[v : v + 1], how)
+
+
+@kernel
+def collect(
+    part, bounds, bucket_starts, row_by, example_by, slot_by, weight, hidden, deltas, scale, hidden_gradients,
+    begins, rows, gradients, bias_gradients,
+):  # fmt: skip
+    """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
+    hidden_gradients[part] = 0
+    at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
+    while at < end:
+        row = row_by[at]
+        at, bias_gradients[place] = sum_row(
+            at, end, row_by, example_by, slot_by, weight[row], hidden, deltas, scale, gradients[place],
+            hidden_gradients[part],
+        )  # fmt: skip
+        rows[place] = row
+        place += 1
+
+
+@kernel
+def catch_up_rows(
+    part, bounds, bucket_starts, row_by, weight, bias, first, second, bias_first, bias_second, how, touched,
+    step, corrections,
+):  # fmt: skip
+    """Before a step: bring the rows that it touches to where dense Adam would have them."""
+    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    while at < end:
+        row = row_by[at]
+        one = slice(row, row + 1)
+        catch_up(weight[row], first[row], second[row], how, touched[row], step - 1, corrections)
+        catch_up(bias[one], bias_first[one], bias_second[one], how, touched[row], step - 1, corrections)
+        touched[row] = step
+        while at < end and row_by[at] == row:
+            at += 1

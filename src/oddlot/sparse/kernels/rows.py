@@ -1,0 +1,90 @@
+"""What is done to one row: short loops over slices, which vectorise, where indices computed from a base would not."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.jit import kernel
+
+SGD, ADAGRAD, ADAM = 0, 1, 2
+LR, BETA1, BETA2, EPS, SCALE1, SCALE2 = range(6)
+"""places in an optimizer's numbers; SCALE1 and SCALE2 undo the moments' beginning at 0"""
+LONGEST_GAP = 256
+"""steps after which Adam's first moment moves nothing any more: 0.9 ** 256 is 2e-12"""
+
+
+@kernel
+def dot(a, b):
+    """The inner product."""
+    total = np.float32(0)
+    for i in range(a.shape[0]):
+        total += a[i] * b[i]
+    return total
+
+
+@kernel
+def total_of(a):
+    """The sum. A loop that writes beside would sum in one order or another, as its arrays happen to lie in memory."""
+    total = np.float32(0)
+    for i in range(a.shape[0]):
+        total += a[i]
+    return total
+
+
+@kernel
+def add_scaled(a, x, y):
+    """`y += a x`."""
+    for i in range(x.shape[0]):
+        y[i] += a * x[i]
+
+
+@kernel
+def add_both(a, hidden, gradient, weight, hidden_gradient):
+    """One pair's share of the row's gradient and of the hidden vector's."""
+    for i in range(hidden.shape[0]):
+        gradient[i] += a * hidden[i]
+        hidden_gradient[i] += a * weight[i]
+
+
+@kernel
+def adam(weight, gradient, first, second, how):
+    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1)."""
+    one = np.float32(1)
+    rate, b1, b2, eps, scale = how[LR] * how[SCALE1], how[BETA1], how[BETA2], how[EPS], how[SCALE2]
+    for i in range(weight.shape[0]):
+        m = b1 * first[i] + (one - b1) * gradient[i]
+        v = b2 * second[i] + (one - b2) * gradient[i] * gradient[i]
+        first[i], second[i] = m, v
+        weight[i] -= rate * m / (np.sqrt(v * scale) + eps)
+
+
+@kernel
+def update(kind, weight, gradient, first, second, how):
+    """One step on one row. Of Adagrad, `second` is the row's one number: the mean squares, summed over steps."""
+    if kind == ADAM:
+        adam(weight, gradient, first, second, how)
+        return
+    rate = how[LR]
+    if kind == ADAGRAD:
+        second[0] += dot(gradient, gradient) / np.float32(gradient.shape[0])
+        rate /= np.sqrt(second[0]) + how[EPS]
+    add_scaled(-rate, gradient, weight)
+
+
+@kernel
+def catch_up(weight, first, second, how, touched, step, corrections):
+    """What dense Adam would have done to a row since the step `touched`, when it had its last gradient, until `step`.
+
+    Without gradients the moments shrink by b1 and b2 a step, so that the j-th step moves a weight by `lr * m /
+    sqrt(v) * (b1 / sqrt(b2)) ** j * corrections[touched + j]`: a sum that all weights of the row share. eps is left
+    out; weights that never had a gradient do not move.
+    """
+    gap = step - touched
+    ratio, factor, total = how[BETA1] / np.sqrt(how[BETA2]), np.float32(1), np.float32(0)
+    for j in range(1, min(gap, LONGEST_GAP) + 1):
+        factor *= ratio
+        total += factor * corrections[min(touched + j, corrections.shape[0] - 1)]
+    fade1, fade2 = how[BETA1] ** np.float32(gap), how[BETA2] ** np.float32(gap)
+    for i in range(weight.shape[0]):
+        if second[i] > 0:
+            weight[i] -= how[LR] * total * first[i] / np.sqrt(second[i])
+        first[i] *= fade1
+        second[i] *= fade2

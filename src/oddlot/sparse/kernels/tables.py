@@ -1,0 +1,60 @@
+"""Hash tables as flat arrays: of each table, the rows sorted by code, and where each code begins."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.chance import below, mixed
+from oddlot.sparse.kernels.choosing import mark_taken
+from oddlot.sparse.kernels.jit import kernel
+
+
+@kernel
+def sort_by_code(part, parts, codes, begins, rows):
+    """`rows[l, begins[l, c]:begins[l, c + 1]]` are the vectors whose code in table l is c, in their order."""
+    tables, vectors = codes.shape
+    for table in range(tables * part // parts, tables * (part + 1) // parts):
+        begin, code = begins[table], codes[table]
+        begin[:] = 0
+        for i in range(vectors):
+            begin[code[i] + 1] += 1
+        for c in range(begin.shape[0] - 1):
+            begin[c + 1] += begin[c]
+        for i in range(vectors):
+            rows[table, begin[code[i]]] = i
+            begin[code[i]] += 1
+        for c in range(begin.shape[0] - 1, 0, -1):
+            begin[c] = begin[c - 1]
+        begin[0] = 0
+
+
+@kernel
+def take_found(
+    part, parts, codes, begins, members, most, most_of_bucket, starts, rows, counts, seen, mark, seed
+):  # fmt: skip
+    """Rows whose code is that of example e in some table, until there are `most` of them.
+
+    Tables are asked from another one on for each example, and of a bucket with more than `most_of_bucket` rows so many
+    are taken, from a random one on: whoever is last in a long bucket is as likely as the first.
+    """
+    tables = codes.shape[0]
+    mine = seen[part]
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        state = mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95))
+        at, end = starts[e] + counts[e], starts[e] + counts[e] + most
+        mark_taken(rows[starts[e] : at], mine, mark + e)
+        first = below(state, tables)
+        for turn in range(tables):
+            table = (first + turn) % tables
+            code = codes[table, e]
+            low, size = begins[table, code], begins[table, code + 1] - begins[table, code]
+            state = mixed(state)
+            offset = below(state, size) if size > most_of_bucket else 0
+            for j in range(min(size, most_of_bucket)):
+                row = members[table, low + (offset + j) % size]
+                if at < end and mine[row] != mark + e:
+                    mine[row] = mark + e
+                    rows[at] = row
+                    at += 1
+            if at == end:
+                break
+        counts[e] = at - starts[e]

@@ -1,0 +1,48 @@
+"""The labels of a batch, in the forms that users have them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Example e has the labels `rows[starts[e]:starts[e + 1]]`."""
+
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, given: Any, out_features: int) -> "Labels":
+        """From one label each (a 1-D tensor), several (2-D, filled up with -1), or the arrays (starts, rows).
+
+        ValueError: one is none of the `out_features`, or the arrays are none of a CSR matrix.
+        """
+        if isinstance(given, tuple):
+            starts, rows = (np.asarray(part) for part in given)
+            if not len(starts) or starts[0] != 0 or starts[-1] != len(rows) or (np.diff(starts) < 0).any():
+                raise ValueError("the starts of labels rise from 0 to how many there are")
+        else:
+            table = torch.as_tensor(given).cpu().numpy()
+            table = table[:, None] if table.ndim == 1 else table
+            there = table != -1
+            starts, rows = np.concatenate([[0], np.cumsum(there.sum(1))]), table[there]
+        if rows.dtype.kind not in "iu":
+            raise ValueError(f"labels are whole numbers, and not of dtype {rows.dtype}")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < out_features:
+            wrong = int(rows.min()) if rows.min() < 0 else int(rows.max())
+            raise ValueError(
+                f"the label {wrong} is not among the {out_features:,} outputs, 0 to {out_features - 1:,}"
+            )
+        return cls(starts.astype(np.int64), rows.astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def most(self) -> int:
+        """Of one example."""
+        return int(np.diff(self.starts).max(initial=0))

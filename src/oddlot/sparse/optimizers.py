@@ -1,0 +1,94 @@
+"""Optimizers that step on a row as soon as its gradient is known, and leave alone what was not touched."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.sparse.kernels import rows as kernels
+
+STEPS_CORRECTED = 1 << 14
+"""after which Adam's correction of its moments' beginning is 1"""
+
+
+@dataclass
+class RowState:
+    """What an optimizer keeps of a matrix: `first` and `second` have a row for each of it, or a single one."""
+
+    first: NDArray[Any]
+    second: NDArray[Any]
+
+    @classmethod
+    def of(cls, first: tuple[int, int], second: tuple[int, int]) -> "RowState":
+        """Zeros of these shapes."""
+        return cls(np.zeros(first, np.float32), np.zeros(second, np.float32))
+
+
+@dataclass
+class SGD:
+    """`w -= lr g`. Keeps nothing."""
+
+    lr: float = 0.1
+    kind: ClassVar[int] = kernels.SGD
+
+    def state(self, rows: int, columns: int) -> RowState:
+        """What it keeps of a matrix."""
+        return RowState.of((1, columns), (1, 1))
+
+    def numbers(self, step: int) -> NDArray[np.float32]:
+        """What the kernels are told at this step, counted from 1."""
+        return np.array([self.lr, 0, 0, 0, 1, 1], np.float32)
+
+
+@dataclass
+class RowAdagrad:
+    """Adagrad with one number a row, the mean squares of its gradients, summed up: `w -= lr g / (sqrt(sum) + eps)`.
+
+    It keeps 4 bytes a row, where Adam keeps 8 a weight ("row-wise Adagrad" of Mudigere et al., ISCA 2022).
+    """
+
+    lr: float = 0.02
+    eps: float = 1e-8
+    kind: ClassVar[int] = kernels.ADAGRAD
+
+    def state(self, rows: int, columns: int) -> RowState:
+        """What it keeps of a matrix."""
+        return RowState.of((1, columns), (rows, 1))
+
+    def numbers(self, step: int) -> NDArray[np.float32]:
+        """What the kernels are told at this step, counted from 1."""
+        return np.array([self.lr, 0, 0, self.eps, 1, 1], np.float32)
+
+
+@dataclass
+class Adam:
+    """Adam (Kingma, Ba, ICLR 2015) on the rows that are touched; the others wait, as with `torch.optim.SparseAdam`.
+
+    With `decay`, a row that is touched again is first brought to where dense Adam, at the present learning rate,
+    would have moved it meanwhile, in closed form.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    decay: bool = False
+    kind: ClassVar[int] = kernels.ADAM
+
+    def state(self, rows: int, columns: int) -> RowState:
+        """What it keeps of a matrix."""
+        return RowState.of((rows, columns), (rows, columns))
+
+    def numbers(self, step: int) -> NDArray[np.float32]:
+        """What the kernels are told at this step, counted from 1."""
+        b1, b2 = self.betas
+        return np.array([self.lr, b1, b2, self.eps, 1 / (1 - b1**step), 1 / (1 - b2**step)], np.float32)
+
+    def corrections(self) -> NDArray[np.float32]:
+        """What the moments' beginning at 0 does to a step, by its number."""
+        b1, b2 = self.betas
+        steps = np.maximum(1, np.arange(STEPS_CORRECTED))
+        return (np.sqrt(1 - b2**steps) / (1 - b1**steps)).astype(np.float32)
+
+
+Optimizer = SGD | RowAdagrad | Adam

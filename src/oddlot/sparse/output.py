@@ -1,0 +1,201 @@
+"""An output layer that computes few of its rows for each example."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from oddlot.sparse.active import Active, Marks
+from oddlot.sparse.kernels import grouping, output
+from oddlot.sparse.labels import Labels
+from oddlot.sparse.memory import check_memory
+from oddlot.sparse.optimizers import Adam, Optimizer
+from oddlot.sparse.pairs import Pairs
+from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.samplers import Tree
+from oddlot.sparse.threads import Crew
+
+STREAM, STEP = 1_000_003, 2_654_435_761
+"""odd numbers that keep the chance of layers and steps apart"""
+
+
+@dataclass
+class Batch:
+    """What is to be remembered between a loss and its gradient."""
+
+    active: Active
+    pairs: Pairs
+    hidden: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    loss: float = 0.0
+    labelled: int = 0
+    """examples that have a label"""
+
+
+class SampledLinear(nn.Module):
+    """A linear layer on top of a network, with the softmax loss of a few of its outputs for each example.
+
+    `layer(hidden, labels)` is the mean cross entropy over the labels and the rows that the sampler chooses, a scalar;
+    its backward gives the gradient of `hidden` and, with an optimizer of this package, steps at once on the rows that
+    were computed, which have no `.grad`. With `optimizer=None` weight and bias get sparse gradients, for any
+    optimizer of PyTorch that takes these. `layer(hidden)` is all logits, [batch, out_features].
+
+    `hidden` is [batch, in_features], of any floating dtype on any device; the rows are float32 on the CPU. `labels`
+    are a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
+    matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an
+    example without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not
+    finite changes nothing here.
+
+    The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
+    gradient of `hidden` in another order. Only weights are in `state_dict()`: what a sampler knows is made anew when
+    they are loaded.
+
+    Idea: Chen et al., "SLIDE" (MLSys 2020). The loss is that of sampled softmax with its log Q correction (Bengio,
+    Senécal, 2008), where what the sampler has found counts as itself and each row by chance for as many as it stands
+    for.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sampler: Sampler | None = None,
+        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None is another wish
+        seed: int = 0,
+        std: float | None = None,
+    ) -> None:
+        super().__init__()
+        state_rows = 0 if optimizer is None else sum(map(len, vars(optimizer.state(1, 1)).values()))
+        check_memory(
+            4 * out_features * in_features * (1 + state_rows), f"a layer of {out_features:,} outputs"
+        )
+        self.in_features, self.out_features = in_features, out_features
+        self.sampler: Sampler = Tree() if sampler is None else sampler
+        self.optimizer, self.seed, self.step = optimizer, seed, 0
+        chance = torch.Generator().manual_seed(seed)
+        std = in_features**-0.5 if std is None else std
+        self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        if optimizer is not None:
+            self._state = optimizer.state(out_features, in_features)
+            self._bias_state = optimizer.state(out_features, 1)
+        if isinstance(optimizer, Adam) and optimizer.decay:
+            self._touched, self._corrections = np.zeros(out_features, np.int64), optimizer.corrections()
+        self._marks = Marks(out_features)
+        self._free: list[Batch] = []
+        self.register_load_state_dict_post_hook(lambda *_: self.sampler.forget())  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
+        """The mean loss of the batch; without labels all logits."""
+        if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
+            raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
+        if labels is None:
+            return nn.functional.linear(hidden, self.weight, self.bias)
+        given = Labels.of(labels, self.out_features)
+        if len(given) != len(hidden):
+            raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
+        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given)  # type: ignore[no-untyped-call]  # PyTorch's
+        return loss
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.sampler}, {self.optimizer}"
+
+    # --- the two halves of a step ----------------------------------------------------------------
+
+    def _begin(self, hidden: NDArray[np.float32], labels: Labels) -> Batch:
+        """Choose the active sets, and compute their loss and its gradient by the logits."""
+        crew, (weight, bias) = Crew(), self._plain()
+        batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
+        active, batch.hidden = batch.active, hidden
+        self.step += 1
+        self.sampler.prepare(crew, weight, bias, self.step, self.seed)
+        active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
+        self.sampler.choose(crew, hidden, active, (self.seed * STREAM + self.step) * STEP % 2**62)
+        batch.pairs.group(crew, active.starts, active.counts, active.rows)
+        self._catch_up(crew, batch.pairs)
+        crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
+        crew.share(
+            output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
+            active.logits, active.deltas, active.losses,
+        )  # fmt: skip
+        batch.labelled = max(1, int((active.labels > 0).sum()))
+        batch.loss = float(active.losses.sum()) / batch.labelled
+        return batch
+
+    def _catch_up(self, crew: Crew, pairs: Pairs) -> None:
+        if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
+            return
+        bounds, bucket_starts, row_by, *_ = pairs.sorted
+        crew(
+            output.catch_up_rows, bounds, bucket_starts, row_by, *self._plain(), *self._kept(),
+            self.optimizer.numbers(self.step), self._touched, self.step, self._corrections,
+        )  # fmt: skip
+
+    def _finish(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
+        """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
+        rows."""
+        crew, active, (weight, bias) = Crew(), batch.active, self._plain()
+        hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
+        by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
+        rows: tuple[Tensor | None, Tensor | None] = (None, None)
+        if not isfinite(batch.loss):
+            hidden_gradients[:] = np.nan
+        elif self.optimizer is None:
+            rows = self._collected(crew, batch, *by_deltas)
+        else:
+            crew(
+                output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
+                *self._kept(), self.optimizer.numbers(self.step),
+            )  # fmt: skip
+        self._free.append(batch)
+        return hidden_gradients.sum(0), *rows
+
+    def _collected(self, crew: Crew, batch: Batch, *by_deltas: Any) -> tuple[Tensor, Tensor]:
+        """The gradients of weight and bias, as tensors of their touched rows."""
+        counts = np.zeros(crew.parts, np.int64)
+        bounds, bucket_starts, row_by, *_ = batch.pairs.sorted
+        crew(grouping.count_rows, bounds, bucket_starts, row_by, counts)
+        total, begins = int(counts.sum()), np.cumsum(counts) - counts
+        rows, gradients = np.empty(total, np.int64), np.empty((total, self.in_features), np.float32)
+        bias_gradients = np.empty(total, np.float32)
+        weight, _ = self._plain()
+        crew(
+            output.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, begins, rows, gradients,
+            bias_gradients,
+        )  # fmt: skip
+        at = torch.from_numpy(rows)[None]
+        found = [
+            torch.sparse_coo_tensor(
+                at, torch.from_numpy(values), like.shape, check_invariants=False, is_coalesced=True
+            )
+            for values, like in ((gradients, self.weight), (bias_gradients, self.bias))
+        ]
+        return found[0], found[1]
+
+    def _plain(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self.weight.detach().numpy(), self.bias.detach().numpy()
+
+    def _kept(self) -> tuple[NDArray[Any], ...]:
+        """What the optimizer keeps of the weights and of the bias."""
+        of_bias = self._bias_state
+        return self._state.first, self._state.second, of_bias.first[:, 0], of_bias.second[:, 0]
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, _weight: Tensor, _bias: Tensor, layer: SampledLinear, labels: Labels
+    ) -> Tensor:
+        plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
+        ctx.layer, ctx.batch, ctx.like = layer, layer._begin(plain, labels), (hidden.device, hidden.dtype)
+        return hidden.new_tensor(ctx.batch.loss)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = ctx.layer._finish(ctx.batch, float(gradient))
+        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None

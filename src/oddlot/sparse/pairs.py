@@ -1,0 +1,54 @@
+"""The pairs (row, example) of a batch, sorted by row and shared out among threads."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.sparse.kernels import grouping
+from oddlot.sparse.threads import Crew
+
+BUCKETS = 1024
+"""so many positions that are written to at once stay in a core's cache"""
+LEAST_SHIFT = 6
+
+
+def _room(count: int) -> NDArray[np.int32]:
+    return np.empty(count, np.int32)
+
+
+@dataclass
+class Pairs:
+    """Room for the pairs of one batch, which grows as needed."""
+
+    matrix_rows: int
+    bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    bucket_starts: NDArray[np.int64] = field(init=False)
+    by_bucket: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
+    by_row: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
+    """row, example and slot of every pair"""
+
+    def __post_init__(self) -> None:
+        self.shift = max(LEAST_SHIFT, int(np.ceil(np.log2(max(1, self.matrix_rows) / BUCKETS))))
+        self.buckets = (self.matrix_rows >> self.shift) + 1
+        self.bucket_starts = np.zeros(self.buckets + 1, np.int64)
+
+    def group(self, crew: Crew, starts: NDArray[Any], counts: NDArray[Any], rows: NDArray[Any]) -> None:
+        """Sort the pairs: example e has `counts[e]` of them, whose rows stand in `rows` from `starts[e]` on."""
+        positions = np.empty((crew.parts, self.buckets), np.int64)
+        crew.share(grouping.count_pairs, starts, counts, rows, self.shift, positions)
+        grouping.place_pairs(positions, self.bucket_starts)
+        if (pairs := int(self.bucket_starts[-1])) > len(self.by_row[0]):
+            self.by_bucket = [_room(pairs) for _ in range(3)]
+            self.by_row = [_room(pairs) for _ in range(3)]
+        crew.share(grouping.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
+        shares = np.arange(crew.parts + 1) * pairs / crew.parts
+        self.bounds = np.searchsorted(self.bucket_starts, shares)
+        self.bounds[0], self.bounds[-1] = 0, self.buckets
+        crew(grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row)
+
+    @property
+    def sorted(self) -> tuple[NDArray[Any], ...]:
+        """What the kernels that go row by row are given."""
+        return (self.bounds, self.bucket_starts, *self.by_row)

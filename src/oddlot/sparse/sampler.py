@@ -1,0 +1,52 @@
+"""What a sampler is: it chooses the rows of the output layer that are computed for an example, beside its labels."""
+
+from dataclasses import dataclass
+from math import exp
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.threads import Crew
+
+
+class Sampler(Protocol):
+    """Chooses rows for the examples of a batch."""
+
+    def most(self, out_features: int) -> int:
+        """How many for an example, at most."""
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """Before the batch of this step, counted from 1: what it knows about the rows may be too old."""
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        """Add rows to every example: first those that are sure to be there, then those by chance."""
+
+    def forget(self) -> None:
+        """The rows are others now."""
+
+
+@dataclass
+class Refresh:
+    """When what is known about the rows is made anew.
+
+    Every `every` steps at first; with `slower`, the i-th time after `every * exp(slower * i)` more: weights change
+    less and less (Chen et al., "SLIDE", MLSys 2020, section 4.2).
+    """
+
+    every: int = 25
+    slower: float = 0.0
+    times: int = 0
+    next: float = 0.0
+
+    def due(self, step: int) -> bool:
+        """Whether it is time; if so, it is taken as done."""
+        if step < self.next:
+            return False
+        self.next = step + self.every * exp(self.slower * self.times)
+        self.times += 1
+        return True
+
+    def forget(self) -> None:
+        """It is time at the next step."""
+        self.next = 0.0

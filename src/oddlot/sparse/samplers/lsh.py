@@ -1,0 +1,125 @@
+"""Rows whose hash is that of the hidden vector, and some by chance for all the others."""
+
+import logging
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.kernels import hashing, tables
+from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.samplers.uniform import fill_up
+from oddlot.sparse.threads import Crew
+
+BLOCK = 1 << 16
+"""rows that are projected at once"""
+MOST_BITS = 20
+FEW = 0.1
+"""of what was wanted: then the digits are too many"""
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class LSH:
+    """The rows that collide with the hidden vector in one of `tables` hash tables, `found` of them at most.
+
+    A code has `digits` (K of the paper): signs of random projections with `simhash` (Charikar, STOC 2002), places of
+    the largest of 8 coordinates with `dwta` (Chen, Shrivastava, UAI 2018). None: as many as leave enough rows to
+    find, measured at the first batch. Each of `by_chance` other rows stands for many, so that the sum over all rows
+    is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as
+    `refresh` says, hash functions every `redraw_every` times.
+    """
+
+    family: Literal["simhash", "dwta"] = "simhash"
+    digits: int | None = None
+    tables: int = 50
+    found: int = 200
+    by_chance: int = 100
+    most_of_bucket: int = 128
+    """of a longer one so many, from a random place on"""
+    refresh: Refresh = field(default_factory=Refresh)
+    redraw_every: int = 20
+    chosen_digits: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
+        if not 0 < bits <= MOST_BITS:
+            raise ValueError(
+                f"digits = {self.digits}: a code of {bits} bits; from 1 to {MOST_BITS} can be told apart"
+            )
+
+    def most(self, out_features: int) -> int:
+        return min(self.found + self.by_chance, out_features)
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        if not self.refresh.due(step):
+            return
+        if (self.refresh.times - 1) % self.redraw_every == 0:
+            self.chosen_digits = self.digits or self._measured(crew, weight, seed)
+            self._draw(weight.shape[1], self.chosen_digits, seed + self.refresh.times)
+        codes = self._codes(crew, weight)
+        self.begins = np.empty((self.tables, (1 << self.bits) + 1), np.int32)
+        self.members = np.empty((self.tables, len(weight)), np.int32)
+        crew.share(tables.sort_by_code, codes, self.begins, self.members)
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        crew.share(
+            tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
+            active.starts, active.rows, active.counts, active.seen, active.mark, seed,
+        )  # fmt: skip
+        found = float((active.counts - active.labels).mean())
+        if self.digits and found < FEW * min(self.found, active.out_features):
+            warnings.warn(
+                f"the hash tables find {found:.1f} rows for an example, where {self.found} were wanted: with fewer "
+                f"than {self.digits} digits they find more",
+                stacklevel=2,
+            )
+        fill_up(crew, active, self.by_chance, seed + 1)
+
+    def forget(self) -> None:
+        self.refresh.forget()
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+        return self.chosen_digits * (1 if self.family == "simhash" else hashing.BITS)
+
+    def _measured(self, crew: Crew, weight: NDArray[Any], seed: int) -> int:
+        """The most digits with which a row's own buckets hold twice as many rows as are wanted, duplicates
+        counted."""
+        per_digit = 1 if self.family == "simhash" else hashing.BITS
+        most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
+        for digits in range(most, 1, -1):
+            self.chosen_digits = digits
+            self._draw(weight.shape[1], digits, seed)
+            sizes = [np.bincount(codes) for codes in self._codes(crew, weight)]
+            found = sum(float((size.astype(np.float64) ** 2).sum()) for size in sizes) / len(weight)
+            if found >= 2 * min(self.found, len(weight)):
+                break
+        else:
+            digits = 1
+        logger.info("%s: %d digits in %d tables for %d rows", self.family, digits, self.tables, len(weight))
+        return digits
+
+    def _draw(self, columns: int, digits: int, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        if self.family == "simhash":
+            planes = chance.standard_normal((columns, self.tables * digits)).astype(np.float32)
+            self.planes = torch.from_numpy(planes)
+            return
+        self.order, self.steps = hashing.draw_bins(columns, self.tables * digits, chance)
+
+    def _codes(self, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
+        """Of every table and vector."""
+        codes = np.empty((self.tables, len(vectors)), np.int32)
+        if self.family == "dwta":
+            crew.share(hashing.largest_in_bins, vectors, self.order, self.steps, codes)
+            return codes
+        for low in range(0, len(vectors), BLOCK):
+            projected = (torch.from_numpy(vectors[low : low + BLOCK]) @ self.planes).numpy()
+            crew.share(hashing.pack_signs, projected, codes[:, low : low + BLOCK])
+        return codes

@@ -1,0 +1,36 @@
+"""The same rows by chance for every example of a batch: what is usually called sampled softmax."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.kernels import choosing
+from oddlot.sparse.threads import Crew
+
+
+@dataclass
+class Shared:
+    """`count` rows by chance, the same for all examples of a batch (but their labels)."""
+
+    count: int = 4096
+
+    def most(self, out_features: int) -> int:
+        return min(self.count, out_features)
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """It knows nothing."""
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        active.sure[:] = active.counts
+        chance, count = np.random.default_rng(seed), min(self.count, active.out_features)
+        shared = chance.choice(active.out_features, count, replace=False, shuffle=False).astype(np.int32)
+        crew.share(
+            choosing.take_shared, shared, active.starts, active.rows, active.counts, active.log_weights,
+            active.out_features, active.seen, active.mark,
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        """It knows nothing."""

@@ -1,0 +1,38 @@
+"""Rows by chance, all alike, others for every example."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.kernels import choosing
+from oddlot.sparse.threads import Crew
+
+
+@dataclass
+class Uniform:
+    """`count` rows by chance for every example. Of so many outputs or fewer it is all of them: the dense softmax."""
+
+    count: int = 300
+
+    def most(self, out_features: int) -> int:
+        return min(self.count, out_features)
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """It knows nothing."""
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        fill_up(crew, active, self.count, seed)
+
+    def forget(self) -> None:
+        """It knows nothing."""
+
+
+def fill_up(crew: Crew, active: Active, count: int, seed: int) -> None:
+    """What was found is sure; so many more rows by chance."""
+    active.sure[:] = active.counts
+    crew.share(
+        choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
+        active.out_features, active.seen, active.mark, seed,
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""Threads that share a kernel's work: each does a part, and all wait for each other."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+
+class Crew:
+    """As many threads as PyTorch has now; the caller is one of them."""
+
+    def __init__(self) -> None:
+        self.parts = torch.get_num_threads()
+
+    def __call__(self, kernel: Callable[..., None], *arguments: Any) -> None:
+        """Call `kernel(part, *arguments)` for each part, at once."""
+        others = [_pool().submit(kernel, part, *arguments) for part in range(1, self.parts)]
+        try:
+            kernel(0, *arguments)
+        finally:
+            for other in others:
+                other.result()
+
+    def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
+        """Call `kernel(part, parts, *arguments)` for each part, at once."""
+        self(kernel, self.parts, *arguments)
+
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+"""by process: a forked one has none of its parent's threads"""
+
+
+def _pool() -> ThreadPoolExecutor:
+    if os.getpid() not in _pools:
+        _pools.clear()
+        _pools[os.getpid()] = ThreadPoolExecutor(
+            max_workers=os.cpu_count(), thread_name_prefix="oddlot-sparse"
+        )
+    return _pools[os.getpid()]

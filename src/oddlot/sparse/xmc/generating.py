@@ -1,0 +1,105 @@
+"""Sets like the published ones, of any shape: power-law labels that occur together, features that tell of labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.sparse.xmc.csr import Csr
+
+CLUSTER = 16
+"""labels that occur together"""
+OWN, COMMON = 16, 14
+"""features of a label, and of a cluster"""
+BLOCK = 16_384
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a set is like; by default as s30k of the trial."""
+
+    features: int = 50_000
+    labels: int = 30_000
+    nonzeros: float = 75.0
+    labels_each: float = 5.45
+    seed: int = 0
+
+
+def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
+    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`."""
+    blocks = [
+        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]))
+        for low in range(0, examples, BLOCK)
+    ]
+    return _joined([x for x, _ in blocks], shape.features), _joined([y for _, y in blocks], shape.labels)
+
+
+def _block(count: int, shape: Shape, chance: np.random.Generator) -> tuple[Csr, Csr]:
+    popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
+    rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
+
+    def popular(size: int) -> NDArray[np.int64]:
+        drawn: NDArray[np.int64] = rank[np.searchsorted(popularity, chance.random(size) * popularity[-1])]
+        return drawn
+
+    first = popular(count)
+    more = chance.poisson(1.28 * (shape.labels_each - 1), count)
+    of = np.repeat(np.arange(count), more)
+    near = first[of] // CLUSTER * CLUSTER + (CLUSTER * chance.random(len(of)) ** 2).astype(np.int64)
+    other = np.where(chance.random(len(of)) < 0.85, np.minimum(near, shape.labels - 1), popular(len(of)))
+    rows, labels = np.concatenate([np.arange(count), of]), np.concatenate([first, other])
+    y = _csr(rows, labels, np.ones(len(rows), np.float32), (count, shape.labels))
+    example = np.repeat(np.arange(count), np.diff(y.indptr))
+    own = np.repeat(y.indices.astype(np.int64), OWN // 2)
+    own_at, own_which = np.repeat(example, OWN // 2), chance.integers(0, OWN, len(own))
+    cluster = np.repeat(y.indices.astype(np.int64) // CLUSTER, 2)
+    cluster_at, cluster_which = np.repeat(example, 2), chance.integers(0, COMMON, len(cluster))
+    noise_each = np.maximum(
+        0, shape.nonzeros - np.bincount(np.concatenate([own_at, cluster_at]), minlength=count)
+    )
+    noise_at = np.repeat(np.arange(count), chance.poisson(noise_each + 0.2 * shape.nonzeros))
+    noise = (shape.features ** chance.random(len(noise_at)) - 1).astype(np.int64)
+    features = np.concatenate(
+        [
+            _hashed(own * OWN + own_which, shape.features, shape.seed),
+            _hashed(cluster * COMMON + cluster_which, shape.features, shape.seed + 1),
+            noise,
+        ]
+    )
+    at = np.concatenate([own_at, cluster_at, noise_at])
+    values = np.exp(0.5 * chance.standard_normal(len(at))).astype(np.float32)
+    x = _csr(at, features, values, (count, shape.features))
+    lengths = np.sqrt(np.add.reduceat(x.data**2, x.indptr[:-1]))
+    return Csr(x.indptr, x.indices, x.data / np.repeat(lengths, np.diff(x.indptr)), x.shape), y
+
+
+def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    x = (
+        keys.astype(np.uint64)
+        + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
+        + np.uint64(0x9E3779B97F4A7C15)
+    )
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
+
+
+def _csr(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
+) -> Csr:
+    """Of several values in one place the first counts."""
+    keys, at = np.unique(rows * shape[1] + columns, return_index=True)
+    counts = np.bincount(keys // shape[1], minlength=shape[0])
+    return Csr(
+        np.concatenate([[0], np.cumsum(counts)]), (keys % shape[1]).astype(np.int32), values[at], shape
+    )
+
+
+def _joined(parts: list[Csr], columns: int) -> Csr:
+    counts = np.concatenate([np.diff(part.indptr) for part in parts])
+    return Csr(
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.concatenate([part.indices for part in parts]),
+        np.concatenate([part.data for part in parts]),
+        (len(counts), columns),
+    )

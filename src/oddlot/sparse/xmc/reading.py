@@ -1,0 +1,69 @@
+"""Sets in the text format of the Extreme Classification Repository."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from oddlot.sparse.kernels import parsing
+from oddlot.sparse.xmc.csr import Csr
+
+POWERS = 10.0 ** np.arange(309)
+SHOWN = 40
+"""characters of a bad line"""
+SENTENCES = {
+    parsing.LABEL: "labels are whole numbers with commas between them",
+    parsing.LABEL_RANGE: "a label is not below the {labels:,} that the first line says",
+    parsing.COLON: "after a feature's number comes a colon and its value",
+    parsing.FEATURE: "a feature is a whole number",
+    parsing.FEATURE_RANGE: "a feature is not below the {features:,} that the first line says",
+    parsing.VALUE: "a value is not a finite number",
+}
+
+
+class BadSet(ValueError):
+    """A file is no set; the message names the file, the line and what is wrong with it."""
+
+
+def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
+    """Features and labels of a file whose first line is `points features labels`; gzipped if its name ends in .gz.
+
+    BadSet: the first line that is wrong. A point's labels and features are in the order of the file.
+    """
+    path = Path(path)
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    head, _, _ = data.partition(b"\n")
+    try:
+        points, features, labels = (int(part) for part in head.split())
+    except ValueError:
+        raise BadSet(
+            f"{path}:1: the first line is not `points features labels`, three whole numbers"
+        ) from None
+    text = np.frombuffer(data, np.uint8)[len(head) + 1 :]
+    marks = np.zeros(3, np.int64)
+    parsing.count_marks(text, marks)
+    lines = int(marks[0]) + bool(len(text) and text[-1] != 10)
+    x_starts, y_starts = np.empty(lines + 1, np.int64), np.empty(lines + 1, np.int64)
+    x_columns, x_values = np.empty(marks[1], np.int32), np.empty(marks[1], np.float32)
+    y_columns, fault = np.empty(marks[2] + lines, np.int32), np.zeros(3, np.int64)
+    found = parsing.parse(
+        text, POWERS, lines, features, labels, x_starts, x_columns, x_values, y_starts, y_columns, fault
+    )
+    if fault[0]:
+        raise BadSet(f"{path}:{fault[1] + 2}: {_told(data, fault, len(head) + 1, features, labels)}")
+    if found != points:
+        raise BadSet(f"{path}: the first line says {points:,} points, there are {found:,}")
+    y_columns = y_columns[: y_starts[-1]]
+    return (
+        Csr(x_starts, x_columns, x_values, (points, features)),
+        Csr(y_starts, y_columns, np.ones(len(y_columns), np.float32), (points, labels)),
+    )
+
+
+def _told(data: bytes, fault: np.ndarray, before: int, features: int, labels: int) -> str:
+    what, _, at = (int(number) for number in fault)
+    at += before
+    begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)
+    stop = data.find(b"\n", at)
+    near = data[begin : min(len(data) if stop < 0 else stop, at + SHOWN)].decode(errors="replace")
+    return f"{SENTENCES[what].format(features=features, labels=labels)}, near {near!r}"

@@ -1,0 +1,296 @@
+"""A layer that computes few of its rows: against PyTorch where it computes all, and its estimates where it does not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from oddlot.sparse import LSH, SGD, Adam, RowAdagrad, SampledLinear, Shared, Tree, Uniform
+from oddlot.sparse.optimizers import Optimizer
+from oddlot.sparse.sampler import Sampler
+
+ROWS, COLUMNS, BATCH = 37, 16, 6
+SEVERAL = torch.tensor([[3, 7, -1], [36, -1, -1], [-1, -1, -1], [0, 1, 2], [5, 5, -1], [9, -1, 30]])
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def a_layer(
+    sampler: Sampler | None = None, optimizer: Optimizer | None = None, rows: int = ROWS
+) -> SampledLinear:
+    layer = SampledLinear(COLUMNS, rows, sampler or Uniform(rows), optimizer, seed=1)
+    with torch.no_grad():
+        layer.bias.normal_(generator=torch.Generator().manual_seed(2))
+    return layer
+
+
+def some_hidden(batch: int = BATCH, seed: int = 3) -> Tensor:
+    return torch.randn(batch, COLUMNS, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """What PyTorch makes of labels that share the target equally."""
+    targets = torch.zeros(len(hidden), len(weight) + 1).scatter_(1, labels % (len(weight) + 1), 1.0)[:, :-1]
+    some = targets.sum(1) > 0
+    targets = targets[some] / targets[some].sum(1, keepdim=True)
+    return nn.functional.cross_entropy(nn.functional.linear(hidden, weight, bias)[some], targets)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
+    """Several labels, the same one twice, and an example without any."""
+    with threads(count):
+        layer, hidden, plain = a_layer(), some_hidden(), some_hidden()
+        loss = layer(hidden, SEVERAL)
+        loss.backward()
+    expected = dense_loss(plain, layer.weight, layer.bias, SEVERAL)
+    close(loss, expected)
+    weight, bias, by_hidden = torch.autograd.grad(expected, (layer.weight, layer.bias, plain))
+    assert hidden.grad is not None
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    close(hidden.grad, by_hidden)
+    close(layer.weight.grad.to_dense(), weight)
+    close(layer.bias.grad.to_dense(), bias)
+
+
+def stepped(optimizer: Optimizer, kind: Any, steps: int = 5, **options: Any) -> None:
+    """The layer's own optimizer, beside PyTorch's on the same losses."""
+    layer, plain = a_layer(optimizer=optimizer), a_layer()
+    weight, bias = (nn.Parameter(one.detach().clone()) for one in (plain.weight, plain.bias))
+    other = kind([weight, bias], **options)
+    for step in range(steps):
+        layer(some_hidden(seed=step), SEVERAL).backward()
+        other.zero_grad()
+        dense_loss(some_hidden(seed=step), weight, bias, SEVERAL).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        other.step()
+    close(layer.weight, weight)
+    close(layer.bias, bias)
+    assert layer.weight.grad is None
+
+
+def test_its_optimizers_step_as_those_of_pytorch() -> None:
+    stepped(SGD(lr=0.3), torch.optim.SGD, lr=0.3)
+    stepped(Adam(lr=0.02), torch.optim.Adam, lr=0.02)
+    stepped(Adam(lr=0.02, decay=True), torch.optim.Adam, lr=0.02)
+
+
+class _RowAdagrad:
+    """As the formula says."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        self.parameters, self.lr = parameters, lr
+        self.sums = [torch.zeros(len(one)) for one in parameters]
+
+    def zero_grad(self) -> None:
+        for one in self.parameters:
+            one.grad = None
+
+    def step(self) -> None:
+        for which, one in enumerate(self.parameters):
+            assert one.grad is not None
+            self.sums[which] += one.grad.reshape(len(one), -1).square().mean(1)
+            step = self.lr / (self.sums[which].sqrt() + 1e-8)
+            one.data -= (step[:, None] if one.ndim == 2 else step) * one.grad
+
+
+def test_row_wise_adagrad_is_its_formula() -> None:
+    stepped(RowAdagrad(lr=0.1), _RowAdagrad, lr=0.1)
+
+
+def test_a_row_that_waited_is_where_dense_adam_has_it() -> None:
+    """Each step touches few rows; the others' moments fade, and go on moving them."""
+    rows, hidden = 50, some_hidden(2)
+    layer = a_layer(Uniform(3), Adam(lr=0.01, decay=True), rows)
+    twin = a_layer(Uniform(3), None, rows)
+    dense = torch.optim.Adam(twin.parameters(), lr=0.01)
+    for step in range(60):
+        labels = torch.tensor([step % rows, (step * 7) % rows])
+        for one in (layer, twin):
+            one.step = step  # the same rows by chance
+            one(hidden.detach(), labels).backward()
+        for parameter in twin.parameters():
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad.to_dense()
+        dense.step()
+        dense.zero_grad()
+        if step < 20:  # until rows touched differ by what eps and rounding do
+            touched = torch.from_numpy(layer._touched == step + 1)
+            close(layer.weight[touched], twin.weight[touched], 2e-4)
+
+
+def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
+    """The sums over all rows that a layer would take its softmax over, at each draw; relative to the true one."""
+    layer, hidden = a_layer(sampler), some_hidden(1, seed=9).detach()
+    label = torch.tensor([4])
+    full = torch.logsumexp(layer(hidden)[0], 0)
+    own = layer(hidden)[0, 4]
+    losses = np.array([float(layer(hidden, label).detach()) for _ in range(draws)])
+    return np.exp(losses + float(own.detach() - full.detach()))
+
+
+@pytest.mark.parametrize(
+    "sampler", [Uniform(8), Shared(8), Tree(2, 2, 5, wide=2), LSH(digits=4, tables=3, found=9, by_chance=5)]
+)
+def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> None:
+    found = estimates(sampler)
+    error = found.std() / len(found) ** 0.5
+    assert found.std() > 0.01, "it is by chance"
+    assert abs(found.mean() - 1) < 4 * error
+
+
+def trained(sampler: Sampler, count: int) -> SampledLinear:
+    with threads(count):
+        layer = SampledLinear(COLUMNS, 500, sampler, Adam(lr=0.01), seed=5)
+        chance = torch.Generator().manual_seed(6)
+        for step in range(12):
+            hidden = some_hidden(33, seed=step)
+            layer(hidden, torch.randint(0, 500, (33, 2), generator=chance)).backward()
+    return layer
+
+
+def fresh_samplers() -> list[Sampler]:
+    dwta = LSH("dwta", tables=5, found=20, by_chance=10, redraw_every=2)
+    for one in (lsh := LSH(tables=5, found=20, by_chance=10, redraw_every=2), dwta, tree := Tree(4, 3, 10)):
+        one.refresh.every = 3
+    return [Uniform(20), Shared(30), tree, lsh, dwta]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_the_same_seed_and_threads_give_the_same_weights(which: int) -> None:
+    one, two = (trained(fresh_samplers()[which], 2) for _ in range(2))
+    assert torch.equal(one.weight, two.weight)
+    alone = trained(fresh_samplers()[which], 1)
+    assert float((alone.weight - one.weight).detach().abs().max()) < 1e-6
+
+
+def test_another_seed_takes_other_rows() -> None:
+    one = trained(Uniform(20), 1)
+    other = SampledLinear(COLUMNS, 500, Uniform(20), seed=8)
+    assert not torch.equal(one.weight, other.weight)
+
+
+def test_forms_of_labels() -> None:
+    layer, hidden = a_layer(), some_hidden(2)
+    losses = [
+        float(layer(hidden, labels).detach())
+        for labels in (
+            torch.tensor([3, 8]),
+            torch.tensor([[3, -1], [-1, 8]]),
+            (np.array([0, 1, 2]), np.array([3, 8])),
+            [3, 8],
+        )
+    ]
+    assert losses == [losses[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (torch.tensor([3, ROWS]), f"the label {ROWS} is not among the {ROWS} outputs"),
+        (torch.tensor([3, -2]), "the label -2 is not among"),
+        (torch.tensor([3]), "2 hidden vectors and labels of 1 examples"),
+        (torch.tensor([0.5, 1.0]), "labels are whole numbers"),
+        ((np.array([0, 3, 2]), np.array([1, 2])), "the starts of labels rise from 0 to how many there are"),
+    ],
+)
+def test_labels_that_cannot_be(labels: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        a_layer()(some_hidden(2), labels)
+
+
+def test_hidden_vectors_of_another_length() -> None:
+    with pytest.raises(ValueError, match=r"hidden is \(2, 3\): \(batch, 16\) is expected"):
+        a_layer()(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+def test_a_loss_that_is_no_number_changes_nothing() -> None:
+    layer = a_layer(optimizer=Adam())
+    before, hidden = layer.weight.detach().clone(), some_hidden()
+    with torch.no_grad():
+        hidden[1, 2] = torch.nan
+    loss = layer(hidden, SEVERAL)
+    loss.backward()
+    assert loss.isnan()
+    assert hidden.grad is not None
+    assert hidden.grad.isnan().all(), "so that whoever looks at gradients sees it"
+    assert torch.equal(layer.weight, before)
+
+
+def test_two_losses_before_their_gradients() -> None:
+    layer, one, other = a_layer(), some_hidden(seed=1), some_hidden(seed=2)
+    (layer(one, SEVERAL) + 2 * layer(other, SEVERAL)).backward()
+    plain = some_hidden(seed=2)
+    dense_loss(plain, layer.weight.detach(), layer.bias.detach(), SEVERAL).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+    assert other.grad is not None
+    assert plain.grad is not None
+    close(other.grad, 2 * plain.grad)
+
+
+def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
+    layer = a_layer(Uniform(4))
+    optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.1)
+    before = layer.weight.detach().clone()
+    layer(some_hidden(), SEVERAL).backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad._nnz() < ROWS
+    optimizer.step()  # type: ignore[no-untyped-call]  # PyTorch's
+    changed = (layer.weight != before).any(1)
+    assert set(changed.nonzero()[:, 0].tolist()) == set(layer.weight.grad.coalesce().indices()[0].tolist())
+
+
+def test_a_batch_without_any_label_or_any_example() -> None:
+    layer = a_layer(optimizer=SGD())
+    before = layer.weight.detach().clone()
+    assert float(layer(some_hidden(2), torch.tensor([[-1], [-1]])).detach()) == 0
+    layer(some_hidden(2), torch.tensor([[-1], [-1]])).backward()
+    layer(torch.zeros(0, COLUMNS, requires_grad=True), torch.zeros(0, dtype=torch.int64)).backward()
+    assert torch.equal(layer.weight, before)
+
+
+def test_weights_that_are_loaded_are_hashed_anew() -> None:
+    layer = trained(Tree(4, 3, 10), 1)
+    assert isinstance(layer.sampler, Tree)
+    times = layer.sampler.refresh.times
+    layer.load_state_dict(trained(Uniform(20), 1).state_dict())
+    layer(some_hidden(1), [3])
+    assert layer.sampler.refresh.times == times + 1
+
+
+def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:
+    with pytest.raises(
+        MemoryError, match=r"a layer of 10,000,000,000 outputs needs 15,360\.0 GB, this machine has"
+    ):
+        SampledLinear(128, 10**10)
+
+
+def test_it_sits_on_a_network_in_any_precision() -> None:
+    net, layer = nn.Linear(8, COLUMNS).to(torch.bfloat16), a_layer(optimizer=Adam(lr=0.05))
+    inputs = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for _ in range(30):
+        loss = layer(net(inputs), SEVERAL)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert loss.dtype == torch.bfloat16
+    assert losses[-1] < 0.5 * losses[0]

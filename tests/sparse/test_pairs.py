@@ -1,0 +1,46 @@
+"""Pairs sorted by row, on any number of threads."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oddlot.sparse.pairs import Pairs
+from oddlot.sparse.threads import Crew
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 3000), st.lists(st.integers(0, 30), max_size=20), st.integers(1, 4), st.integers(0, 9))
+def test_pairs_are_sorted_by_row_and_then_by_example(
+    rows: int, lengths: list[int], parts: int, seed: int
+) -> None:
+    counts = np.array(lengths, np.int64)
+    starts = np.cumsum(counts) - counts
+    of = np.random.default_rng(seed).integers(0, rows, counts.sum()).astype(np.int32)
+    crew = Crew()
+    crew.parts = parts
+    pairs = Pairs(rows)
+    for _ in range(2):  # there is room from the last time
+        pairs.group(crew, starts, counts, of)
+        bounds, bucket_starts, row_by, example_by, slot_by = pairs.sorted
+        order = np.argsort(of, kind="stable")
+        assert row_by[: len(of)].tolist() == of[order].tolist()
+        assert slot_by[: len(of)].tolist() == order.tolist()
+        assert example_by[: len(of)].tolist() == np.repeat(np.arange(len(counts)), counts)[order].tolist()
+        assert (bounds[0], bucket_starts[bounds[-1]], len(bounds)) == (0, len(of), parts + 1)
+        assert (np.diff(bounds) >= 0).all()
+
+
+def test_a_crew_ends_all_parts_before_it_raises() -> None:
+    ended = set[int]()
+
+    def work(part: int) -> None:
+        if part == 0:
+            raise ZeroDivisionError
+        ended.add(part)
+
+    crew = Crew()
+    crew.parts = 4
+    with pytest.raises(ZeroDivisionError):
+        crew(work)
+    assert ended == {1, 2, 3}

@@ -1,0 +1,210 @@
+"""What samplers find: hashes against their collision laws, a tree's leaves, and what is told where they do not fit."""
+
+import logging
+from math import pi
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from oddlot.sparse import LSH, SampledLinear, Tree
+from oddlot.sparse.kernels import hashing, tables
+from oddlot.sparse.labels import Labels
+from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.threads import Crew
+
+COLUMNS = 32
+
+
+def drawn(family: Any, digits: int, count: int = 50) -> LSH:
+    lsh = LSH(family, digits=digits, tables=count)
+    lsh.chosen_digits = digits
+    lsh._draw(COLUMNS, digits, seed=1)
+    return lsh
+
+
+def codes(lsh: LSH, *vectors: NDArray[np.float64]) -> NDArray[np.int32]:
+    return lsh._codes(Crew(), np.array(vectors, np.float32))
+
+
+def two_vectors(angle: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    chance = np.random.default_rng(3)
+    one, other = np.linalg.qr(chance.standard_normal((COLUMNS, 2)))[0].T
+    return one, np.cos(angle) * one + np.sin(angle) * other
+
+
+@pytest.mark.parametrize("angle", [0.2, 0.8, 1.6, 2.6])
+@pytest.mark.parametrize("digits", [1, 4])
+def test_simhash_collides_as_the_angle_says(angle: float, digits: int) -> None:
+    """Each bit with probability 1 - angle / pi (Charikar, STOC 2002)."""
+    first, second = codes(drawn("simhash", digits, 4000), *two_vectors(angle)).T
+    law = (1 - angle / pi) ** digits
+    assert np.mean(first == second) == pytest.approx(law, abs=4 * (law * (1 - law) / 4000) ** 0.5)
+
+
+def test_simhash_has_the_first_sign_in_the_highest_bit() -> None:
+    lsh = drawn("simhash", 3, 2)
+    projected = np.array([[1.0, -1.0, 1.0, -1.0, -1.0, 1.0]], np.float32)
+    found = np.zeros((2, 1), np.int32)
+    Crew().share(hashing.pack_signs, projected, found)
+    assert found[:, 0].tolist() == [0b101, 0b001]
+    assert lsh.bits == 3
+
+
+def test_dwta_goes_by_the_order_of_coordinates_alone() -> None:
+    vector = np.random.default_rng(5).uniform(0.1, 1.0, COLUMNS)
+    same = codes(drawn("dwta", 4), vector, 7.5 * vector, vector**3)
+    assert (same == same[:, :1]).all()
+
+
+def test_digits_of_dwta_have_three_bits_each() -> None:
+    """Of the published code they share bits, so that few of the buckets are ever used."""
+    lsh = drawn("dwta", 2, 16)
+    vector = np.random.default_rng(5).standard_normal(COLUMNS)
+    for table, code in enumerate(codes(lsh, vector)[:, 0]):
+        bins = lsh.order.reshape(16, 2, hashing.BIN)[table]
+        expected = [int(vector[one].argmax()) for one in bins]
+        assert [code >> 3, code & 7] == expected
+
+
+@pytest.mark.parametrize("digits", [1, 3])
+def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) -> None:
+    vectors = np.random.default_rng(7).standard_normal((800, COLUMNS))
+    found = codes(drawn("dwta", digits, 200), *vectors)
+    collided = np.mean(found[:, ::2] == found[:, 1::2])
+    assert 0.9 * 8.0**-digits < collided < 2 * 8.0**-digits, (
+        "digits of two permutations may share coordinates"
+    )
+
+
+def test_sparse_vectors_are_told_apart_by_bins_that_borrow() -> None:
+    """Two coordinates in 32 leave most bins empty; without densification these would all agree."""
+    one, other, none = np.zeros((3, COLUMNS))
+    one[[3, 17]], other[[4, 20]] = 1.0, 1.0
+    found = codes(drawn("dwta", 2), one, one, other, none)
+    assert (found[:, 0] == found[:, 1]).all()
+    assert np.mean(found[:, 0] == found[:, 2]) < 0.3
+    assert (found[:, 3] == 0).all(), "nothing can be borrowed"
+
+
+def test_tables_hold_every_row_once_by_its_code() -> None:
+    of = np.random.default_rng(1).integers(0, 16, (3, 100)).astype(np.int32)
+    begins, members = np.empty((3, 17), np.int32), np.empty((3, 100), np.int32)
+    Crew().share(tables.sort_by_code, of, begins, members)
+    for code, begin, rows in zip(of, begins, members, strict=True):
+        assert rows.tolist() == np.argsort(code, kind="stable").tolist()
+        assert begin.tolist() == np.searchsorted(np.sort(code), np.arange(17)).tolist()
+
+
+def rows_for(sampler: Any, weight: NDArray[Any], hidden: NDArray[Any]) -> list[set[int]]:
+    """What was found for each of these vectors, beside one label and what is taken by chance."""
+    layer = SampledLinear(weight.shape[1], len(weight), sampler, None)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+        layer(torch.from_numpy(hidden), torch.zeros(len(hidden), dtype=torch.int64))
+        batch = layer._begin(hidden, Labels.of(np.zeros(len(hidden), np.int64), 1))
+    active = batch.active
+    spans = zip(active.starts + 1, active.starts + active.sure, strict=True)
+    found = [active.rows[low:high] for low, high in spans]
+    assert all(len(set(rows)) == len(rows) for rows in found)
+    return [set(rows.tolist()) for rows in found]
+
+
+def some_rows(count: int = 2000) -> NDArray[np.float32]:
+    """In clusters of ten."""
+    chance = np.random.default_rng(2)
+    centers = np.repeat(chance.standard_normal((count // 10, COLUMNS)), 10, axis=0)
+    rows: NDArray[np.float32] = (centers + 0.5 * chance.standard_normal((count, COLUMNS))).astype(np.float32)
+    return rows
+
+
+def recall(sampler: Any) -> float:
+    """The share of the ten largest logits that is found for vectors like the rows."""
+    weight = some_rows()
+    hidden = weight[5:2000:20] + 0.3 * np.random.default_rng(4).standard_normal((100, COLUMNS)).astype(
+        np.float32
+    )
+    found = rows_for(sampler, weight, hidden)
+    best = np.argsort(-(hidden @ weight.T), axis=1)[:, :10]
+    assert np.mean([len(rows) for rows in found]) < 300
+    return float(np.mean([len(rows & {*top.tolist()}) / 10 for rows, top in zip(found, best, strict=True)]))
+
+
+def test_what_is_found_has_large_logits() -> None:
+    """Of 2,000 rows 300 by chance would have 0.15 of them."""
+    assert recall(Tree(leaf=10, beam=20, by_chance=0)) > 0.8
+    assert recall(LSH(tables=50, digits=7, found=250, by_chance=0)) > 0.5
+    assert recall(LSH("dwta", tables=50, digits=2, found=250, by_chance=0)) > 0.4
+
+
+@pytest.mark.parametrize(("rows", "leaf"), [(2, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
+def test_a_tree_shares_the_rows_equally(rows: int, leaf: int) -> None:
+    weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
+    weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
+    sampler = Tree(leaf, beam=1 << 20, by_chance=0)
+    found = rows_for(sampler, weight, weight[:3])
+    assert found == [{*range(1, rows)}] * len(found), "all leaves have all rows"
+    assert sorted(sampler.order) == [*range(rows)]
+    sizes = np.diff([rows * one >> sampler.depth for one in range((1 << sampler.depth) + 1)])
+    assert sizes.max() - sizes.min() <= 1
+    assert sizes.max() <= 2 * leaf
+
+
+def test_centers_are_the_means_of_their_rows() -> None:
+    weight = np.random.default_rng(1).standard_normal((64, COLUMNS)).astype(np.float32)
+    bias = np.arange(64, dtype=np.float32)
+    sampler = Tree(leaf=4)
+    sampler.prepare(Crew(), weight, bias, 1, 0)
+    for node in range(1, 32):
+        level = node.bit_length() - 1
+        mine = sampler.order[64 * (node - (1 << level)) >> level : 64 * (node + 1 - (1 << level)) >> level]
+        assert sampler.centers[node] == pytest.approx(weight[mine].mean(0), abs=1e-5)
+        assert sampler.center_biases[node] == pytest.approx(bias[mine].mean(), abs=1e-4)
+
+
+def test_few_of_the_widest_nodes_are_enough_for_the_best_leaf() -> None:
+    assert recall(Tree(leaf=10, beam=20, by_chance=0, wide=1)) > 0.6
+
+
+@pytest.mark.parametrize(("found", "rows"), [(20, 300), (200, 300), (200, 20_000)])
+def test_digits_are_chosen_by_what_is_found(found: int, rows: int, caplog: pytest.LogCaptureFixture) -> None:
+    weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
+    sampler = LSH(found=found, by_chance=0)
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        got = rows_for(sampler, weight, weight[:50])
+    assert np.mean([len(one) for one in got]) > 0.4 * min(found, rows)
+    assert f"simhash: {sampler.chosen_digits} digits in 50 tables for {rows} rows" in caplog.text
+
+
+def test_too_many_digits_are_told_with_what_would_be_better() -> None:
+    chance = np.random.default_rng(1)
+    weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (500, 5))
+    told = r"find .* rows for an example, where 200 were wanted: with fewer than 18"
+    with pytest.warns(UserWarning, match=told):
+        rows_for(LSH(digits=18, found=200), weight, hidden)
+
+
+@pytest.mark.parametrize("options", [{"digits": 21}, {"family": "dwta", "digits": 7}, {"digits": -1}])
+def test_codes_that_are_too_long(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="bits; from 1 to 20 can be told apart"):
+        LSH(**options)
+
+
+def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
+    """All rows are the same, so that each table has one bucket of all: of it 8 are taken, others for each example."""
+    weight = np.ones((1000, COLUMNS), np.float32)
+    sampler = LSH(digits=2, tables=1, found=8, by_chance=0, most_of_bucket=8)
+    found = rows_for(sampler, weight, weight[:200])
+    assert {len(one) for one in found} <= {7, 8}
+    assert len(set.union(*found)) > 600
+
+
+def test_when_what_is_known_is_made_anew() -> None:
+    refresh = Refresh(5)
+    assert [step for step in range(1, 20) if refresh.due(step)] == [1, 6, 11, 16]
+    slower = Refresh(5, slower=0.5)
+    assert [step for step in range(1, 60) if slower.due(step)] == [1, 6, 15, 29, 52]
+    refresh.forget()
+    assert refresh.due(20)
