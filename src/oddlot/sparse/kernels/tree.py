@@ -6,52 +6,61 @@ i-th of 2**l has those from `rows * i // 2**l` on.
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, mixed
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.rows import add_scaled, dot
 
 ROUNDS = 3
-"""of two-means in a node"""
+"""of two-means in a node of a tree that is made for the first time; later ones begin with the halves of the last one"""
 
 
 @kernel
-def halve(part, parts, level, order, spare, weight, scales, scores, seed):
-    """Two-means in every node of this level, on rows of length 1, both halves equally large."""
-    rows, columns = weight.shape
-    nodes = 1 << level
-    direction, mean = np.empty(columns, np.float32), np.empty((2, columns), np.float32)
+def add_rows(low, high, order, weight, scales, total):
+    """The sum of these rows, each of length 1."""
+    total[:] = 0
+    for i in range(low, high):
+        add_scaled(scales[order[i]], weight[order[i]], total)
+
+
+@kernel
+def halve(low, half, high, order, spare, weight, scales, scores, means, rounds):
+    """Two-means with halves that have their sizes: those rows left of `half` that are more like the left mean."""
+    for _ in range(rounds):
+        add_rows(low, half, order, weight, scales, means[0])
+        add_rows(half, high, order, weight, scales, means[1])
+        means[1] /= np.float32(high - half)
+        add_scaled(np.float32(-1) / np.float32(half - low), means[0], means[1])
+        for i in range(low, high):
+            scores[i] = scales[order[i]] * dot(weight[order[i]], means[1])
+        middle = np.partition(scores[low:high], half - low)[half - low]
+        left, right = low, half
+        for i in range(low, high):
+            if scores[i] < middle:
+                spare[left] = order[i]
+                left += 1
+        for i in range(low, high):
+            if scores[i] == middle and left < half:
+                spare[left] = order[i]
+                left += 1
+            elif scores[i] >= middle:
+                spare[right] = order[i]
+                right += 1
+        order[low:high] = spare[low:high]
+
+
+@kernel
+def grow(part, parts, level, levels, order, spare, weight, scales, scores, rounds):
+    """Halve all nodes of this level, and those below them, `levels` in all: a node's rows then stay in a cache."""
+    rows, nodes = weight.shape[0], 1 << level
+    means = np.empty((2, weight.shape[1]), np.float32)
     for node in range(nodes * part // parts, nodes * (part + 1) // parts):
-        low, high = rows * node // nodes, rows * (node + 1) // nodes
-        half = rows * (2 * node + 1) // (2 * nodes)
-        if high - low < 2:
-            continue
-        state = mixed(np.uint64(seed) + np.uint64(nodes + node))
-        one, other = order[low + below(state, high - low)], order[low + below(mixed(state), high - low)]
-        direction[:] = scales[other] * weight[other] - scales[one] * weight[one]
-        for _ in range(ROUNDS):
-            for i in range(low, high):
-                scores[i] = scales[order[i]] * dot(weight[order[i]], direction)
-            middle = np.partition(scores[low:high], half - low)[half - low]
-            left, right = low, half
-            for i in range(
-                low, high
-            ):  # below the middle left, above it right, its equals where there is room
-                if scores[i] < middle:
-                    spare[left] = order[i]
-                    left += 1
-            for i in range(low, high):
-                if scores[i] == middle and left < half:
-                    spare[left] = order[i]
-                    left += 1
-                elif scores[i] >= middle:
-                    spare[right] = order[i]
-                    right += 1
-            order[low:high] = spare[low:high]
-            mean[:] = 0
-            for i in range(low, high):
-                add_scaled(scales[order[i]], weight[order[i]], mean[0 if i < half else 1])
-            direction[:] = mean[1] / np.float32(high - half) - mean[0] / np.float32(half - low)
+        for below_it in range(levels):
+            count = nodes << below_it
+            for child in range(node << below_it, (node + 1) << below_it):
+                low, high = rows * child // count, rows * (child + 1) // count
+                half = rows * (2 * child + 1) // (2 * count)
+                if low < half < high:
+                    halve(low, half, high, order, spare, weight, scales, scores, means, rounds)
 
 
 @kernel

@@ -13,6 +13,8 @@ from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.uniform import fill_up
 from oddlot.sparse.threads import Crew
 
+SHARED_LEVELS = 6
+"""from which on each thread has whole subtrees"""
 LEAST = 1e-20
 """of a length that is divided by"""
 
@@ -44,13 +46,16 @@ class Tree:
         if not self.refresh.due(step):
             return
         rows = len(weight)
-        if len(self.order) != rows:  # otherwise the last tree is a good beginning
-            self.order = np.arange(rows, dtype=np.int32)
+        rounds = 1
+        if len(self.order) != rows:
+            rounds, self.order = tree.ROUNDS, np.random.default_rng(seed).permutation(rows).astype(np.int32)
         self.depth = max(1, round(log2(max(2, rows / self.leaf))))
         scales = (1 / np.maximum(np.linalg.norm(weight, axis=1), LEAST)).astype(np.float32)
-        scores, spare = np.empty(rows, np.float32), np.empty(rows, np.int32)
-        for level in range(self.depth):
-            crew.share(tree.halve, level, self.order, spare, weight, scales, scores, seed)
+        room = np.empty(rows, np.int32), weight, scales, np.empty(rows, np.float32)
+        alone = min(self.depth, SHARED_LEVELS)
+        for level in range(alone):
+            crew.share(tree.grow, level, 1, self.order, *room, rounds)
+        crew.share(tree.grow, alone, self.depth - alone, self.order, *room, rounds)
         self.centers = np.empty((2 << self.depth, weight.shape[1]), np.float32)
         self.center_biases = np.zeros(2 << self.depth, np.float32)
         centers = self.centers, self.center_biases
