@@ -203,8 +203,11 @@ def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
 
 def test_when_what_is_known_is_made_anew() -> None:
     refresh = Refresh(5)
-    assert [step for step in range(1, 20) if refresh.due(step)] == [1, 6, 11, 16]
+    assert [step for step in range(1, 20) if refresh.due(step, 10)] == [1, 6, 11, 16]
     slower = Refresh(5, slower=0.5)
-    assert [step for step in range(1, 60) if slower.due(step)] == [1, 6, 15, 29, 52]
+    assert [step for step in range(1, 60) if slower.due(step, 10)] == [1, 6, 15, 29, 52]
     refresh.forget()
-    assert refresh.due(20)
+    assert refresh.due(20, 10)
+    usual = Refresh()
+    assert [step for step in range(1, 60) if usual.due(step, 10)] == [1, 26, 51]
+    assert [step for step in range(60, 400) if usual.due(step, 670_091)] == [76, 243]

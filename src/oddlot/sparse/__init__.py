@@ -3,6 +3,7 @@
 Stands alone: it imports nothing else of oddlot, and `SampledLinear` sits on top of any PyTorch network.
 """
 
+from oddlot.sparse.classifier import SlideClassifier
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
@@ -15,6 +16,7 @@ __all__ = [
     "RowAdagrad",
     "SampledLinear",
     "Shared",
+    "SlideClassifier",
     "SparseInputLinear",
     "Tree",
     "Uniform",

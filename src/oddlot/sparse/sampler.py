@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from oddlot.sparse.active import Active
 from oddlot.sparse.threads import Crew
 
+LEAST_STEPS, ROWS_A_STEP = 25, 4_000
+
 
 class Sampler(Protocol):
     """Chooses rows for the examples of a batch."""
@@ -34,16 +36,18 @@ class Refresh:
     less and less (Chen et al., "SLIDE", MLSys 2020, section 4.2).
     """
 
-    every: int = 25
+    every: int | None = None
+    """None: 25 steps, or one for each 4,000 rows, as what it costs grows with the rows"""
     slower: float = 0.0
     times: int = 0
     next: float = 0.0
 
-    def due(self, step: int) -> bool:
-        """Whether it is time; if so, it is taken as done."""
+    def due(self, step: int, rows: int) -> bool:
+        """Whether it is time for so many rows; if so, it is taken as done."""
         if step < self.next:
             return False
-        self.next = step + self.every * exp(self.slower * self.times)
+        every = self.every or max(LEAST_STEPS, rows // ROWS_A_STEP)
+        self.next = step + every * exp(self.slower * self.times)
         self.times += 1
         return True
 

@@ -32,10 +32,13 @@ def take_labels(part, parts, label_starts, label_rows, starts, rows, counts, see
 
 
 @kernel
-def take_by_chance(part, parts, wanted, starts, rows, counts, log_weights, out_features, seen, mark, seed):
+def take_by_chance(
+    part, parts, wanted, starts, rows, counts, log_weights, out_features, seen, mark, seed, group
+):
     """Rows that are not there yet, all alike, until an example has its labels and `wanted` more, or all.
 
-    Each stands for as many rows as there were, over those that were taken: sampled softmax's log Q.
+    Each stands for as many rows as there were, over those that were taken: sampled softmax's log Q. Examples of one
+    `group`, which follow each other, draw the same rows, so that fewer are touched.
     """
     mine = seen[part]
     examples = counts.shape[0]
@@ -47,7 +50,7 @@ def take_by_chance(part, parts, wanted, starts, rows, counts, log_weights, out_f
             continue
         mark_taken(rows[starts[e] : starts[e] + counts[e]], mine, mark + e)
         log_weights[e] = np.log(np.float32(others) / np.float32(missing))
-        state = mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95))
+        state = mixed(np.uint64(seed) + np.uint64(e // group) * np.uint64(0xD1342543DE82EF95))
         at, end = starts[e] + counts[e], starts[e] + counts[e] + missing
         next_row = 0
         while at < end:

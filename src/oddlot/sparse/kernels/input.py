@@ -3,7 +3,11 @@
 import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, update
+
+AHEAD = 4
+"""pairs after which a row is needed that is asked for now"""
 
 
 @kernel
@@ -12,7 +16,9 @@ def forward(part, parts, starts, counts, features, values, weight, bias, out):
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         out[e] = bias
-        for slot in range(starts[e], starts[e] + counts[e]):
+        last = starts[e] + counts[e] - 1
+        for slot in range(starts[e], last + 1):
+            prefetch_row(weight[features[min(slot + AHEAD, last)]])
             add_scaled(values[slot], weight[features[slot]], out[e])
 
 
@@ -25,7 +31,10 @@ def backward(
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
     at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
     while at < end:
-        row = row_by[at]
+        row, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
+        prefetch_row(weight[later])
+        prefetch_row(first[min(later, last_first)])
+        prefetch_row(second[min(later, last_second)])
         gradient[:] = 0
         while at < end and row_by[at] == row:
             add_scaled(values[slot_by[at]], gradients[example_by[at]], gradient)

@@ -3,7 +3,11 @@
 import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import add_both, catch_up, dot, total_of, update
+
+AHEAD = 4
+"""pairs after which a row is needed that is asked for now"""
 
 
 @kernel
@@ -12,6 +16,7 @@ def forward(part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bi
     at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
     while at < end:
         row = row_by[at]
+        prefetch_row(weight[row_by[min(at + AHEAD, end - 1)]])
         w, b = weight[row], bias[row]
         while at < end and row_by[at] == row:
             logits[slot_by[at]] = dot(w, hidden[example_by[at]]) + b
@@ -76,6 +81,10 @@ def backward(
     while at < end:
         row = row_by[at]
         w, m, v = weight[row], min(row, last_first), min(row, last_second)
+        later = row_by[min(at + AHEAD, end - 1)]
+        prefetch_row(weight[later])
+        prefetch_row(first[min(later, last_first)])
+        prefetch_row(second[min(later, last_second)])
         at, of_bias[0] = sum_row(
             at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients[part]
         )

@@ -38,13 +38,14 @@ def real_number(text, at, end, powers):
     if at < end and (text[at] == _MINUS or text[at] == _PLUS):
         sign = -1.0 if text[at] == _MINUS else 1.0
         at += 1
-    digits, scale, seen, after = 0, 0, 0, False
+    digits, scale, seen, kept, after = 0, 0, 0, 0, False
     while at < end and (48 <= text[at] <= 57 or (text[at] == _DOT and not after)):
         if text[at] == _DOT:
             after = True
         else:
             seen += 1
-            if seen <= _MOST_DIGITS:
+            kept += kept > 0 or text[at] > 48
+            if kept <= _MOST_DIGITS:
                 digits = 10 * digits + (text[at] - 48)
                 scale -= after
             else:

@@ -64,6 +64,15 @@ def grow(part, parts, level, levels, order, spare, weight, scales, scores, round
 
 
 @kernel
+def measure_lengths(part, parts, weight, scales):
+    """What makes each row of length 1; a row of zeros stays."""
+    rows = weight.shape[0]
+    for row in range(rows * part // parts, rows * (part + 1) // parts):
+        length = np.sqrt(dot(weight[row], weight[row]))
+        scales[row] = np.float32(1) / length if length > 0 else np.float32(0)
+
+
+@kernel
 def average_leaves(part, parts, depth, order, weight, bias, centers, center_biases):
     """The mean row of every leaf."""
     rows, leaves = weight.shape[0], 1 << depth

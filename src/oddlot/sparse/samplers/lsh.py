@@ -56,7 +56,7 @@ class LSH:
         return min(self.found + self.by_chance, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        if not self.refresh.due(step):
+        if not self.refresh.due(step, len(weight)):
             return
         if (self.refresh.times - 1) % self.redraw_every == 0:
             self.chosen_digits = self.digits or self._measured(crew, weight, seed)

@@ -15,8 +15,6 @@ from oddlot.sparse.threads import Crew
 
 SHARED_LEVELS = 6
 """from which on each thread has whole subtrees"""
-LEAST = 1e-20
-"""of a length that is divided by"""
 
 
 @dataclass
@@ -30,9 +28,11 @@ class Tree:
     "Parabel" (WWW 2018).
     """
 
-    leaf: int = 16
+    leaf: int = 8
     beam: int = 8
-    by_chance: int = 100
+    by_chance: int = 200
+    group: int = 8
+    """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
     wide: int = 1024
     refresh: Refresh = field(default_factory=Refresh)
     order: NDArray[np.int32] = field(init=False, repr=False, default_factory=lambda: np.zeros(0, np.int32))
@@ -43,14 +43,15 @@ class Tree:
         return min(2 * self.leaf * self.beam + self.by_chance, out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        if not self.refresh.due(step):
+        if not self.refresh.due(step, len(weight)):
             return
         rows = len(weight)
         rounds = 1
         if len(self.order) != rows:
             rounds, self.order = tree.ROUNDS, np.random.default_rng(seed).permutation(rows).astype(np.int32)
         self.depth = max(1, round(log2(max(2, rows / self.leaf))))
-        scales = (1 / np.maximum(np.linalg.norm(weight, axis=1), LEAST)).astype(np.float32)
+        scales = np.empty(rows, np.float32)
+        crew.share(tree.measure_lengths, weight, scales)
         room = np.empty(rows, np.int32), weight, scales, np.empty(rows, np.float32)
         alone = min(self.depth, SHARED_LEVELS)
         for level in range(alone):
@@ -70,7 +71,7 @@ class Tree:
             tree.take_leaves, leaves, self.depth, self.order, active.starts, active.rows, active.counts,
             active.seen, active.mark,
         )  # fmt: skip
-        fill_up(crew, active, self.by_chance, seed)
+        fill_up(crew, active, self.by_chance, seed, self.group)
 
     def forget(self) -> None:
         self.refresh.forget()

@@ -15,6 +15,8 @@ class Uniform:
     """`count` rows by chance for every example. Of so many outputs or fewer it is all of them: the dense softmax."""
 
     count: int = 300
+    group: int = 1
+    """so many examples that follow each other draw the same rows"""
 
     def most(self, out_features: int) -> int:
         return min(self.count, out_features)
@@ -23,16 +25,16 @@ class Uniform:
         """It knows nothing."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
-        fill_up(crew, active, self.count, seed)
+        fill_up(crew, active, self.count, seed, self.group)
 
     def forget(self) -> None:
         """It knows nothing."""
 
 
-def fill_up(crew: Crew, active: Active, count: int, seed: int) -> None:
+def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -> None:
     """What was found is sure; so many more rows by chance."""
     active.sure[:] = active.counts
     crew.share(
         choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
-        active.out_features, active.seen, active.mark, seed,
+        active.out_features, active.seen, active.mark, seed, group,
     )  # fmt: skip

@@ -1,9 +1,11 @@
 """Sets in the text format of the Extreme Classification Repository."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oddlot.sparse.kernels import parsing
 from oddlot.sparse.xmc.csr import Csr
@@ -31,14 +33,15 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     BadSet: the first line that is wrong. A point's labels and features are in the order of the file.
     """
     path = Path(path)
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    head, _, _ = data.partition(b"\n")
     try:
-        points, features, labels = (int(part) for part in head.split())
-    except ValueError:
-        raise BadSet(
-            f"{path}:1: the first line is not `points features labels`, three whole numbers"
-        ) from None
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadSet(f"{path} is not a whole gzip file: {error}") from None
+    head, _, _ = data.partition(b"\n")
+    sizes = [int(part) if part.isdigit() else -1 for part in head.split()]
+    if len(sizes) != 3 or min(sizes) < 0:
+        raise BadSet(f"{path}:1: the first line is not `points features labels`, three whole numbers")
+    points, features, labels = sizes
     text = np.frombuffer(data, np.uint8)[len(head) + 1 :]
     marks = np.zeros(3, np.int64)
     parsing.count_marks(text, marks)
@@ -60,7 +63,7 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     )
 
 
-def _told(data: bytes, fault: np.ndarray, before: int, features: int, labels: int) -> str:
+def _told(data: bytes, fault: NDArray[np.int64], before: int, features: int, labels: int) -> str:
     what, _, at = (int(number) for number in fault)
     at += before
     begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)

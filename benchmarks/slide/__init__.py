@@ -1,0 +1,1 @@
+"""Huge output layers on a CPU: `python -m benchmarks.slide`."""

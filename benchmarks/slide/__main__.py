@@ -1,0 +1,38 @@
+"""Huge output layers on a CPU, beside dense PyTorch and its sampled softmax.
+
+ODDLOT_DATA=... python -m benchmarks.slide [--quick] [--shape 30k|200k|670k ...] [--only PART ...]
+"""
+
+import argparse
+
+from benchmarks.report import finish
+from benchmarks.slide import floor, hashing, inference, quality, speed
+from benchmarks.slide.setting import SHAPES, begin
+
+PARTS = ("speed", "quality", "hashing", "floor", "inference")
+
+
+def main() -> None:
+    """Measure, print the tables, print the line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer examples and rounds")
+    parser.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    asked = parser.parse_args()
+    begin()
+    figures: dict[str, float] = {}
+    if "speed" in asked.only:
+        figures |= speed.measure(asked.quick, asked.shape)
+    if "quality" in asked.only:
+        figures |= quality.measure(asked.quick)
+    if "hashing" in asked.only:
+        figures |= hashing.measure(asked.quick)
+    if "floor" in asked.only:
+        figures |= floor.measure(asked.shape)
+    if "inference" in asked.only:
+        figures |= inference.measure(asked.quick, asked.shape)
+    finish(figures)
+
+
+if __name__ == "__main__":
+    main()

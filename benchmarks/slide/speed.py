@@ -1,0 +1,95 @@
+"""Seconds, processor seconds and memory for 1,000 examples: each system in a process of its own, in turn."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from statistics import median
+
+from benchmarks.report import show, told
+from benchmarks.slide.setting import BATCH, SHAPES, begin, generated
+from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned
+from oddlot.sparse import Tree, Uniform
+
+OURS, RIVALS = ("tree", "uniform 300", "uniform 1000", "uniform 1000, row-wise Adagrad"), ("dense", "sampled")
+WARM = 4
+BATCHES = {"30k": 60, "200k": 30, "670k": 20}
+SLOW = {"dense": 5}
+"""of a system, so many times fewer"""
+TUNED = Tuned()
+
+
+def made(system: str, shape: str) -> System:
+    """The system, new."""
+    features, labels = SHAPES[shape].features, SHAPES[shape].labels
+    match system:
+        case "dense":
+            return Dense(features, labels, TUNED)
+        case "sampled":
+            return Sampled(features, labels, TUNED)
+        case "tree":
+            return Ours(features, labels, Tree(), TUNED)
+    count, adagrad = (300 if "300" in system else 1000), (0.1 if "Adagrad" in system else 0.0)
+    return Ours(features, labels, Uniform(count), TUNED, adagrad)
+
+
+def alone(system: str, shape: str, batches: int) -> None:
+    """One measurement, in this process: a line of JSON."""
+    begin()
+    data = generated(shape, (WARM + batches) * BATCH)
+    given = list(data.batches((WARM + batches) * BATCH))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    network = made(system, shape)
+    for x, y in given[:WARM]:
+        network.step(x, y)
+    wall, processor = time.perf_counter(), time.process_time()
+    for x, y in given[WARM:]:
+        network.step(x, y)
+    thousands = batches * BATCH / 1000
+    figures = {
+        "wall": (time.perf_counter() - wall) / thousands,
+        "processor": (time.process_time() - processor) / thousands,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "megabytes_before": before / 1024,
+    }
+    print(json.dumps(figures))
+
+
+def asked(system: str, shape: str, batches: int) -> dict[str, float]:
+    """The same in another process. Threads that wait sleep, for all systems alike."""
+    code = f"from benchmarks.slide.speed import alone; alone({system!r}, {shape!r}, {batches})"
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
+    """How much faster the default sampler is than dense PyTorch, and how much less memory it takes."""
+    figures, rounds = dict[str, float](), 1 if quick else 3
+    for shape in shapes:
+        found = dict[str, list[dict[str, float]]]()
+        for _ in range(rounds):
+            for system in (*OURS, *RIVALS):
+                batches = max(2, BATCHES[shape] // SLOW.get(system, 1) // (3 if quick else 1))
+                found.setdefault(system, []).append(asked(system, shape, batches))
+        dense = found["dense"]
+        rows, ratios = list[list[str]](), dict[str, list[float]]()
+        for system, runs in found.items():
+            ratios[system] = [d["wall"] / one["wall"] for d, one in zip(dense, runs, strict=True)]
+            each = {name: [one[name] for one in runs] for name in runs[0]}
+            rows.append([
+                system, told(each["wall"]), told(each["processor"]), f"{median(each['megabytes']):,.0f}",
+                f"{median(each['megabytes_before']):,.0f}", told(ratios[system], 2),
+            ])  # fmt: skip
+        columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "dense / it"]
+        show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows)
+        figures[f"speedup_over_dense_{shape}"] = median(ratios["tree"])
+        if shape == "670k":
+            memory = [one["megabytes"] / d["megabytes"] for one, d in zip(found["tree"], dense, strict=True)]
+            figures["memory_over_dense_670k"] = median(memory)
+    return figures

@@ -1,0 +1,176 @@
+"""The same network, one hidden layer of 128, trained in three ways: ours, dense, and sampled by PyTorch's means."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from benchmarks.slide.setting import HIDDEN, Set, right
+from oddlot.sparse import Adam, SampledLinear, SparseInputLinear
+from oddlot.sparse.optimizers import RowAdagrad
+from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.xmc.csr import Csr
+
+SHARED = 4096
+TEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What is searched for every system alike: learning rates of both layers, and how the weights begin."""
+
+    lr: float = 3e-3
+    input_lr: float = 1e-2
+    input_std: float = 0.3
+
+
+class System(Protocol):
+    """A network that can be trained."""
+
+    def step(self, x: Csr, y: Csr) -> float:
+        """The loss of a batch, on which it steps."""
+
+    def scores(self, x: Csr) -> Tensor:
+        """All logits."""
+
+
+def precision(system: System, data: Set) -> float:
+    """P@1 on the test points, all outputs being scored."""
+    best = list[NDArray[np.int64]]()
+    with torch.no_grad():
+        for low in range(0, len(data.x_test), TEST_BATCH):
+            part = data.x_test.rows(np.arange(low, min(low + TEST_BATCH, len(data.x_test))))
+            best.append(system.scores(part).argmax(1).numpy())
+    return right(np.concatenate(best), data.y_test)
+
+
+class Ours:
+    """`SparseInputLinear` and `SampledLinear`."""
+
+    def __init__(
+        self, features: int, labels: int, sampler: Sampler, tuned: Tuned, adagrad: float = 0.0
+    ) -> None:
+        self.input = SparseInputLinear(features, HIDDEN, Adam(tuned.input_lr), std=tuned.input_std)
+        optimizer = RowAdagrad(adagrad) if adagrad else Adam(tuned.lr)
+        self.output = SampledLinear(HIDDEN, labels, sampler, optimizer)
+        self.bias = torch.optim.Adam([self.input.bias], lr=tuned.input_lr)
+
+    def hidden(self, x: Csr) -> Tensor:
+        """After the hidden layer."""
+        hidden: Tensor = torch.relu(self.input(x.indptr, x.indices, x.data))
+        return hidden
+
+    def step(self, x: Csr, y: Csr) -> float:
+        loss = self.output(self.hidden(x), (y.indptr, y.indices))
+        self.bias.zero_grad()
+        loss.backward()
+        self.bias.step()
+        return float(loss.detach())
+
+    def scores(self, x: Csr) -> Tensor:
+        logits: Tensor = self.output(self.hidden(x))
+        return logits
+
+
+class _Bag(nn.Module):
+    """PyTorch's layer on sparse input."""
+
+    def __init__(self, features: int, std: float) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(features, HIDDEN, mode="sum", include_last_offset=True)
+        nn.init.normal_(self.bag.weight, std=std)
+        self.bias = nn.Parameter(torch.zeros(HIDDEN))
+
+    def forward(self, x: Csr) -> Tensor:
+        indices, offsets = torch.from_numpy(x.indices).long(), torch.from_numpy(x.indptr)
+        out: Tensor = self.bag(indices, offsets, per_sample_weights=torch.from_numpy(x.data)) + self.bias
+        return torch.relu(out)
+
+
+def padded(y: Csr) -> tuple[Tensor, Tensor]:
+    """Labels of each example, filled up with label 0, and which of them are meant."""
+    counts = np.diff(y.indptr)
+    there = np.arange(counts.max(initial=1)) < counts[:, None]
+    table = np.zeros(there.shape, np.int64)
+    table[there] = y.indices
+    return torch.from_numpy(table), torch.from_numpy(there)
+
+
+class Dense:
+    """PyTorch: all outputs, fused Adam on all weights."""
+
+    def __init__(self, features: int, labels: int, tuned: Tuned) -> None:
+        torch.manual_seed(0)
+        self.input, self.output = _Bag(features, tuned.input_std), nn.Linear(HIDDEN, labels)
+        nn.init.normal_(self.output.weight, std=HIDDEN**-0.5)
+        nn.init.zeros_(self.output.bias)
+        groups = [
+            {"params": [*self.input.parameters()], "lr": tuned.input_lr},
+            {"params": [*self.output.parameters()], "lr": tuned.lr},
+        ]
+        self.optimizer = torch.optim.Adam(groups, fused=True)
+
+    def step(self, x: Csr, y: Csr) -> float:
+        logits = self.output(self.input(x))
+        table, there = padded(y)
+        own = (logits.gather(1, table) * there).sum(1) / there.sum(1)
+        loss = (torch.logsumexp(logits, 1) - own).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def scores(self, x: Csr) -> Tensor:
+        logits: Tensor = self.output(self.input(x))
+        return logits
+
+
+class Sampled:
+    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; Adam on the rows in use."""
+
+    def __init__(self, features: int, labels: int, tuned: Tuned) -> None:
+        torch.manual_seed(0)
+        self.labels, self.chance = labels, torch.Generator().manual_seed(1)
+        self.input = _Bag(features, tuned.input_std)
+        self.input.bag.sparse = True
+        self.weight, self.bias = (
+            nn.Embedding(labels, HIDDEN, sparse=True),
+            nn.Embedding(labels, 1, sparse=True),
+        )
+        nn.init.normal_(self.weight.weight, std=HIDDEN**-0.5)
+        nn.init.zeros_(self.bias.weight)
+        sparse = [
+            {"params": [self.input.bag.weight], "lr": tuned.input_lr},
+            {"params": [self.weight.weight, self.bias.weight], "lr": tuned.lr},
+        ]
+        self.optimizers = [
+            torch.optim.SparseAdam(sparse),
+            torch.optim.Adam([self.input.bias], lr=tuned.input_lr, fused=True),
+        ]
+
+    def step(self, x: Csr, y: Csr) -> float:
+        hidden, (table, there) = self.input(x), padded(y)
+        others = torch.randint(0, self.labels, (min(SHARED, self.labels),), generator=self.chance).unique()  # type: ignore[no-untyped-call]  # PyTorch's
+        logits = hidden @ self.weight(others).T + self.bias(others)[:, 0]
+        logits = logits + float(np.log(self.labels / len(others)))
+        row = torch.arange(len(table))[:, None].expand_as(table)[there]
+        place = torch.searchsorted(others, table[there])
+        hit = others[place.clamp(max=len(others) - 1)] == table[there]
+        logits = logits.index_put((row[hit], place[hit]), torch.tensor(-torch.inf))
+        own = (self.weight(table) * hidden[:, None]).sum(2) + self.bias(table)[:, :, 0]
+        own = own.masked_fill(~there, -torch.inf)
+        total = torch.logsumexp(torch.cat([own, logits], 1), 1)
+        loss = (total - own.masked_fill(~there, 0.0).sum(1) / there.sum(1)).mean()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return float(loss.detach())
+
+    def scores(self, x: Csr) -> Tensor:
+        logits: Tensor = nn.functional.linear(self.input(x), self.weight.weight, self.bias.weight[:, 0])
+        return logits

@@ -1,0 +1,270 @@
+"""An estimator in scikit-learn's manner: sparse features in, labels out, one hidden layer between."""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from oddlot.sparse.input import SparseInputLinear
+from oddlot.sparse.optimizers import Adam
+from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.topk import Index, exact_topk
+from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.xmc.metrics import precision
+
+logger = logging.getLogger(__name__)
+WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
+CALIBRATED = 512
+"""examples by which the leaves for a recall are found"""
+SCORED_AT_ONCE = 256
+
+
+@dataclass
+class Settings:
+    """What a classifier is made with."""
+
+    hidden: int = 128
+    epochs: int = 5
+    batch: int = 256
+    lr: float = 3e-3
+    input_lr: float = 1e-2
+    input_std: float = 0.3
+    validation: float = 0.0
+    """the share of the examples that is held back, and by whose P@1 training ends early"""
+    patience: int = 2
+    """epochs without a better P@1, after which it ends"""
+    seed: int = 0
+
+
+class SlideClassifier:
+    """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
+
+    `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`), [examples, features];
+    `y` one of labels, [examples, labels], of which the places that are stored count, or one label each, a 1-D array of
+    whole numbers. Values that are not finite, and another number of features than in training, are a ValueError. An
+    example without features is scored by the biases alone; one without labels teaches nothing.
+    """
+
+    def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
+        self.settings, self.sampler = Settings(**settings), sampler
+        self.history: list[dict[str, float]] = []
+        """of every epoch: the mean loss and, with `validation`, P@1"""
+        self._index: tuple[int, Index] | None = None
+        """of the layer as it was after so many steps"""
+
+    # --- training ----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> "SlideClassifier":
+        """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise."""
+        features = checked(X, "X")
+        labels = checked_labels(y, len(features))
+        self._begin(features.shape[1], labels.shape[1])
+        order = np.random.default_rng(self.settings.seed).permutation(len(features))
+        held = order[: int(self.settings.validation * len(order))]
+        rest = order[len(held) :]
+        best, state = -1.0, dict[str, Tensor]()
+        for epoch in range(self.settings.epochs):
+            row = {"loss": self._pass(features.rows(rest), labels.rows(rest), epoch)}
+            if len(held):
+                row["p1"] = self.score(features.rows(held), labels.rows(held))
+            self.history.append(row)
+            logger.info(
+                "epoch %d: %s", epoch + 1, ", ".join(f"{name} {value:.4f}" for name, value in row.items())
+            )
+            if len(held) and row["p1"] > best:
+                best, since = row["p1"], epoch
+                state = {name: value.clone() for name, value in self.model.state_dict().items()}
+            elif len(held) and epoch - since >= self.settings.patience:
+                break
+        if state:
+            self.model.load_state_dict(state)
+            self._index = None
+        return self
+
+    def partial_fit(self, X: Any, y: Any, labels: int | None = None) -> "SlideClassifier":
+        """One pass over more examples; the first time it says how many `labels` there are, if `y` is 1-D."""
+        features = checked(X, "X")
+        given = checked_labels(y, len(features), self.labels if self._begun else labels)
+        if not self._begun:
+            self._begin(features.shape[1], given.shape[1])
+        self._check(features)
+        self.history.append({"loss": self._pass(features, given, len(self.history))})
+        return self
+
+    # --- prediction --------------------------------------------------------------------------------
+
+    def predict(self, X: Any, **how: Any) -> NDArray[np.int64]:
+        """The best label of each example; options as of `predict_topk`."""
+        return self.predict_topk(X, 1, **how)[:, 0]
+
+    def predict_topk(
+        self,
+        X: Any,
+        k: int = 5,
+        *,
+        exact: bool = True,
+        recall: float = 0.95,
+    ) -> NDArray[np.int64]:
+        """The k best labels of each example, the best first, [examples, k].
+
+        `exact` scores all labels. Otherwise a tree finds few of them, as few as have found the share `recall` of the
+        exact ones for the first examples of `X`; that share and the leaves are logged, and a label -1 was not found.
+        """
+        features = checked(X, "X")
+        self._check(features)
+        if not 1 <= k <= self.labels:
+            raise ValueError(f"k = {k}: from 1 to {self.labels:,}, as many as there are labels")
+        parts = list[NDArray[np.int64]]()
+        with torch.no_grad():
+            for low in range(0, len(features), SCORED_AT_ONCE):
+                hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
+                if exact:
+                    parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
+                else:
+                    if not parts:
+                        index, beam = self._calibrated(features, k, recall)
+                    parts.append(index.topk(hidden.numpy(), k, beam)[1])
+        return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
+
+    def score(self, X: Any, y: Any, **how: Any) -> float:
+        """P@1: the share of examples whose best label is one of theirs."""
+        features = checked(X, "X")
+        labels = checked_labels(y, len(features), self.labels)
+        return precision(self.predict_topk(features, 1, **how), labels, 1)
+
+    # --- saving ------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Write the weights and settings; a sampler is not among them."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
+        sizes = {"features": self.input.in_features, "labels": self.labels}
+        (Path(folder) / SETTINGS).write_text(json.dumps(asdict(self.settings) | sizes, indent=2))
+
+    @classmethod
+    def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
+        """The classifier that was saved. Its optimizers begin anew if it is trained further."""
+        settings = json.loads((Path(folder) / SETTINGS).read_text())
+        features, labels = settings.pop("features"), settings.pop("labels")
+        found = cls(sampler, **settings)
+        found._begin(features, labels)
+        found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+        return found
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> int:
+        """How many there are."""
+        return self.output.out_features
+
+    @property
+    def _begun(self) -> bool:
+        return hasattr(self, "model")
+
+    def _begin(self, features: int, labels: int) -> None:
+        how = self.settings
+        self.input = SparseInputLinear(features, how.hidden, Adam(how.input_lr), how.seed, how.input_std)
+        self.output = SampledLinear(how.hidden, labels, self.sampler, Adam(how.lr), how.seed)
+        self.model = nn.ModuleDict({"input": self.input, "output": self.output})
+        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr)
+        self.history, self._index = [], None
+
+    def _pass(self, features: Csr, labels: Csr, epoch: int) -> float:
+        """Train on all once, in an order of this epoch; the mean loss."""
+        losses = list[float]()
+        for batch in self._batches(len(features), epoch):
+            some = labels.rows(batch)
+            loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
+            self.bias_optimizer.zero_grad()
+            loss.backward()
+            self.bias_optimizer.step()
+            losses.append(float(loss.detach()))
+        if not np.isfinite(losses).all():
+            raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite: lower lr or input_lr")
+        return float(np.mean(losses)) if losses else 0.0
+
+    def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+        order = np.random.default_rng([self.settings.seed, epoch]).permutation(examples)
+        for low in range(0, examples, self.settings.batch):
+            yield order[low : low + self.settings.batch]
+
+    def _hidden(self, features: Csr) -> Tensor:
+        return torch.relu(self.input(features.indptr, features.indices, features.data))
+
+    def _check(self, features: Csr) -> None:
+        if not self._begun:
+            raise ValueError("it has not been trained: call fit first")
+        if features.shape[1] != self.input.in_features:
+            raise ValueError(
+                f"X has {features.shape[1]:,} features, in training there were {self.input.in_features:,}"
+            )
+
+    def _calibrated(self, features: Csr, k: int, recall: float) -> tuple[Index, int]:
+        """A tree over the labels as they are now, and its leaves for that recall on these examples."""
+        if self._index is None or self._index[0] != self.output.step:
+            weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
+            self._index = self.output.step, Index(weight, bias, self.settings.seed)
+        sample = self._hidden(features.rows(np.arange(min(CALIBRATED, len(features))))).numpy()
+        beam, has = self._index[1].beam_for(sample, k, recall)
+        logger.info("%d leaves of the tree find %.3f of the %d best labels", beam, has, k)
+        return self._index[1], beam
+
+
+def checked(matrix: Any, name: str) -> Csr:
+    """The matrix as arrays of one's own types. ValueError: it is no CSR matrix, or has values that are no numbers."""
+    try:
+        indptr, indices, data = np.asarray(matrix.indptr), np.asarray(matrix.indices), np.asarray(matrix.data)
+        shape = tuple(matrix.shape)
+    except AttributeError:
+        raise ValueError(f"{name} is no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
+    found = Csr(
+        indptr.astype(np.int64),
+        indices.astype(np.int32),
+        data.astype(np.float32),
+        (int(shape[0]), int(shape[1])),
+    )
+    if (
+        len(indptr) != len(found) + 1
+        or indptr[0] != 0
+        or (np.diff(indptr) < 0).any()
+        or indptr[-1] > len(indices)
+    ):
+        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < shape[1]:
+        raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
+    if not np.isfinite(found.data).all():
+        row = int(np.searchsorted(indptr, np.flatnonzero(~np.isfinite(found.data))[0], "right")) - 1
+        raise ValueError(f"{name} has a value in row {row} that is not finite")
+    return found
+
+
+def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
+    """Labels as a matrix. ValueError: there are not as many as examples, or one is not among the `labels` known."""
+    if hasattr(y, "indptr"):
+        found = checked(y, "y")
+    else:
+        each = np.asarray(y)
+        if each.ndim != 1 or each.dtype.kind not in "iu":
+            raise ValueError("y is neither a CSR matrix nor a 1-D array of whole numbers")
+        if len(each) and each.min() < 0:
+            raise ValueError(f"y has a label {each.min()}: labels are counted from 0")
+        count = labels or int(each.max(initial=0)) + 1
+        data = np.ones(len(each), np.float32)
+        found = Csr(np.arange(len(each) + 1), each.astype(np.int32), data, (len(each), count))
+        if len(each) and each.max() >= count:
+            raise ValueError(f"y has the label {each.max()}, there are {count:,}")
+    if len(found) != examples:
+        raise ValueError(f"X has {examples:,} examples, y {len(found):,}")
+    if labels is not None and found.shape[1] != labels:
+        raise ValueError(f"y has {found.shape[1]:,} labels, there are {labels:,}")
+    return found

@@ -1,0 +1,40 @@
+"""Asking for memory before it is needed."""
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]  # it has no stubs
+from numba import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+from oddlot.sparse.kernels.jit import kernel
+
+LINE = 16
+"""numbers of a cache line"""
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """`prefetch(array, index)` brings that number's cache line into the second-level cache.
+
+    It never faults, so the index may lie beyond the end.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        make = make_array(signature.args[0])
+        data = make(context, builder, arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
+        builder.call(function, [address, word(0), word(2), word(1)])  # to read, to L2, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@kernel
+def prefetch_row(row):
+    """All lines of a row."""
+    for i in range(0, row.shape[0], LINE):
+        prefetch(row, i)  # type: ignore[call-arg]  # numba gives the first one

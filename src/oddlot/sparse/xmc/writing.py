@@ -1,0 +1,19 @@
+"""Sets in the text format of the Extreme Classification Repository."""
+
+import gzip
+from pathlib import Path
+
+from oddlot.sparse.xmc.csr import Csr
+
+
+def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
+    """Write features and labels, values to 5 digits; gzipped if the name ends in .gz."""
+    path = Path(path)
+    with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w") as file:
+        file.write(f"{len(x)} {x.shape[1]} {y.shape[1]}\n")
+        for point in range(len(x)):
+            labels = y.indices[y.indptr[point] : y.indptr[point + 1]]
+            own = slice(x.indptr[point], x.indptr[point + 1])
+            features = zip(x.indices[own].tolist(), x.data[own].tolist(), strict=True)
+            told = " ".join(f"{column}:{value:.5g}" for column, value in features)
+            file.write(f"{','.join(map(str, labels.tolist()))} {told}\n")

@@ -1,0 +1,154 @@
+"""The estimator: it learns, ends early, comes back from its files, and says what it cannot take."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.sparse import SlideClassifier, Uniform
+from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.xmc.generating import Shape, generate
+
+SHAPE = Shape(features=800, labels=400, nonzeros=30.0, labels_each=2.0)
+X, Y = generate(3000, SHAPE)
+X_TEST, Y_TEST = generate(500, SHAPE, stream=1)
+
+
+def trained(**settings: Any) -> SlideClassifier:
+    return SlideClassifier(**{"hidden": 32, "epochs": 12, "batch": 64, **settings}).fit(X, Y)
+
+
+def like_scipy(matrix: Csr) -> Any:
+    """What a matrix of scipy has, in its types."""
+    return SimpleNamespace(
+        indptr=matrix.indptr.astype(np.int32),
+        indices=matrix.indices,
+        data=matrix.data.astype(np.float64),
+        shape=matrix.shape,
+    )
+
+
+def test_it_learns() -> None:
+    found = trained()
+    assert found.score(X_TEST, Y_TEST) > 0.6
+    assert found.history[-1]["loss"] < found.history[0]["loss"]
+    best = found.predict_topk(X_TEST, 3)
+    assert best.shape == (500, 3)
+    assert (best[:, 0] == found.predict(X_TEST)).all()
+
+
+def test_matrices_of_scipy_are_taken() -> None:
+    found = SlideClassifier(hidden=32, epochs=12, batch=64).fit(like_scipy(X), like_scipy(Y))
+    assert found.predict(like_scipy(X_TEST)).tolist() == trained().predict(X_TEST).tolist()
+
+
+def test_the_same_seed_gives_the_same_and_another_one_does_not() -> None:
+    one, two, other = trained(epochs=1), trained(epochs=1), trained(epochs=1, seed=1)
+    assert torch.equal(one.output.weight, two.output.weight)
+    assert not torch.equal(one.output.weight, other.output.weight)
+
+
+def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        found = trained(epochs=40, validation=0.2, patience=2, lr=0.02)
+    precisions = [row["p1"] for row in found.history]
+    assert len(precisions) < 40
+    assert len(precisions) - 1 - int(np.argmax(precisions)) == 2
+    held = np.random.default_rng(0).permutation(3000)[:600]
+    assert found.score(X.rows(held), Y.rows(held)) == max(precisions)
+    assert f"epoch 1: loss {found.history[0]['loss']:.4f}, p1 {precisions[0]:.4f}" in caplog.text
+
+
+def test_part_by_part() -> None:
+    found = SlideClassifier(Uniform(50), hidden=32, batch=64)
+    for _ in range(8):
+        for low in range(0, 3000, 1000):
+            found.partial_fit(X.rows(np.arange(low, low + 1000)), Y.rows(np.arange(low, low + 1000)))
+    assert found.score(X_TEST, Y_TEST) > 0.5
+    assert len(found.history) == 24
+
+
+def test_one_label_each() -> None:
+    each = Y.indices[Y.indptr[:-1]]
+    found = SlideClassifier(hidden=32, epochs=8, batch=64).fit(X, each)
+    assert found.labels == each.max() + 1
+    assert found.score(X, each) > 0.4
+
+
+def test_few_labels_are_scored_with_a_recall_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    found = trained()
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        some = found.predict_topk(X_TEST, 5, exact=False, recall=0.9)
+    exact = found.predict_topk(X_TEST, 5)
+    assert (exact[:, :, None] == some[:, None, :]).any(2).mean() > 0.85
+    assert "leaves of the tree find 0.9" in caplog.text
+    assert found.score(X_TEST, Y_TEST, exact=False) > 0.95 * found.score(X_TEST, Y_TEST)
+    assert (found.predict(X_TEST.rows(np.array([0])), exact=False) >= 0).all(), "one alone"
+
+
+def test_it_comes_back_from_its_files(tmp_path: Path) -> None:
+    found = trained()
+    found.save(tmp_path / "model")
+    again = SlideClassifier.load(tmp_path / "model")
+    assert again.predict_topk(X_TEST).tolist() == found.predict_topk(X_TEST).tolist()
+    assert again.settings == found.settings
+    again.partial_fit(X, Y)
+
+
+def test_an_example_without_features_is_scored_by_the_biases() -> None:
+    found = trained(epochs=1)
+    none = Csr(np.array([0, 0]), np.zeros(0, np.int32), np.zeros(0, np.float32), (1, 800))
+    hidden = torch.relu(found.input.bias.detach())
+    assert found.predict(none)[0] == int(found.output(hidden[None]).argmax())
+    assert found.predict(X.rows(np.arange(0))).shape == (0,)
+
+
+NAN_IN_ROW_7 = np.where(np.arange(len(X.data)) == X.indptr[7], np.nan, X.data)
+
+
+def changed(matrix: Csr, **parts: Any) -> Any:
+    return SimpleNamespace(
+        **{**{n: getattr(matrix, n) for n in ("indptr", "indices", "data", "shape")}, **parts}
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "told"),
+    [
+        (np.zeros((3000, 800)), Y, "X is no CSR matrix"),
+        (X, np.zeros((3000, 400)), "y is neither a CSR matrix nor a 1-D array of whole numbers"),
+        (X, np.full(3000, -1), "y has a label -1: labels are counted from 0"),
+        (X, np.arange(5), "X has 3,000 examples, y 5"),
+        (
+            changed(X, data=np.where(np.arange(len(X.data)) == X.indptr[7], np.nan, X.data)),
+            Y,
+            "a value in row 7 that is",
+        ),
+        (changed(X, shape=(3000, 5)), Y, "X has a column that is not among its 5"),
+        (changed(X, indptr=X.indptr[::-1]), Y, "X is no CSR matrix: its row pointers"),
+    ],
+)
+def test_what_it_cannot_be_trained_on(x: Any, y: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        SlideClassifier(hidden=8).fit(x, y)
+
+
+def test_what_it_cannot_predict() -> None:
+    with pytest.raises(ValueError, match="it has not been trained"):
+        SlideClassifier().predict(X)
+    found = trained(epochs=1)
+    with pytest.raises(ValueError, match="X has 7 features, in training there were 800"):
+        found.predict(Csr(np.array([0, 0]), np.zeros(0, np.int32), np.zeros(0, np.float32), (1, 7)))
+    with pytest.raises(ValueError, match=r"k = 0: from 1 to 400"):
+        found.predict_topk(X_TEST, 0)
+    with pytest.raises(ValueError, match="y has 7 labels, there are 400"):
+        found.partial_fit(X, Csr(Y.indptr, np.zeros(len(Y.indices), np.int32), Y.data, (3000, 7)))
+
+
+def test_rates_that_diverge_are_told() -> None:
+    with pytest.raises(FloatingPointError, match="the loss of epoch 1 is not finite: lower lr or input_lr"):
+        trained(lr=1e30, input_lr=1e30)

@@ -1,0 +1,54 @@
+"""The largest logits: exact in blocks, and of few rows with a recall that is measured."""
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.sparse import topk
+from oddlot.sparse.topk import Index, exact_topk
+
+
+def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Hidden vectors, and rows in clusters of ten."""
+    chance = torch.Generator().manual_seed(1)
+    centers = torch.randn(rows // 10, 16, generator=chance).repeat_interleave(10, 0)
+    weight = centers + 0.5 * torch.randn(rows, 16, generator=chance)
+    hidden = weight[torch.randint(0, rows, (200,), generator=chance)] + 0.3
+    return hidden, weight, torch.randn(rows, generator=chance)
+
+
+@pytest.mark.parametrize("block", [64, 1000, 1 << 16])
+def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topk, "BLOCK", block)
+    hidden, weight, bias = a_layer()
+    expected = torch.nn.functional.linear(hidden, weight, bias).topk(70)
+    values, rows = exact_topk(hidden, weight, bias, 70)
+    assert torch.equal(rows, expected.indices)
+    torch.testing.assert_close(values, expected.values)
+
+
+def test_all_leaves_find_all() -> None:
+    hidden, weight, bias = a_layer()
+    index = Index(weight.numpy(), bias.numpy())
+    values, rows = index.topk(hidden.numpy(), 5, beam=1 << 20)
+    exact_values, exact_rows = exact_topk(hidden, weight, bias, 5)
+    assert rows.tolist() == exact_rows.tolist()
+    assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
+    assert index.recall(hidden.numpy(), 5, beam=1 << 20) == 1.0
+
+
+def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index = Index(weight, bias)
+    beam, has = index.beam_for(hidden, 5, 0.9)
+    assert has >= 0.9
+    assert beam * topk.LEAF < 0.5 * len(weight)
+    assert index.recall(hidden, 5, beam // 2) < 0.9
+
+
+def test_where_leaves_have_fewer_rows_than_are_asked_for() -> None:
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    values, rows = Index(weight, bias).topk(hidden, 50, beam=1)
+    assert (rows[:, 0] >= 0).all()
+    assert (rows[:, -1] == -1).all()
+    assert np.isneginf(values[:, -1]).all()

@@ -1,0 +1,139 @@
+"""Files of extreme classification: what is read, what is told of a bad line; metrics by hand; sets that are made."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.xmc.metrics import ndcg, precision, propensities, propensity_precision
+from oddlot.sparse.xmc.reading import BadSet, read_xmc
+from oddlot.sparse.xmc.writing import write_xmc
+
+TEXT = "4 10 6\n0,5 3:1.5 9:-2e-1\n 1:0.25\n2\n4,1,0 0:1 0:2 7:.5\n"
+
+
+def written(folder: Path, text: str, name: str = "set.txt") -> Path:
+    data = text.encode()
+    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return folder / name
+
+
+@pytest.mark.parametrize("change", [str, lambda text: text.replace("\n", "\r\n"), lambda text: text[:-1]])
+@pytest.mark.parametrize("name", ["set.txt", "set.txt.gz"])
+def test_a_set_is_read(tmp_path: Path, name: str, change: object) -> None:
+    """Without labels, without features, with a feature twice; other systems' line ends; no line end at the end."""
+    x, y = read_xmc(written(tmp_path, change(TEXT), name))  # type: ignore[operator]  # a function
+    assert (x.shape, y.shape) == ((4, 10), (4, 6))
+    assert x.indptr.tolist() == [0, 2, 3, 3, 6]
+    assert x.indices.tolist() == [3, 9, 1, 0, 0, 7]
+    assert x.data == pytest.approx([1.5, -0.2, 0.25, 1.0, 2.0, 0.5])
+    assert y.indptr.tolist() == [0, 2, 2, 3, 6]
+    assert y.indices.tolist() == [0, 5, 2, 4, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_value"),
+    [("1", 1.0), ("-0.5", -0.5), ("+3.25E2", 325.0), ("0.1", 0.1), ("123456789012345678901234", 1.2345679e23),
+     ("1e-50", 0.0), ("0.000000000000000000000012345", 1.2345e-23), ("3.4028234e38", 3.4028234e38)],
+)  # fmt: skip
+def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: float) -> None:
+    x, _ = read_xmc(written(tmp_path, f"1 2 2\n0 1:{number}\n"))
+    assert x.data[0] == np.float32(float(number)) == np.float32(is_value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("0,6 3:1", "a label is not below the 6 that the first line says"),
+        ("0;1 3:1", "labels are whole numbers with commas between them"),
+        ("0 3", "after a feature's number comes a colon and its value"),
+        ("0 x:1", "a feature is a whole number"),
+        ("0 -1:1", "a feature is a whole number"),
+        ("0 10:1", "a feature is not below the 10 that the first line says"),
+        ("0 3:one", "a value is not a finite number"),
+        ("0 3:", "a value is not a finite number"),
+        ("0 3:1e", "a value is not a finite number"),
+        ("0 3:1.5.2", "a value is not a finite number"),
+        ("0 3:nan", "a value is not a finite number"),
+        ("0 3:1e39", "a value is not a finite number"),
+        ("99999999999999999999 3:1", "a label is not below the 6"),
+        ("0 99999999999999999999:1", "a feature is a whole number"),
+        ("\x00\xff", "a feature is a whole number"),
+    ],
+)
+def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, told: str) -> None:
+    path = written(tmp_path, f"3 10 6\n1 2:1\n{line}\n1 2:1\n")
+    with pytest.raises(BadSet, match=told) as error:
+        read_xmc(path)
+    assert str(error.value).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "set.txt:1: the first line is not `points features labels`"),
+        ("3 4\n", "set.txt:1: the first line is not `points features labels`"),
+        ("3 -4 5\n", "set.txt:1: the first line is not `points features labels`"),
+        ("3 4 5\n1 2:1\n", "the first line says 3 points, there are 1"),
+        ("1 4 5\n1 2:1\n1 2:1\n", "the first line says 1 points, there are 2"),
+    ],
+)
+def test_a_file_that_is_no_set(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(BadSet, match=told):
+        read_xmc(written(tmp_path, text))
+
+
+def test_a_broken_gzip_file(tmp_path: Path) -> None:
+    path = written(tmp_path, TEXT, "set.txt.gz")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadSet, match="not a whole gzip file"):
+        read_xmc(path)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
+    write_xmc(tmp_path / "set.txt.gz", x, y)
+    x_read, y_read = read_xmc(tmp_path / "set.txt.gz")
+    assert x_read.indices.tolist() == x.indices.tolist()
+    assert x_read.data == pytest.approx(x.data, rel=1e-4)
+    assert y_read.indices.tolist() == y.indices.tolist()
+
+
+def test_a_set_that_is_made_is_like_the_published_ones() -> None:
+    shape = Shape(features=5_000, labels=3_000, nonzeros=75.0, labels_each=5.4)
+    x, y = generate(4_000, shape)
+    assert len(x.indices) / len(x) == pytest.approx(75, rel=0.08)
+    assert len(y.indices) / len(y) == pytest.approx(5.4, rel=0.08)
+    assert np.sqrt(np.add.reduceat(x.data**2, x.indptr[:-1])) == pytest.approx(1.0, abs=1e-5)
+    counts = np.sort(np.bincount(y.indices, minlength=3_000))[::-1]
+    assert counts[0] > 10 * np.median(counts)
+    again, other = generate(4_000, shape)[0], generate(4_000, shape, stream=1)[0]
+    assert again.indices.tolist() == x.indices.tolist()
+    assert other.indices.tolist() != x.indices.tolist()
+
+
+LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.ones(5, np.float32), (3, 5))
+BEST = np.array([[3, 0, 1], [2, 1, 0], [4, 0, 3]])
+
+
+def test_metrics_by_hand() -> None:
+    assert precision(BEST, LABELS, 1) == pytest.approx(1 / 3)
+    assert precision(BEST, LABELS, 3) == pytest.approx((2 + 0 + 1) / 9)
+    second, third = 1 / np.log2(3), 1 / np.log2(4)
+    assert ndcg(BEST, LABELS, 3) == pytest.approx(
+        ((1 + third) / (1 + second) + second / (1 + second + third)) / 2
+    )
+    propensity = np.array([0.5, 0.25, 1.0, 0.2, 1.0])
+    assert propensity_precision(BEST, LABELS, 1, propensity) == pytest.approx(5 / (5 + 4))
+    assert propensity_precision(BEST, LABELS, 2, propensity) == pytest.approx((5 + 2) / (5 + 4 + 4 + 2))
+
+
+def test_propensities_are_the_formula() -> None:
+    found = propensities(LABELS)
+    scale = (np.log(3) - 1) * 2.5**0.55
+    assert found[1] == pytest.approx(1 / (1 + scale * 3.5**-0.55))
+    assert found[4] == pytest.approx(1 / (1 + scale * 1.5**-0.55))
+    assert found[1] > found[4]
