@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.report import show
 from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, generated
 from benchmarks.slide.systems import Ours, Tuned
-from oddlot.sparse import Tree, Uniform
+from oddlot.sparse import Clusters, Uniform
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import dot
@@ -22,7 +22,7 @@ WARM, BATCHES, ROUNDS = 4, 16, 7
 ROW = 4 * HIDDEN
 PHASES = {"forward": "output.forward", "backward": "output.backward"}
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
-    "tree": Tree,
+    "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
     "uniform 1000": lambda: Uniform(1000),
 }
@@ -94,7 +94,7 @@ def measure(shapes: list[str]) -> dict[str, float]:
                     name, phase, f"{bytes_moved / 1e6:.0f}", f"{1000 * seconds:.2f}", f"{1000 * floor:.2f}",
                     f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}",
                 ])  # fmt: skip
-            if name == "tree":
+            if name == "clusters":
                 total = sum(one[1] for one in found.values()) / sum(one[2] for one in found.values())
                 figures[f"output_layer_floor_multiple_{shape}"] = total
         columns = [

@@ -1,4 +1,4 @@
-"""The best label of many examples and of one: all outputs scored by PyTorch, beside few that a tree finds."""
+"""The best label of many examples and of one: all outputs scored by PyTorch, beside few that clusters find."""
 
 import time
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from torch import Tensor
 from benchmarks.report import show
 from benchmarks.slide.setting import BATCH, SHAPES, Set, generated, right
 from benchmarks.slide.systems import Ours, Tuned
-from oddlot.sparse import Tree
+from oddlot.sparse import Clusters
 from oddlot.sparse.topk import Index
 
 TRAINED = {"30k": 128_000, "670k": 102_400}
 SET = {"30k": 64_000, "670k": 25_600}
-BEAMS = (4, 8, 16, 32, 64, 128, 256)
+PROBES = (2, 4, 8, 16, 32, 64, 128, 256)
 SHARE = 0.95
 """of the exact P@1"""
 ROUNDS, ONES = 5, 50
 
 
 def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
-    """How many times the examples a second, with the fewest leaves that keep the share of P@1."""
+    """How many times the examples a second, with the fewest clusters that keep the share of P@1."""
     figures = dict[str, float]()
     for shape in (one for one in shapes if one in TRAINED):
         hidden, system, data = _trained(shape, TRAINED[shape] // (4 if quick else 1))
@@ -38,17 +38,17 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
         p1 = right(best, data.y_test)
         rows = [["all", f"{1 / seconds:,.0f}", "1.0", f"{1000 * one:.2f}", f"{p1:.4f}", "1.000", "1.000"]]
         chosen: tuple[float, float] | None = None
-        for beam in BEAMS:
-            found, at, alone = _timed(partial(_few, index, beam), hidden)
+        for probes in PROBES:
+            found, at, alone = _timed(partial(_few, index, probes), hidden)
             share = right(found, data.y_test) / p1
             recall = float((found == best).mean())
             if chosen is None and share >= SHARE:
                 chosen = seconds / at, share
             rows.append([
-                f"{beam} leaves", f"{1 / at:,.0f}", f"{seconds / at:.1f}", f"{1000 * alone:.2f}", f"{share * p1:.4f}",
-                f"{share:.3f}", f"{recall:.3f}",
+                f"{probes} clusters", f"{1 / at:,.0f}", f"{seconds / at:.1f}", f"{1000 * alone:.2f}",
+                f"{share * p1:.4f}", f"{share:.3f}", f"{recall:.3f}",
             ])  # fmt: skip
-        title = f"{SHAPES[shape].labels:,} outputs, batches of {BATCH}; the tree was built in {built:.2f} s"
+        title = f"{SHAPES[shape].labels:,} outputs, batches of {BATCH}; clusters were made in {built:.2f} s"
         show(
             title,
             ["scored", "examples/s", "times", "ms for one", "P@1", "of exact", "recall of the best"],
@@ -66,13 +66,13 @@ def _all(weight: Tensor, bias: Tensor, hidden: NDArray[np.float32]) -> NDArray[n
     return best
 
 
-def _few(index: Index, beam: int, hidden: NDArray[np.float32]) -> NDArray[np.int64]:
-    return index.topk(hidden, 1, beam)[1][:, 0]
+def _few(index: Index, probes: int, hidden: NDArray[np.float32]) -> NDArray[np.int64]:
+    return index.topk(hidden, 1, probes)[1][:, 0]
 
 
 def _trained(shape: str, examples: int) -> tuple[NDArray[np.float32], Ours, Set]:
     data = generated(shape, SET[shape])
-    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tree(), Tuned())
+    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Clusters(), Tuned())
     for x, y in data.batches(examples):
         system.step(x, y)
     with torch.no_grad():

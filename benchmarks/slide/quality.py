@@ -8,15 +8,15 @@ from typing import NamedTuple
 from benchmarks.report import show
 from benchmarks.slide.setting import BATCH, SHAPES, Set, generated
 from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned, precision
-from oddlot.sparse import LSH, Tree, Uniform
+from oddlot.sparse import LSH, Clusters, Uniform
 
 EXAMPLES, EVERY = 64_000, 12_800
 PASSES, MORE = 2, 2
 """of dense training, and so many times more for the others, which may need them"""
 GRID: dict[str, tuple[float, ...]] = {
-    "lr": (1e-3, 3e-3, 1e-2, 3e-2),
-    "input_lr": (3e-3, 1e-2, 3e-2),
-    "input_std": (0.1, 0.3, 1.0),
+    "lr": (3e-4, 1e-3, 3e-3),
+    "input_lr": (1e-2, 3e-2, 1e-1),
+    "input_std": (0.03, 0.1, 0.3),
 }
 """what is tried for every system alike: one after the other, the others being the best so far"""
 SYSTEMS: dict[str, Callable[[Tuned], System]] = {
@@ -26,7 +26,7 @@ SYSTEMS: dict[str, Callable[[Tuned], System]] = {
     "uniform 300": lambda tuned: Ours(*_size(), Uniform(300), tuned),
     "uniform 1000": lambda tuned: Ours(*_size(), Uniform(1000), tuned),
     "simhash 130 + 100": lambda tuned: Ours(*_size(), LSH(found=130, by_chance=100), tuned),
-    "tree": lambda tuned: Ours(*_size(), Tree(), tuned),
+    "clusters": lambda tuned: Ours(*_size(), Clusters(), tuned),
 }
 
 
@@ -84,7 +84,7 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
 
 
 def measure(quick: bool) -> dict[str, float]:
-    """How much sooner the tree is as good as dense softmax less 1 point, and as sampled softmax at its best."""
+    """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
     data, passes = generated("30k", EXAMPLES), 1 if quick else PASSES
     found = {name: searched(name, data, quick) for name in SYSTEMS}  # before anything is timed
     curves, rows = dict[str, list[Point]](), list[list[str]]()
@@ -118,6 +118,6 @@ def measure(quick: bool) -> dict[str, float]:
         ("time_to_dense_quality_30k", "dense", goal),
         ("time_to_quality_over_sampled_30k", "sampled", rival),
     ):
-        own, other = seconds_to(curves["tree"], p1), seconds_to(curves[rival_name], p1)
+        own, other = seconds_to(curves["clusters"], p1), seconds_to(curves[rival_name], p1)
         figures[key] = other / own if own and other else 0.0
     return figures

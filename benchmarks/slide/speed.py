@@ -11,9 +11,12 @@ from statistics import median
 from benchmarks.report import show, told
 from benchmarks.slide.setting import BATCH, SHAPES, begin, generated
 from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned
-from oddlot.sparse import Tree, Uniform
+from oddlot.sparse import Clusters, Uniform
 
-OURS, RIVALS = ("tree", "uniform 300", "uniform 1000", "uniform 1000, row-wise Adagrad"), ("dense", "sampled")
+OURS, RIVALS = (
+    ("clusters", "uniform 300", "uniform 1000", "uniform 1000, row-wise Adagrad"),
+    ("dense", "sampled"),
+)
 WARM = 4
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
 SLOW = {"dense": 5}
@@ -29,8 +32,8 @@ def made(system: str, shape: str) -> System:
             return Dense(features, labels, TUNED)
         case "sampled":
             return Sampled(features, labels, TUNED)
-        case "tree":
-            return Ours(features, labels, Tree(), TUNED)
+        case "clusters":
+            return Ours(features, labels, Clusters(), TUNED)
     count, adagrad = (300 if "300" in system else 1000), (0.1 if "Adagrad" in system else 0.0)
     return Ours(features, labels, Uniform(count), TUNED, adagrad)
 
@@ -88,8 +91,10 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
             ])  # fmt: skip
         columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "dense / it"]
         show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows)
-        figures[f"speedup_over_dense_{shape}"] = median(ratios["tree"])
+        figures[f"speedup_over_dense_{shape}"] = median(ratios["clusters"])
         if shape == "670k":
-            memory = [one["megabytes"] / d["megabytes"] for one, d in zip(found["tree"], dense, strict=True)]
+            memory = [
+                one["megabytes"] / d["megabytes"] for one, d in zip(found["clusters"], dense, strict=True)
+            ]
             figures["memory_over_dense_670k"] = median(memory)
     return figures

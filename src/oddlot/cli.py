@@ -276,6 +276,41 @@ def notice(
     print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
 
 
+@app.command()
+def xmc_generate(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Where train.txt.gz and test.txt.gz are written.")
+    ],
+    train_points: Annotated[int, typer.Option("--train", min=1, help="Points to train on.")] = 64_000,
+    test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
+    features: Annotated[int, typer.Option(min=1)] = 50_000,
+    labels: Annotated[int, typer.Option(min=1)] = 30_000,
+    nonzeros: Annotated[float, typer.Option(min=0, help="Features of a point, on average.")] = 75.0,
+    labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Write a set for extreme multi-label classification: labels follow a power law and occur together.
+
+    As large as Amazon-670K: --features 135909 --labels 670091 --train 490449 --test 153025.
+    """
+    from oddlot.sparse.xmc.generating import Shape, generate
+    from oddlot.sparse.xmc.writing import write_xmc
+
+    shape = Shape(features, labels, nonzeros, labels_each, seed)
+    for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
+        path = Path(folder) / f"{name}.txt.gz"
+        x, y = generate(points, shape, stream)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_xmc(path, x, y)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+        print(
+            f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
+            f"{len(y.indices) / points:.2f} of {labels:,} labels each"
+        )
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(__version__)

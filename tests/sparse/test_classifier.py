@@ -85,7 +85,7 @@ def test_few_labels_are_scored_with_a_recall_that_is_told(caplog: pytest.LogCapt
         some = found.predict_topk(X_TEST, 5, exact=False, recall=0.9)
     exact = found.predict_topk(X_TEST, 5)
     assert (exact[:, :, None] == some[:, None, :]).any(2).mean() > 0.85
-    assert "leaves of the tree find 0.9" in caplog.text
+    assert "clusters find 0.9" in caplog.text
     assert found.score(X_TEST, Y_TEST, exact=False) > 0.95 * found.score(X_TEST, Y_TEST)
     assert (found.predict(X_TEST.rows(np.array([0])), exact=False) >= 0).all(), "one alone"
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import LSH, SGD, Adam, RowAdagrad, SampledLinear, Shared, Tree, Uniform
+from oddlot.sparse import LSH, SGD, Adam, Clusters, RowAdagrad, SampledLinear, Shared, Uniform
 from oddlot.sparse.optimizers import Optimizer
 from oddlot.sparse.sampler import Sampler
 
@@ -147,7 +147,7 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(
-    "sampler", [Uniform(8), Shared(8), Tree(2, 2, 5, wide=2), LSH(digits=4, tables=3, found=9, by_chance=5)]
+    "sampler", [Uniform(8), Shared(8), Clusters(2, 3, 9, 5), LSH(digits=4, tables=3, found=9, by_chance=5)]
 )
 def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> None:
     found = estimates(sampler)
@@ -168,9 +168,13 @@ def trained(sampler: Sampler, count: int) -> SampledLinear:
 
 def fresh_samplers() -> list[Sampler]:
     dwta = LSH("dwta", tables=5, found=20, by_chance=10, redraw_every=2)
-    for one in (lsh := LSH(tables=5, found=20, by_chance=10, redraw_every=2), dwta, tree := Tree(4, 3, 10)):
+    for one in (
+        lsh := LSH(tables=5, found=20, by_chance=10, redraw_every=2),
+        dwta,
+        ours := Clusters(4, 3, 30, 10),
+    ):
         one.refresh.every = 3
-    return [Uniform(20), Shared(30), tree, lsh, dwta]
+    return [Uniform(20), Shared(30), ours, lsh, dwta]
 
 
 @pytest.mark.parametrize("which", range(5))
@@ -266,8 +270,8 @@ def test_a_batch_without_any_label_or_any_example() -> None:
 
 
 def test_weights_that_are_loaded_are_hashed_anew() -> None:
-    layer = trained(Tree(4, 3, 10), 1)
-    assert isinstance(layer.sampler, Tree)
+    layer = trained(Clusters(4, 3, 30, 10), 1)
+    assert isinstance(layer.sampler, Clusters)
     times = layer.sampler.refresh.times
     layer.load_state_dict(trained(Uniform(20), 1).state_dict())
     layer(some_hidden(1), [3])

@@ -1,4 +1,4 @@
-"""What samplers find: hashes against their collision laws, a tree's leaves, and what is told where they do not fit."""
+"""What samplers find: hashes against their collision laws, clusters, and what is told where they do not fit."""
 
 import logging
 from math import pi
@@ -9,7 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, SampledLinear, Tree
+from oddlot.sparse import LSH, Clusters, SampledLinear
+from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.sampler import Refresh
@@ -134,38 +135,55 @@ def recall(sampler: Any) -> float:
 
 def test_what_is_found_has_large_logits() -> None:
     """Of 2,000 rows 300 by chance would have 0.15 of them."""
-    assert recall(Tree(leaf=10, beam=20, by_chance=0)) > 0.8
+    assert recall(Clusters(each=10, probes=20, found=250, by_chance=0)) > 0.8
     assert recall(LSH(tables=50, digits=7, found=250, by_chance=0)) > 0.5
     assert recall(LSH("dwta", tables=50, digits=2, found=250, by_chance=0)) > 0.4
 
 
-@pytest.mark.parametrize(("rows", "leaf"), [(2, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
-def test_a_tree_shares_the_rows_equally(rows: int, leaf: int) -> None:
+@pytest.mark.parametrize(("rows", "each"), [(1, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
+def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
     weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
-    sampler = Tree(leaf, beam=1 << 20, by_chance=0)
+    sampler = Clusters(each, probes=1 << 20, found=rows, by_chance=0)
     found = rows_for(sampler, weight, weight[:3])
-    assert found == [{*range(1, rows)}] * len(found), "all leaves have all rows"
-    assert sorted(sampler.order) == [*range(rows)]
-    sizes = np.diff([rows * one >> sampler.depth for one in range((1 << sampler.depth) + 1)])
-    assert sizes.max() - sizes.min() <= 1
-    assert sizes.max() <= 2 * leaf
+    assert found == [{*range(1, rows)}] * len(found)
+    own = sampler.clustering
+    assert sorted(own.members[0]) == [*range(rows)]
+    assert len(own.means) <= max(1, 1.5 * rows / each)
+    for cluster, (low, high) in enumerate(zip(own.begins[0], own.begins[0][1:], strict=False)):
+        mine = own.members[0][low:high]
+        assert (own.codes[0][mine] == cluster).all()
+        if len(mine):
+            assert own.means[cluster] == pytest.approx(weight[mine].mean(0), abs=1e-5)
+            unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
+            assert own.centers[cluster] == pytest.approx(
+                unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
+            )
+        else:
+            assert np.isneginf(own.mean_biases[cluster]), "it is never the best"
 
 
-def test_centers_are_the_means_of_their_rows() -> None:
-    weight = np.random.default_rng(1).standard_normal((64, COLUMNS)).astype(np.float32)
-    bias = np.arange(64, dtype=np.float32)
-    sampler = Tree(leaf=4)
-    sampler.prepare(Crew(), weight, bias, 1, 0)
-    for node in range(1, 32):
-        level = node.bit_length() - 1
-        mine = sampler.order[64 * (node - (1 << level)) >> level : 64 * (node + 1 - (1 << level)) >> level]
-        assert sampler.centers[node] == pytest.approx(weight[mine].mean(0), abs=1e-5)
-        assert sampler.center_biases[node] == pytest.approx(bias[mine].mean(), abs=1e-4)
+def test_clusters_find_those_that_there_are() -> None:
+    """2,000 rows in 200 clusters."""
+    weight, bias = some_rows(), np.zeros(2000, np.float32)
+    own = Clustering(each=10)
+    own.update(Crew(), weight, bias, 0)
+    assert _together(own) > 0.8
 
 
-def test_few_of_the_widest_nodes_are_enough_for_the_best_leaf() -> None:
-    assert recall(Tree(leaf=10, beam=20, by_chance=0, wide=1)) > 0.6
+def _together(clustering: Clustering) -> float:
+    """The share of pairs of one true cluster that are in the same one."""
+    codes = clustering.codes[0].reshape(-1, 10)
+    return float((codes[:, :, None] == codes[:, None, :]).mean())
+
+
+def test_clusters_move_with_their_rows() -> None:
+    chance, own = np.random.default_rng(8), Clustering(each=10)
+    weight, bias = some_rows(), np.zeros(2000, np.float32)
+    for _ in range(6):
+        own.update(Crew(), weight, bias, 0)
+        weight = weight + 0.1 * chance.standard_normal(weight.shape).astype(np.float32)
+    assert _together(own) > 0.4
 
 
 @pytest.mark.parametrize(("found", "rows"), [(20, 300), (200, 300), (200, 20_000)])

@@ -27,28 +27,28 @@ def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(values, expected.values)
 
 
-def test_all_leaves_find_all() -> None:
+def test_all_clusters_find_all() -> None:
     hidden, weight, bias = a_layer()
     index = Index(weight.numpy(), bias.numpy())
-    values, rows = index.topk(hidden.numpy(), 5, beam=1 << 20)
+    values, rows = index.topk(hidden.numpy(), 5, probes=1 << 20)
     exact_values, exact_rows = exact_topk(hidden, weight, bias, 5)
     assert rows.tolist() == exact_rows.tolist()
     assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
-    assert index.recall(hidden.numpy(), 5, beam=1 << 20) == 1.0
+    assert index.recall(hidden.numpy(), 5, probes=1 << 20) == 1.0
 
 
 def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
     index = Index(weight, bias)
-    beam, has = index.beam_for(hidden, 5, 0.9)
+    probes, has = index.probes_for(hidden, 5, 0.9)
     assert has >= 0.9
-    assert beam * topk.LEAF < 0.5 * len(weight)
-    assert index.recall(hidden, 5, beam // 2) < 0.9
+    assert probes * topk.EACH < 0.5 * len(weight)
+    assert probes == topk.FIRST_PROBES or index.recall(hidden, 5, probes // 2) < 0.9
 
 
-def test_where_leaves_have_fewer_rows_than_are_asked_for() -> None:
+def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
-    values, rows = Index(weight, bias).topk(hidden, 50, beam=1)
+    values, rows = Index(weight, bias).topk(hidden, 500, probes=1)
     assert (rows[:, 0] >= 0).all()
     assert (rows[:, -1] == -1).all()
     assert np.isneginf(values[:, -1]).all()

@@ -7,17 +7,17 @@ from oddlot.sparse.classifier import SlideClassifier
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.samplers import LSH, Shared, Tree, Uniform
+from oddlot.sparse.samplers import LSH, Clusters, Shared, Uniform
 
 __all__ = [
     "LSH",
     "SGD",
     "Adam",
+    "Clusters",
     "RowAdagrad",
     "SampledLinear",
     "Shared",
     "SlideClassifier",
     "SparseInputLinear",
-    "Tree",
     "Uniform",
 ]

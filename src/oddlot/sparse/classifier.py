@@ -24,7 +24,7 @@ from oddlot.sparse.xmc.metrics import precision
 logger = logging.getLogger(__name__)
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 CALIBRATED = 512
-"""examples by which the leaves for a recall are found"""
+"""examples by which the clusters for a recall are counted"""
 SCORED_AT_ONCE = 256
 
 
@@ -116,8 +116,8 @@ class SlideClassifier:
     ) -> NDArray[np.int64]:
         """The k best labels of each example, the best first, [examples, k].
 
-        `exact` scores all labels. Otherwise a tree finds few of them, as few as have found the share `recall` of the
-        exact ones for the first examples of `X`; that share and the leaves are logged, and a label -1 was not found.
+        `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` of the
+        exact ones for the first examples of `X`; that share and the clusters are logged, and a label -1 was not found.
         """
         features = checked(X, "X")
         self._check(features)
@@ -131,8 +131,8 @@ class SlideClassifier:
                     parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
                 else:
                     if not parts:
-                        index, beam = self._calibrated(features, k, recall)
-                    parts.append(index.topk(hidden.numpy(), k, beam)[1])
+                        index, probes = self._calibrated(features, k, recall)
+                    parts.append(index.topk(hidden.numpy(), k, probes)[1])
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, **how: Any) -> float:
@@ -210,14 +210,14 @@ class SlideClassifier:
             )
 
     def _calibrated(self, features: Csr, k: int, recall: float) -> tuple[Index, int]:
-        """A tree over the labels as they are now, and its leaves for that recall on these examples."""
+        """Clusters of the labels as they are now, and how many for that recall on these examples."""
         if self._index is None or self._index[0] != self.output.step:
             weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
             self._index = self.output.step, Index(weight, bias, self.settings.seed)
         sample = self._hidden(features.rows(np.arange(min(CALIBRATED, len(features))))).numpy()
-        beam, has = self._index[1].beam_for(sample, k, recall)
-        logger.info("%d leaves of the tree find %.3f of the %d best labels", beam, has, k)
-        return self._index[1], beam
+        probes, has = self._index[1].probes_for(sample, k, recall)
+        logger.info("%d clusters find %.3f of the %d best labels", probes, has, k)
+        return self._index[1], probes
 
 
 def checked(matrix: Any, name: str) -> Csr:

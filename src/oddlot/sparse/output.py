@@ -17,7 +17,7 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer
 from oddlot.sparse.pairs import Pairs
 from oddlot.sparse.sampler import Sampler
-from oddlot.sparse.samplers import Tree
+from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
 
 STREAM, STEP = 1_000_003, 2_654_435_761
@@ -74,7 +74,7 @@ class SampledLinear(nn.Module):
             4 * out_features * in_features * (1 + state_rows), f"a layer of {out_features:,} outputs"
         )
         self.in_features, self.out_features = in_features, out_features
-        self.sampler: Sampler = Tree() if sampler is None else sampler
+        self.sampler: Sampler = Clusters() if sampler is None else sampler
         self.optimizer, self.seed, self.step = optimizer, seed, 0
         chance = torch.Generator().manual_seed(seed)
         std = in_features**-0.5 if std is None else std

@@ -1,0 +1,114 @@
+"""Rows in clusters of those that point the same way, by k-means on the sphere."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.choosing import mark_taken
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.rows import add_scaled, dot
+
+
+@kernel
+def measure_lengths(part, parts, weight, scales):
+    """What makes each row of length 1; a row of zeros stays."""
+    rows = weight.shape[0]
+    for row in range(rows * part // parts, rows * (part + 1) // parts):
+        length = np.sqrt(dot(weight[row], weight[row]))
+        scales[row] = np.float32(1) / length if length > 0 else np.float32(0)
+
+
+@kernel
+def average(part, parts, begins, members, weight, bias, scales, centers, means, mean_biases):
+    """Of every cluster the mean row and bias, and the center: the mean of its rows at length 1, at length 1 itself.
+
+    A cluster without rows keeps its center, to which rows may come; it is never the best.
+    """
+    clusters = centers.shape[0]
+    center = np.empty(weight.shape[1], np.float32)
+    for c in range(clusters * part // parts, clusters * (part + 1) // parts):
+        low, high = begins[c], begins[c + 1]
+        means[c] = 0
+        mean_biases[c] = 0 if high > low else -np.inf
+        center[:] = 0
+        for i in range(low, high):
+            row = members[i]
+            prefetch_row(weight[members[min(i + 4, high - 1)]])
+            add_scaled(np.float32(1) / np.float32(high - low), weight[row], means[c])
+            add_scaled(scales[row], weight[row], center)
+            mean_biases[c] += bias[row] / np.float32(high - low)
+        length = np.sqrt(dot(center, center))
+        if length > 0:
+            centers[c] = center / length
+
+
+@kernel
+def assign(part, parts, begins, members, weight, centers, near, codes):
+    """Every row goes to the center that it points to most, of those near the one that it had."""
+    clusters = centers.shape[0]
+    for c in range(clusters * part // parts, clusters * (part + 1) // parts):
+        for i in range(begins[c], begins[c + 1]):
+            row = members[i]
+            prefetch_row(weight[members[min(i + 4, begins[c + 1] - 1)]])
+            best, value = c, dot(weight[row], centers[c])
+            for other in near[c]:
+                score = dot(weight[row], centers[other])
+                if score > value:
+                    best, value = other, score
+            codes[row] = best
+
+
+@kernel
+def keep_best(one, value, best, values, kept):
+    """Put one in its place among the best, of which there are `kept`; how many there are then."""
+    most = best.shape[0]
+    if kept == most and value <= values[most - 1]:
+        return kept
+    place = min(kept, most - 1)
+    while place > 0 and values[place - 1] < value:
+        values[place], best[place] = values[place - 1], best[place - 1]
+        place -= 1
+    values[place], best[place] = value, one
+    return min(kept + 1, most)
+
+
+@kernel
+def best_clusters(part, parts, scores, best):
+    """The clusters with the largest scores of every example, the best one first."""
+    examples, clusters = scores.shape
+    values = np.empty(best.shape[1], np.float32)
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        kept = 0
+        for c in range(clusters):
+            kept = keep_best(c, scores[e, c], best[e], values, kept)
+
+
+@kernel
+def take_members(part, parts, best, begins, members, most, starts, rows, counts, seen, mark):
+    """The rows of every example's best clusters, until there are `most` of them."""
+    mine = seen[part]
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        at, end = starts[e] + counts[e], starts[e] + counts[e] + most
+        mark_taken(rows[starts[e] : at], mine, mark + e)
+        for c in best[e]:
+            for i in range(begins[c], begins[c + 1]):
+                if at < end and mine[members[i]] != mark + e:
+                    mine[members[i]] = mark + e
+                    rows[at] = members[i]
+                    at += 1
+        counts[e] = at - starts[e]
+
+
+@kernel
+def best_members(part, parts, hidden, weight, bias, clusters, begins, members, best, values):
+    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none."""
+    examples = hidden.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        kept, vector = 0, hidden[e]
+        best[e] = -1
+        values[e] = -np.inf
+        for c in clusters[e]:
+            for i in range(begins[c], begins[c + 1]):
+                row = members[i]
+                prefetch_row(weight[members[min(i + 4, begins[c + 1] - 1)]])
+                kept = keep_best(row, dot(vector, weight[row]) + bias[row], best[e], values[e], kept)

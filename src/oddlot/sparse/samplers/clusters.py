@@ -1,0 +1,54 @@
+"""The rows of the clusters where a hidden vector points, and some by chance for all the others."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.clustering import Clustering
+from oddlot.sparse.kernels import clusters
+from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.samplers.uniform import fill_up
+from oddlot.sparse.threads import Crew
+
+
+@dataclass
+class Clusters:
+    """A hash that is learnt: the rows of those clusters whose mean logit is the largest, `found` of them at most.
+
+    Clusters of about `each` rows that point the same way, moved with the rows as `refresh` says, tell an example apart
+    from what it is most easily taken for. Each of `by_chance` other rows stands for many, so that the sum over all rows
+    is estimated without bias.
+    """
+
+    each: int = 16
+    probes: int = 8
+    """clusters for an example"""
+    found: int = 200
+    by_chance: int = 200
+    group: int = 8
+    """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
+    refresh: Refresh = field(default_factory=Refresh)
+
+    def __post_init__(self) -> None:
+        self.clustering = Clustering(self.each)
+
+    def most(self, out_features: int) -> int:
+        return min(self.found + self.by_chance, out_features)
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        if self.refresh.due(step, len(weight)):
+            self.clustering.update(crew, weight, bias, seed)
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        own = self.clustering
+        best = own.best(crew, hidden, self.probes)
+        crew.share(
+            clusters.take_members, best, own.begins[0], own.members[0], self.found, active.starts, active.rows,
+            active.counts, active.seen, active.mark,
+        )  # fmt: skip
+        fill_up(crew, active, self.by_chance, seed, self.group)
+
+    def forget(self) -> None:
+        self.refresh.forget()
