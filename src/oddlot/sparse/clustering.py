@@ -22,9 +22,9 @@ SHARED_LEVELS = 6
 class Clustering:
     """About `rows / each` clusters, but at most 8,192, of rows that point the same way, however many these are.
 
-    They are the leaves of a balanced tree of two-means (as in Prabhu et al., "Parabel", WWW 2018), which begins with the
-    halves of the last one, after `rounds` of k-means on unit vectors (Dhillon, Modha, 2001), in each of which a row may go
-    to one of the `near` centers nearest to its own.
+    They are the leaves of a balanced tree of two-means (as in Prabhu et al., "Parabel", WWW 2018), which begins with
+    the halves of the last one, after `rounds` of k-means on unit vectors (Dhillon, Modha, 2001), in each of which a row
+    may go to one of the `near` centers nearest to its own.
     """
 
     def __init__(self, each: int, rounds: int = 1, near: int = 32) -> None:
@@ -34,19 +34,10 @@ class Clustering:
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
         """Follow the rows; from the beginning, if these are others."""
-        rows, columns = weight.shape
-        halvings = 1
+        halvings, rows = 1, len(weight)
         if len(self.order) != rows:
-            halvings, self.order = (
-                FIRST_HALVINGS,
-                np.random.default_rng(seed).permutation(rows).astype(np.int32),
-            )
-            self.depth = round(log2(min(MOST_CLUSTERS, max(1, rows / self.each))))
-            count = 1 << self.depth
-            self.codes = np.empty((1, rows), np.int32)
-            self.members, self.begins = np.empty((1, rows), np.int32), np.empty((1, count + 1), np.int32)
-            self.centers, self.means = (np.zeros((count, columns), np.float32) for _ in range(2))
-            self.mean_biases = np.empty(count, np.float32)
+            halvings = FIRST_HALVINGS
+            self._begin(rows, weight.shape[1], seed)
         self.scales = np.empty(rows, np.float32)
         crew.share(kernels.measure_lengths, weight, self.scales)
         self._halve(crew, weight, halvings)
@@ -64,6 +55,15 @@ class Clustering:
         best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
         crew.share(kernels.best_clusters, scores.numpy(), best)
         return best
+
+    def _begin(self, rows: int, columns: int, seed: int) -> None:
+        self.order = np.random.default_rng(seed).permutation(rows).astype(np.int32)
+        self.depth = round(log2(min(MOST_CLUSTERS, max(1, rows / self.each))))
+        count = 1 << self.depth
+        self.codes, self.members = (np.empty((1, rows), np.int32) for _ in range(2))
+        self.begins = np.empty((1, count + 1), np.int32)
+        self.centers, self.means = (np.zeros((count, columns), np.float32) for _ in range(2))
+        self.mean_biases = np.empty(count, np.float32)
 
     def _halve(self, crew: Crew, weight: NDArray[np.float32], rounds: int) -> None:
         """Halve the nodes of the tree anew, and make clusters of its leaves."""

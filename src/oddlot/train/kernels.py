@@ -97,7 +97,8 @@ def _compile() -> Any:
     """The machine code of out <- keep * out + sum of four streams, compiled for float32."""
     from numba import float32, njit, uint64, void
 
-    prefetch = _prefetch_intrinsic()
+    from oddlot.sparse.kernels.prefetch import prefetch
+
     stream = float32[::1]
     zero = float32(0)
 
@@ -128,30 +129,3 @@ def _compile() -> Any:
             start += uint64(1)
 
     return add_four
-
-
-def _prefetch_intrinsic() -> Any:
-    """`prefetch(array, index)` for compiled code: bring that number's cache line into the second-level cache.
-
-    A prefetch never faults, so the index may lie beyond the end.
-    """
-    from llvmlite import ir  # type: ignore[import-untyped]  # it has no stubs
-    from numba import types
-    from numba.extending import intrinsic
-    from numba.np.arrayobj import make_array
-
-    @intrinsic
-    def prefetch(_typing: Any, array: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            make = make_array(signature.args[0])  # type: ignore[no-untyped-call]  # numba's
-            data = make(context, builder, arguments[0]).data
-            address = builder.gep(data, [arguments[1]])
-            word = ir.IntType(32)
-            kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
-            function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
-            builder.call(function, [address, word(0), word(2), word(1)])  # to read, to L2, data
-            return context.get_dummy_value()
-
-        return types.void(array, index), generate
-
-    return prefetch

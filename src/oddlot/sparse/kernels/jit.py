@@ -23,7 +23,7 @@ class _Teller(event.Listener):
     told = False
 
     def on_start(self, event: Any) -> None:
-        if not _Teller.told and "oddlot" in str(event.data["dispatcher"].py_func.__module__):
+        if not _Teller.told and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
             _Teller.told = True
             logger.info("compiling kernels for this machine: some seconds, the first time only")
 

@@ -13,8 +13,7 @@ LINE = 16
 """numbers of a cache line"""
 
 
-@intrinsic
-def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
     """`prefetch(array, index)` brings that number's cache line into the second-level cache.
 
     It never faults, so the index may lie beyond the end.
@@ -33,8 +32,11 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
     return types.void(array, index), generate
 
 
+prefetch: Any = intrinsic(_prefetch)
+
+
 @kernel
 def prefetch_row(row):
     """All lines of a row."""
     for i in range(0, row.shape[0], LINE):
-        prefetch(row, i)  # type: ignore[call-arg]  # numba gives the first one
+        prefetch(row, i)
