@@ -12,7 +12,8 @@ from oddlot.sparse.sampler import Sampler
 
 SETS = ("xmc_tate_subjects", "xmc_delicious")
 ACTIVE = 230
-TUNED = (Tuned(1e-3, 3e-3), Tuned(3e-3, 3e-3))
+TUNED = (Tuned(3e-4, 1e-2), Tuned(3e-4, 3e-2), Tuned(1e-3, 3e-3), Tuned(1e-3, 1e-2))
+"""tried for every sampler with one seed; the best is repeated with others"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(ACTIVE),
     "simhash": lambda: LSH(found=ACTIVE - 100, by_chance=100),
@@ -33,19 +34,17 @@ def measure(quick: bool) -> dict[str, float]:
         epochs, seeds = (2, 1) if quick else (6, 3)
         rows, best = list[list[str]](), dict[str, float]()
         for kind, make in SAMPLERS.items():
-            tried = list[tuple[float, str, float, float]]()
-            for tuned in TUNED:
-                runs = [_trained(data, make, tuned, epochs, seed) for seed in range(seeds)]
-                p1 = [max(one[0]) for one in runs]
-                tried.append(
-                    (mean(p1), f"{told(p1)}", mean(one[1] for one in runs), mean(one[2] for one in runs))
-                )
-            score, shown, active, seconds = max(tried)
-            best[kind] = score
-            rows.append([kind, f"{active:.0f}", shown, f"{seconds:.1f}"])
-        columns = ["rows beside the labels", "active", f"best P@1 of {epochs} passes", "s"]
+            tried = {tuned: _trained(data, make, tuned, epochs, 0) for tuned in TUNED}
+            tuned = max(tried, key=lambda one: max(tried[one][0]))
+            runs = [tried[tuned], *(_trained(data, make, tuned, epochs, seed) for seed in range(1, seeds))]
+            p1 = [max(one[0]) for one in runs]
+            best[kind] = mean(p1)
+            active, seconds = (mean(one[which] for one in runs) for which in (1, 2))
+            setting = f"{tuned.lr:g}, {tuned.input_lr:g}"
+            rows.append([kind, f"{active:.0f}", setting, told(p1), f"{seconds:.1f}"])
+        columns = ["rows beside the labels", "active", "learning rates", f"best P@1 of {epochs} passes", "s"]
         show(
-            f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the better of {len(TUNED)} settings",
+            f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(TUNED)} settings",
             columns,
             rows,
         )
