@@ -39,7 +39,7 @@ def measure(quick: bool) -> dict[str, float]:
             runs = [tried[tuned], *(_trained(data, make, tuned, epochs, seed) for seed in range(1, seeds))]
             p1 = [max(one[0]) for one in runs]
             best[kind] = mean(p1)
-            active, seconds = (mean(one[which] for one in runs) for which in (1, 2))
+            active, seconds = mean(one[1] for one in runs), mean(one[2] for one in runs)
             setting = f"{tuned.lr:g}, {tuned.input_lr:g}"
             rows.append([kind, f"{active:.0f}", setting, told(p1), f"{seconds:.1f}"])
         columns = ["rows beside the labels", "active", "learning rates", f"best P@1 of {epochs} passes", "s"]
