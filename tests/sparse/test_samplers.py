@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, SampledLinear
+from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
@@ -229,3 +229,11 @@ def test_when_what_is_known_is_made_anew() -> None:
     usual = Refresh()
     assert [step for step in range(1, 60) if usual.due(step, 10)] == [1, 26, 51]
     assert [step for step in range(60, 400) if usual.due(step, 670_091)] == [76, 243]
+
+
+def test_a_group_of_examples_draws_the_same_rows() -> None:
+    layer = SampledLinear(COLUMNS, 1000, Uniform(20, group=4), None)
+    active = layer._begin(np.zeros((8, COLUMNS), np.float32), Labels.of(np.zeros(8, np.int64), 1)).active
+    drawn = [set(active.rows[start + 1 : start + 21].tolist()) for start in active.starts]
+    assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
+    assert len(drawn[0] & drawn[4]) < 10
