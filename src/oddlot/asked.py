@@ -32,6 +32,7 @@ SIGNALLED = 128
 """and the signal's number: what a shell makes of a program that a signal has ended"""
 RUNS = Path("runs")
 MOST_COLUMNS = 1000
+"""of a table, whatever the terminal has"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.sparse import LSH, SGD, Adam, Clusters, RowAdagrad, SampledLinear, Shared, Uniform
-from oddlot.sparse.optimizers import Optimizer
+from oddlot.sparse.optimizers import Optimizer, numbers_of_row
 from oddlot.sparse.sampler import Sampler
 
 ROWS, COLUMNS, BATCH = 37, 16, 6
@@ -298,3 +298,16 @@ def test_it_sits_on_a_network_in_any_precision() -> None:
         losses.append(float(loss.detach()))
     assert loss.dtype == torch.bfloat16
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_memory_is_counted_as_the_optimizer_needs_it() -> None:
+    assert [numbers_of_row(one, 128) for one in (None, SGD(), RowAdagrad(), Adam())] == [128, 128, 129, 384]
+
+
+def test_a_sampler_of_another_layer_begins_anew() -> None:
+    sampler = trained(Clusters(4, 3, 30, 10), 1).sampler
+    layer = SampledLinear(COLUMNS, 500, sampler, None)
+    assert isinstance(sampler, Clusters)
+    times = sampler.refresh.times
+    layer(some_hidden(1), [3])
+    assert sampler.refresh.times == times + 1

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer
+from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
 from oddlot.sparse.pairs import Pairs
 from oddlot.sparse.threads import Crew
 
@@ -34,10 +34,8 @@ class SparseInputLinear(nn.Module):
         std: float = 0.3,
     ) -> None:
         super().__init__()
-        state_rows = sum(map(len, vars(optimizer.state(1, 1)).values()))
-        check_memory(
-            4 * in_features * out_features * (1 + state_rows), f"a layer of {in_features:,} features"
-        )
+        needs = 4 * in_features * numbers_of_row(optimizer, out_features)
+        check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features, self.optimizer, self.step = (
             in_features,
             out_features,

@@ -92,3 +92,9 @@ class Adam:
 
 
 Optimizer = SGD | RowAdagrad | Adam
+
+
+def numbers_of_row(optimizer: Optimizer | None, columns: int) -> int:
+    """How many numbers a row and what is kept of it take."""
+    kept = () if optimizer is None else vars(optimizer.state(2, columns)).values()
+    return columns + sum(int(one.shape[1]) for one in kept if len(one) == 2)

@@ -14,7 +14,7 @@ from oddlot.sparse.active import Active, Marks
 from oddlot.sparse.kernels import grouping, output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer
+from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
 from oddlot.sparse.pairs import Pairs
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.samplers import Clusters
@@ -69,12 +69,11 @@ class SampledLinear(nn.Module):
         std: float | None = None,
     ) -> None:
         super().__init__()
-        state_rows = 0 if optimizer is None else sum(map(len, vars(optimizer.state(1, 1)).values()))
-        check_memory(
-            4 * out_features * in_features * (1 + state_rows), f"a layer of {out_features:,} outputs"
-        )
+        needs = 4 * out_features * numbers_of_row(optimizer, in_features)
+        check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler
+        self.sampler.forget()  # what it knew was of another layer
         self.optimizer, self.seed, self.step = optimizer, seed, 0
         chance = torch.Generator().manual_seed(seed)
         std = in_features**-0.5 if std is None else std
