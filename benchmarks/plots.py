@@ -6,7 +6,8 @@ from pathlib import Path
 
 from oddlot.report.charts import LEFT, WIDTH, Line, lines
 
-COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#64748b", "#be185d")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#1f2937", "#94a3b8")
+"""of Okabe and Ito, that people with any eyes can tell apart"""
 STYLE = (
     "text{font:12px sans-serif;fill:#334155}.grid{stroke:#e2e8f0}.line{fill:none;stroke-width:1.8}"
     ".dashed{stroke-dasharray:5 4}.point{stroke-linecap:round;stroke-width:5}"
@@ -14,10 +15,12 @@ STYLE = (
 )
 
 
-def save(path: Path, title: str, across: str, up: str, drawn: Sequence[Line]) -> None:
-    """One plot with its title and a legend."""
-    end = max(x for line in drawn for x, _ in line.points)
-    figure = lines(title, across, up, drawn, end)
+def save(
+    path: Path, title: str, across: str, up: str, drawn: Sequence[Line], end: float | None = None
+) -> None:
+    """One plot with its title and a legend, until `end`: without it, until the last point."""
+    last = max(x for line in drawn for x, _ in line.points)
+    figure = lines(title, across, up, drawn, end or last)
     begin, stop = figure.index("<svg"), figure.index("</svg>")
     inner = figure[figure.index(">", begin) + 1 : stop]
     wide = 40 + 6.5 * max(len(line.name) for line in drawn)

@@ -99,18 +99,24 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         observer(record(3.5, w.Lost("w1")))
         observer(record(3.6, w.Joined("w1.2")))
         observer(record(3.7, w.Lost("w1.2")))
+        observer(record(3.8, w.Joined("w1.3")))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
         "[red]digits",
         "going on from version 0, epoch 0.0, after 0.0 s; 1,000 samples merged or under way since are computed again",
-        "     0.5 s   epoch 0.0   version 0   accuracy 0.1250",
-        "     3.0 s   epoch 0.0   version 0   accuracy 0.7500",
-        f"     3.5 s   {NOBODY}",
+        "       0.5 s   epoch 0.0   version 0   accuracy 0.1250",
+        "       3.0 s   epoch 0.0   version 0   accuracy 0.7500",
+        f"       3.5 s   {NOBODY}",
+        "       3.6 s   a worker is here again",
     ]
 
 
 def test_a_long_wait_for_the_first_worker_is_told() -> None:
-    for now, told in ((30.0, []), (90.0, ["    90.0 s   the first worker is here"])):
+    for now, told in (
+        (30.0, []),
+        (90.0, ["  1 min 30 s   the first worker is here"]),
+        (90_000.0, [" 25 h 00 min   the first worker is here"]),
+    ):
         console = Console(file=StringIO(), width=200)
         with shown(console, "digits", Tally(64)) as observer:
             observer(record(0.0, w.Priced("", 1.0)))

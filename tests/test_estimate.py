@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from oddlot import (
+    VCASGD,
     Alive,
     EstimateInterrupted,
     Fleet,
@@ -93,11 +95,28 @@ def test_each_run_is_the_one_of_its_seed() -> None:
         assert alone[0].summary[figure] != alone[1].summary[figure]
 
 
+def test_an_estimate_is_told_in_one_line() -> None:
+    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
+    assert repr(found[1]) == "<Estimate on demand: 2, medians: time 1.2 s, cost $2.40, epochs 1.0>"
+
+
+def test_a_warning_is_told_once_at_the_users_line() -> None:
+    """Though each run has cause for it, and the filters would have it told each time."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit(a_job(), VCASGD(), Simulated([Machine("m", 0.1), Machine("n", 0.1)]), until="epochs>=1")
+        estimate(a_job(), VCASGD(), Fleet([Machine("m", 0.1), Machine("n", 0.1)]), seeds=2, until="epochs>=1")
+    assert [Path(one.filename) for one in told] == [Path(__file__)] * 2
+    assert [str(one.message).partition(" gives")[0] for one in told] == ["VCASGD"] * 2
+    assert told[0].lineno + 1 == told[1].lineno
+
+
 def test_a_fleet_without_zones_has_one_price() -> None:
     (found,) = estimate(
         a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=1, until="epochs>=1", in_flight=2
     )
     assert found.bought == ""
+    assert [column.header for column in estimates("x", [found]).columns] == ["", "runs"]
     assert found.values("seconds") == pytest.approx([SAMPLES * 0.1])
     with pytest.raises(UsageError, match="seeds = 0 must be at least 1"):
         estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=0)
@@ -159,6 +178,8 @@ def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) 
     assert done.out.splitlines()[-1].split() == ["runs", "both"]
     assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
     assert "exactly once" in oddlot("report", "both/spot-0", "both/on-demand-0").out
+    told = "there is no run in both; some are in folders of it: both/on-demand-0, both/spot-0"
+    assert told in oddlot("report", "both").err
 
 
 @pytest.mark.parametrize(

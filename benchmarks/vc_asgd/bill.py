@@ -72,6 +72,7 @@ RATE = 0.06
 """the learning rate: of 0.03, 0.06 and 0.1 the best one of federated averaging and of VC-ASGD alike, after 5 epochs"""
 BEGINNINGS = 40
 """moments of a price trace at which the job is begun, evenly over it"""
+DRAWN_HOURS = 6.0
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     saved = _priced(spots, found[SYNC], most)
     if not quick:
         _tell_sizes(job, epochs, sync - 0.01, seed)
-        _draw(f"{dataset} on demand and on spot, the first 6 hours", found)
+        _draw(f"{dataset} on demand and on spot, the first {DRAWN_HOURS:g} hours", found)
     arrived = [at for _, at in spots.values() if at]
     worst = min(accuracy_at(one.run, epochs) for one, _ in spots.values())
     return {
@@ -236,10 +237,10 @@ def _draw(title: str, found: dict[str, Trained]) -> None:
         if not name.startswith("(iv)") or name.endswith(first)
     }
     drawn = [
-        Line(name, once_above([p for p in line if p[0] <= 6], 0.8), n)
+        Line(name, once_above([p for p in line if p[0] <= DRAWN_HOURS], 0.8), n)
         for n, (name, line) in enumerate(some.items())
     ]
-    save(PLOTS / "vc_asgd_bill.svg", title, "hours", "accuracy", drawn)
+    save(PLOTS / "vc_asgd_bill.svg", title, "hours", "accuracy", drawn, DRAWN_HOURS)
 
 
 def _tell(title: str, found: dict[str, Trained], until: dict[str, float | None], target: float) -> None:

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oddlot.core.errors import OddlotError, UsageError
+from oddlot.core.warned import warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,10 +113,7 @@ class Asked:
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
         if about.get("chaos") and self.chaos is None:
-            warnings.warn(
-                f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on",
-                stacklevel=2,
-            )
+            warn(f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on")
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.task, [*earlier, *overrides]), folder

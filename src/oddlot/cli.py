@@ -24,9 +24,6 @@ EXIT_CODES = (
     "130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
-_warned = set[str]()
-"""texts of this command"""
-
 app = typer.Typer(
     help="Train PyTorch models on the machines one can get: slow ones, unequal ones, ones that vanish.",
     epilog=EXIT_CODES,
@@ -352,7 +349,4 @@ def _run_app() -> int:
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Once, however many runs of an estimate have cause for it."""
-    if (text := str(message)) not in _warned:
-        _warned.add(text)
-        print(f"warning: {text}", file=sys.stderr)
+    print(f"warning: {message}", file=sys.stderr)

@@ -16,7 +16,7 @@ from rich.text import Text
 from oddlot.core.words import Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
-from oddlot.units import alone, cost, duration, money, overwritten, traffic
+from oddlot.units import alone, cost, duration, moment, money, overwritten, traffic
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -100,24 +100,29 @@ class Opening:
 
 @dataclass
 class Lines(Opening):
-    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come late, and when
-    the last one is gone, if something had come in since somebody joined."""
+    """Says a line after an evaluation, if the last one is a while ago, when the first worker has come late, when the
+    last one is gone, if something had come in since somebody joined, and when one is here again."""
 
     next_line: float = 0.0
     alone_at: int = -1
     """what had been brought when nobody was here the last time"""
+    waits: bool = False
+    """it was told that nobody is here"""
 
     def __call__(self, record: Record) -> None:
         super().__call__(record)
         match record.event:
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
-                self.say(f"{record.now:8.1f} s   {progress(self.tally)}   {quality(self.tally)}")
+                self.say(f"{moment(record.now)}   {progress(self.tally)}   {quality(self.tally)}")
             case Joined() if record.now >= LONG_ALONE_SECONDS and len(self.tally.workers) == 1:
-                self.say(f"{record.now:8.1f} s   the first worker is here")
+                self.say(f"{moment(record.now)}   the first worker is here")
+            case Joined() if self.waits:
+                self.waits = False
+                self.say(f"{moment(record.now)}   a worker is here again")
             case Lost() if self._alone() and self.alone_at != self._brought():
-                self.alone_at = self._brought()
-                self.say(f"{record.now:8.1f} s   {NOBODY}")
+                self.alone_at, self.waits = self._brought(), True
+                self.say(f"{moment(record.now)}   {NOBODY}")
 
     def _brought(self) -> int:
         """Answers of all kinds: lives without any follow each other too fast to be told each time."""

@@ -15,6 +15,7 @@ from oddlot.api import Interrupted, fit
 from oddlot.core.checks import short
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.strategy import Strategy
+from oddlot.core.warned import once
 from oddlot.engines.on_simulator import Simulated
 from oddlot.interrupt import StopWish
 from oddlot.machines.market import Fleet
@@ -30,13 +31,19 @@ FIGURES = (
 """of a summary, those that an estimate is about"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """What became of the same job bought in one way, a summary a seed."""
 
     bought: str
     """`spot`, `on demand`, or empty where the fleet has no zones"""
     summaries: Sequence[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        told = [
+            f"{name} {tell(value)}" for name, (figure, tell) in TOLD.items() if (value := self.median(figure))
+        ]
+        return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
 
     def values(self, figure: str) -> list[float]:
         """Of every seed, where it is known."""
@@ -96,7 +103,7 @@ def estimate(
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
     failures = list[Exception]()
-    with stop.heard():
+    with stop.heard(), once():
         for bought, number in product(ways, range(seed, seed + seeds)):
             told(bought, number)
             folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
@@ -150,7 +157,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     table.title_justify = "left"
     table.add_column("", no_wrap=True)
     for one in found:
-        table.add_column(one.bought, justify="right", no_wrap=True)
+        table.add_column(one.bought or "runs", justify="right", no_wrap=True)
     compared = len(found) == 2 and len({len(one.summaries) for one in found}) == 1
     if compared:
         table.add_column("ratio", justify="right", no_wrap=True)

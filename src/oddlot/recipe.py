@@ -1,7 +1,6 @@
 """What is to be trained, how and where, checked before anything starts."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -13,6 +12,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
+from oddlot.core.warned import warn
 from oddlot.core.words import Span
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
@@ -85,10 +85,9 @@ class Recipe:
         """A strategy whose tasks are whole shards would have everybody pass over all of the data."""
         shards = len(self.cuts) - 1 if isinstance(self.cuts, tuple) else self.cuts
         if getattr(self.strategy, "whole_shards", False) and shards == 1 < self.on.workers:
-            warnings.warn(
+            warn(
                 f"{type(self.strategy).__name__} gives a worker a whole shard of the data at a time, and here all of "
-                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more",
-                stacklevel=5,
+                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more"
             )
 
     def _check_sizes(self) -> None:

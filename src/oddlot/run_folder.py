@@ -33,6 +33,8 @@ CHECKPOINTS = "checkpoints"
 DAMAGED = (ValueError, TypeError, KeyError)
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """what a run writes, the most wanted first"""
+MOST_NAMED = 10
+"""runs of a folder"""
 
 
 class RunFolder:
@@ -236,7 +238,11 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
         if not self.is_begun:
-            raise CheckpointError(f"there is no run in {self.path}")
+            inside = ", ".join(
+                sorted(str(path.parent) for path in self.path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
+            )
+            hint = f"; some are in folders of it: {inside}" if inside else ""
+            raise CheckpointError(f"there is no run in {self.path}{hint}")
         if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
             raise CheckpointError(
                 f"{self.path} has the checkpoints of a run, and is not its folder: resume with checkpoints={self.path} "

@@ -1,7 +1,6 @@
 """One training from its recipe to its end: the loop's surroundings that are the same on every engine."""
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from torch import Tensor
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, JobError
+from oddlot.core.warned import warn
 from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Host, Observer
 from oddlot.engines.mailbox import drive
@@ -153,7 +153,7 @@ class Training:
         except CheckpointError as error:
             raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
         for warning in filter(None, (damage, *checkpoint.warnings)):
-            warnings.warn(f"{warning}; going on from {checkpoint.name}", stacklevel=2)
+            warn(f"{warning}; going on from {checkpoint.name}")
         snapshot = checkpoint.load()
         conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
         return Past(conductor, snapshot.tensors, checkpoint, there, log)
@@ -271,10 +271,9 @@ class Training:
         """Infinity or NaN on the evaluation set is no end of the run, but it is told once."""
         if isinstance(record.event, w.Evaluated) and (lost := self.expected - record.event.metrics.keys()):
             self.expected -= lost
-            warnings.warn(
+            warn(
                 f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
-                "so not shown",
-                stacklevel=2,
+                "so not shown"
             )
 
     def _check_learned(self, ended: str) -> None:
@@ -357,7 +356,7 @@ class Training:
         if self.saver is None or self.log is None:
             return
         for problem in self.saver.problems():
-            warnings.warn(problem, stacklevel=2)
+            warn(problem)
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
@@ -406,15 +405,14 @@ class Training:
         self.folder.write(SUMMARY, summary)
         self.saver.wait()
         for problem in self.saver.problems():
-            warnings.warn(
+            warn(
                 f"{problem.removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, from "
-                f"which the run would go on, is of version {self.saver.newest:,}",
-                stacklevel=2,
+                f"which the run would go on, is of version {self.saver.newest:,}"
             )
 
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
-            warnings.warn(problem.removesuffix("; the run goes on"), stacklevel=2)
+            warn(problem.removesuffix("; the run goes on"))
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from typing import Any
 
 LONG = 0.01
 """of a run's time, that it is told"""
+SHORTEST = 0.05
+"""seconds that are not told as none"""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
 """seconds of an axis"""
 
@@ -24,6 +26,11 @@ def duration(seconds: float) -> str:
         return f"{seconds / 3600:.3g} h"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
+def moment(seconds: float) -> str:
+    """When a line of progress is, with room before it so that lines stand below each other."""
+    return f"{duration(seconds):>12}"
 
 
 def clock(seconds: float) -> tuple[str, float]:
@@ -51,9 +58,8 @@ def traffic(figures: Mapping[str, Any]) -> str:
 def alone(figures: Mapping[str, Any]) -> str:
     """How long nobody was there, where that was long."""
     seconds = figures.get("seconds_without_workers") or 0.0
-    return (
-        f", for {duration(seconds)} of it without any worker" if seconds > LONG * figures["seconds"] else ""
-    )
+    long = seconds > max(LONG * figures["seconds"], SHORTEST)
+    return f", for {duration(seconds)} of it without any worker" if long else ""
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:

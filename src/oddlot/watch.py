@@ -12,6 +12,7 @@ from oddlot.core.words import Blend, Evaluated, Step
 from oddlot.report.figures import Figures
 from oddlot.report.follow import Follower, stopped_process, waits_for
 from oddlot.run_folder import RunFolder
+from oddlot.units import moment
 
 LOOKS_A_SECOND = 4
 
@@ -38,7 +39,7 @@ class Watch:
             if any(isinstance(action, Step | Blend) for action in record.actions):
                 self.merged_at = record.now
             if isinstance(record.event, Evaluated):
-                lines = [f"{tally.seconds:8.1f} s   {progress(tally)}   {quality(tally)}"]
+                lines = [f"{moment(tally.seconds)}   {progress(tally)}   {quality(tally)}"]
         if new:
             self.heard_at = time.monotonic()
         waits = "" if self.follower.ended else waits_for(tally, self.now, self.merged_at)
@@ -46,7 +47,7 @@ class Watch:
         if stopped:
             waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"
         if waits and (not self.waits or stopped != self.stopped):
-            lines.append(f"{self.now:8.1f} s   {waits}")
+            lines.append(f"{moment(self.now)}   {waits}")
         self.waits, self.stopped = waits, stopped
         return lines
 

@@ -30,6 +30,7 @@ from oddlot.log import surviving
 from oddlot.machines.capacity import Capacity
 from oddlot.observe import tally_of
 from oddlot.report.course import Course
+from oddlot.report.figures import Figures
 from oddlot.run import Run
 from tests.fits import SAMPLES, a_job, rows
 from tests.test_resume import KillAt, Killed
@@ -100,10 +101,11 @@ def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
     adds_up(found)
 
 
-def test_machines_that_never_get_ready_are_given_up() -> None:
+def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     flaps = Alive(Steps((0.0, 1.0), (2.0, 0.0), 2.0))
-    with pytest.raises(JobError, match="1,021 machines in a row were taken away while they started"):
-        run(Simulated([zone(flaps, seconds_to_start=3.0)], maths=False), "epochs>=1")
+    with pytest.raises(JobError, match="1,022 machines in a row were taken away while they started"):
+        run(Simulated([zone(flaps, seconds_to_start=3.0)], maths=False), "epochs>=1", tmp_path)
+    assert Figures.read(tmp_path).summary["starts_lost"] == 1022, "the last one is among them"
     one = Machine("m", 0.05, seconds_to_start=3.0)
     with pytest.raises(JobError, match="1,011 machines in a row were taken away while they started"):
         run(Simulated([one], maths=False), "epochs>=1", chaos=Chaos(capacity=flaps))

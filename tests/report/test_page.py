@@ -227,7 +227,7 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
     assert spells == {
         "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0), (14.0, 15.0)],
         "working": [(2.0, 7.0)],
-        "lost": [(7.0, 10.0)],
+        "lost": [(7.0, 10.0), (11.0, 12.0)],
         "waiting": [(13.0, 14.0)],
     }
 
@@ -251,7 +251,20 @@ def test_starts_in_vain_are_told(tmp_path: Path) -> None:
     on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
     away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
     oddlot.fit(a_job(), Synchronous(), on, until="epochs>=1", chaos=away, out=tmp_path)
-    assert "0 lost, 0 left with notice, 1 lost while they started" in page([Figures.read(tmp_path)])
+    found = Figures.read(tmp_path)
+    assert "0 lost, 0 left with notice, 1 lost while they started" in page([found])
+    spells = Course.of(found.records, 48).lanes["m"].spells
+    assert spells["starting"][0] == (0.0, 0.5)
+    assert spells["lost"] == [(0.5, 3.0)], "its lane has no gap"
+
+
+def test_a_line_that_another_one_hides_is_wider() -> None:
+    same, other = [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)]
+    drawn = [Line(name, points, 0) for name, points in (("a", same), ("b", other), ("c", same))]
+    widths = re.findall(
+        r'<path class="mark line c0"( style="stroke-width: [0-9.]+")?', lines("t", "x", "y", drawn, 2.0)
+    )
+    assert widths == [' style="stroke-width: 4.8"', "", ""]
 
 
 def test_samples_travel_too(tmp_path: Path) -> None:

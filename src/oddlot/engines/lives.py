@@ -133,6 +133,12 @@ class Lives:
         berth.owed = berth.barred
         if not berth.wanted or berth.barred or berth.node:
             return None
+        if self.starts_in_vain > self.most_fruitless:  # the run would never end
+            raise JobError(
+                f"{self.starts_in_vain:,} machines in a row were taken away while they started: give "
+                f"{berth.machine.name} fewer seconds_to_start than {berth.machine.seconds_to_start:g}, or a capacity "
+                "that stays for longer"
+            )
         berth.lives += 1
         while (name := life_name(berth.machine.name, berth.lives)) in self.taken:
             berth.lives += 1
@@ -193,15 +199,9 @@ class Lives:
         return self._give_up_start(berth) if berth.node else None
 
     def _give_up_start(self, berth: _Berth) -> Message:
-        """It is taken away before it is ready. Where that goes on and on, the run would never end."""
+        """It is taken away before it is ready."""
         starting, berth.node = berth.node, ""
         self.starts_in_vain += 1
-        if self.starts_in_vain > self.most_fruitless:
-            raise JobError(
-                f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one was "
-                f"{starting}: give it fewer seconds_to_start than {berth.machine.seconds_to_start:g}, or a capacity "
-                "that stays for longer"
-            )
         return w.Gone(starting)
 
     def _await_price(

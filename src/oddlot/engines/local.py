@@ -5,7 +5,6 @@ import selectors
 import signal
 import socket
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
 from oddlot.core.plain import to_plain
+from oddlot.core.warned import warn
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.host import Arrival, Message
@@ -247,7 +247,7 @@ class LocalEngine:
                     raise FrameError(f"a worker does not say {kind.name}")
                 _HEAR[kind](self, life, body)
             except FrameError as error:
-                warnings.warn(f"{life.node} talks nonsense and is ended: {error}", stacklevel=2)
+                warn(f"{life.node} talks nonsense and is ended: {error}")
                 self._learn_pid(life)
                 self.kill(life.node)
                 self._died(life)

@@ -57,15 +57,23 @@ def lines(
     x = Axis.until(end, width, unit)
     y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
-    for line in drawn:
+    paths = [[f"{x(px):.1f} {y(py):.1f}" for px, py in line.points] for line in drawn]
+    for number, line in enumerate(drawn):
+        over = sum(_lies_on(other, paths[number]) for other in paths[number + 1 :])
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
-        path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in line.points)
+        style += f' style="stroke-width: {1.8 + 3 * over:.1f}"' if over else ""
+        path = "M" + "L".join(paths[number])
         if len(line.points) == 1:  # a point is a short line with round ends
             path += "h0.1"
             style = style.replace("mark line", "mark line point")
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
     return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)), width)
+
+
+def _lies_on(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a line would hide another one, of which most points are its own too."""
+    return 2 * len(set(one) & set(other)) > len(set(other))
 
 
 def lanes(

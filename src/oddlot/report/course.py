@@ -133,8 +133,8 @@ class Course:
             case w.Gone(node) if self._lane(node).node == node:
                 # Without a row it was given up before it was ready.
                 row = tally.workers.get(node)
-                gone = ("left" if row.state == "leaving" else "lost") if row else ""
-                self._lane(node).turn(gone, record.now)
+                left = row is not None and row.state == "leaving"
+                self._lane(node).turn("left" if left else "lost", record.now)
                 self._lane(node).ended = True
             case w.Resumed():
                 self.resumed.append(record.now)

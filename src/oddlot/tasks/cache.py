@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -20,6 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
+from oddlot.core.warned import warn
 from oddlot.train.storage import sync_path
 
 SPLITS = ("train", "test")
@@ -62,10 +62,9 @@ def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) ->
                 return _written(Path(folder), splits)
             except OSError as error:
                 problem = error.strerror or str(error)
-    warnings.warn(
+    warn(
         f"{dataset}: the decoded pictures cannot be kept in {folder} ({problem}): they stay in memory, and the next "
-        "run decodes them again. ODDLOT_CACHE names another folder",
-        stacklevel=2,
+        "run decodes them again. ODDLOT_CACHE names another folder"
     )
     return splits
 
