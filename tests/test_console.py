@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot.console import NOBODY, Lines, Picture, progress, shown, summary
+from oddlot.console import NOBODY, Lines, Picture, progress, shown, summary, went
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.observe import Tally
@@ -100,6 +100,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         observer(record(3.6, w.Joined("w1.2")))
         observer(record(3.7, w.Lost("w1.2")))
         observer(record(3.8, w.Joined("w1.3")))
+        observer(record(3.9, w.Arrived(w.Facts("w1.3:2", "w1.3", 0, 32))))
+        observer(record(4.0, w.Lost("w1.3")))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == [
         "[red]digits",
@@ -107,7 +109,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         "       0.5 s   epoch 0.0   version 0   accuracy 0.1250",
         "       3.0 s   epoch 0.0   version 0   accuracy 0.7500",
         f"       3.5 s   {NOBODY}",
-        "       3.6 s   a worker is here again",
+        "       3.9 s   workers are here again",
+        f"       4.0 s   {NOBODY}",
     ]
 
 
@@ -237,3 +240,8 @@ def test_a_store_that_has_lost_updates_says_so() -> None:
     )
     assert not overwritten({"overwritten": 0, "versions": 48})
     assert not overwritten({"versions": 48}), "an older summary"
+
+
+def test_many_that_are_gone_are_counted_legibly() -> None:
+    assert went(1_234, 0, 5_678) == "1,234 lost, 5,678 lost starting"
+    assert went(0, 0, 0) == ""

@@ -1,5 +1,6 @@
 """What a job would take and cost: in Python and on the command line."""
 
+import json
 import os
 import signal
 import subprocess
@@ -118,8 +119,14 @@ def test_a_fleet_without_zones_has_one_price() -> None:
     assert found.bought == ""
     assert [column.header for column in estimates("x", [found]).columns] == ["", "runs"]
     assert found.values("seconds") == pytest.approx([SAMPLES * 0.1])
-    with pytest.raises(UsageError, match="seeds = 0 must be at least 1"):
-        estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=0)
+    for seeds in (0, 2.5, True, [1, 2]):
+        with pytest.raises(UsageError, match=r"seeds = .* must be a whole number, at least 1"):
+            estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=seeds)  # type: ignore[arg-type]  # on purpose
+    for figure, told in (("dollarz", "did you mean `dollars`"), ("ended", "'ended' is no such figure")):
+        with pytest.raises(UsageError, match=told):
+            found.median(figure)
+    with pytest.raises(UsageError, match=r"is no Fleet: oddlot\.read_fleet"):
+        Simulated.of([Machine("m", 0.1)])  # type: ignore[arg-type]  # on purpose
     with pytest.raises(UsageError, match=r"fleet = 'market.toml' is no Fleet: oddlot\.read_fleet"):
         estimate(a_job(), Synchronous(), "market.toml")  # type: ignore[arg-type]  # on purpose
 
@@ -302,14 +309,19 @@ def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Pa
     (tmp_path / "fleet.toml").write_text("\n".join(lines))
     words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
     done = oddlot("simulate", "digits", *words)
-    assert done.code == 0
+    assert done.code == 3, "whoever buys on the spot market gets nothing"
     ended = next(line for line in done.out.splitlines() if line.startswith("ended"))
     assert ended.split() == ["ended", "failed", "(2)", "epochs>=1", "(2)"]
-    assert "of these, 2 failed, the first one: nothing can happen any more from 1.0 s" in done.out
+    told = "of these, 2 failed, whose figures are not in the medians and ranges; the first one: nothing can happen"
+    assert told in done.out
+    assert "oddlot: all runs spot failed, the first one: nothing can happen any more from 1.0 s" in done.err
+    quiet = oddlot("simulate", "digits", *words, "--quiet")
+    assert (quiet.code, quiet.out) == (3, "")
+    assert quiet.err.startswith("oddlot: all runs spot failed")
     assert all(len(line.split()) < 3 for line in done.out.splitlines() if line.startswith("accuracy"))
     cost = next(line for line in done.out.splitlines() if line.startswith("cost"))
     assert len(cost.split()) == 2, "no ratio of what is not known"
-    plain = oddlot.json("simulate", "digits", *words)
+    plain = json.loads(oddlot("simulate", "digits", *words, "--json").out)
     assert plain["spot"]["dollars"] == [None, None]
     (tmp_path / "dies.toml").write_text(
         '[[machines]]\nname = "m"\nseconds_per_sample = 1.0\nlifetime = { kind = "exponential", mean_seconds = 1 }\n'

@@ -185,7 +185,7 @@ def test_a_fault_in_a_schedule_is_told_with_its_line(tmp_path: Path, schedule: s
         (
             '"fp16"',
             '"fp8"',
-            "job.toml:4: unknown codec `fp8`: did you mean `fp16`? There are: bf16, fp16, plain",
+            "job.toml:4: unknown codec `fp8`: did you mean `fp16`? There are: bf16, fp16, nonzero",
         ),
         ("hidden", "hiddn", "job.toml:7: hiddn is no option of the task digits: did you mean `hidden`?"),
         (
@@ -291,6 +291,8 @@ def test_what_is_found_out_later_is_told_with_its_place(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error, source.placed((), ("job",), ("strategy",)):
             raise UsageError("it is bad", key)
         assert str(error.value) == f"{place}it is bad"
+    with pytest.raises(UsageError, match=r":2: seed = 3: it is bad"), source.placed((), ("job",)):
+        raise UsageError("seed = 3: it is bad", "seed")
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from oddlot.train.schedules import Cosine, Linear, MultiStep
     from oddlot.train.shards import Shards
     from oddlot.wire.codec import Half, Plain
+    from oddlot.wire.nonzero import NonZero
 
 __version__ = "0.1.0"
 
@@ -91,6 +92,7 @@ __all__ = [
     "Machine",
     "Memoryless",
     "MultiStep",
+    "NonZero",
     "OddlotError",
     "Offer",
     "Plain",
@@ -138,6 +140,7 @@ _HOMES = {
     "train.shards": "Shards",
     "train.schedules": "Cosine Linear MultiStep",
     "wire.codec": "Half Plain",
+    "wire.nonzero": "NonZero",
 }
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from oddlot.core.errors import OddlotError, UsageError
+from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.warned import warn
 
 if TYPE_CHECKING:
@@ -253,6 +253,9 @@ class Asked:
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
+        for one in found:
+            if one.failure:
+                raise JobError(f"all runs {one.bought} failed, the first one: {one.failure}")
         return sum(len(one.summaries) for one in found)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
@@ -261,7 +264,10 @@ class Asked:
 
         summaries = [summary for one in found for summary in one.summaries]
         if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
-            told = f"  of these, {len(failed)} failed, the first one: {failed[0].removeprefix(FAILED)}"
+            told = (
+                f"  of these, {len(failed)} failed, whose figures are not in the medians and ranges; the first one: "
+                f"{failed[0].removeprefix(FAILED)}"
+            )
             console.print(told, markup=False, highlight=False, soft_wrap=True)
         if idle := sum(summary["versions"] == 0 for summary in summaries):
             console.print(f"  of these, {idle} made no version: their end came before any task was done")

@@ -64,7 +64,7 @@ Checkpoints = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the task's newest.")]
 Force = Annotated[bool, typer.Option("--force", help="Throw away the run in --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="2")]
 ChaosFile = Annotated[
     str | None, typer.Option("--chaos", metavar="FILE.toml", help="What is to go wrong on purpose.")

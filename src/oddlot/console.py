@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from oddlot.core.words import Evaluated, Joined, Lost, Record, Resumed
+from oddlot.core.words import Arrived, Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
 from oddlot.units import alone, cost, duration, moment, money, overwritten, traffic
@@ -101,7 +101,8 @@ class Opening:
 @dataclass
 class Lines(Opening):
     """Says a line after an evaluation, if the last one is a while ago, when the first worker has come late, when the
-    last one is gone, if something had come in since somebody joined, and when one is here again."""
+    last one is gone, if something had come in since somebody joined, and when something comes in again.
+    """
 
     next_line: float = 0.0
     alone_at: int = -1
@@ -117,9 +118,9 @@ class Lines(Opening):
                 self.say(f"{moment(record.now)}   {progress(self.tally)}   {quality(self.tally)}")
             case Joined() if record.now >= LONG_ALONE_SECONDS and len(self.tally.workers) == 1:
                 self.say(f"{moment(record.now)}   the first worker is here")
-            case Joined() if self.waits:
+            case Arrived() if self.waits:
                 self.waits = False
-                self.say(f"{moment(record.now)}   a worker is here again")
+                self.say(f"{moment(record.now)}   workers are here again")
             case Lost() if self._alone() and self.alone_at != self._brought():
                 self.alone_at, self.waits = self._brought(), True
                 self.say(f"{moment(record.now)}   {NOBODY}")

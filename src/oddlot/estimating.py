@@ -14,6 +14,7 @@ from rich.table import Table
 from oddlot.api import Interrupted, fit
 from oddlot.core.checks import short
 from oddlot.core.errors import JobError, UsageError
+from oddlot.core.nearest import or_nearest
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import once
 from oddlot.engines.on_simulator import Simulated
@@ -46,8 +47,13 @@ class Estimate:
         return f"<Estimate {self.bought or 'runs'}: {len(self.summaries)}, medians: {', '.join(told)}>"
 
     def values(self, figure: str) -> list[float]:
-        """Of every seed, where it is known."""
-        return [float(one[figure]) for one in self.summaries if one[figure] is not None]
+        """Of every seed, where it is known. UsageError: it is no figure of a summary that is a number."""
+        try:
+            return [float(one[figure]) for one in self.summaries if one[figure] is not None]
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f"{short(figure)} is no such figure: {or_nearest(str(figure), FIGURES)}"
+            ) from None
 
     def median(self, figure: str) -> float | None:
         """None where it is not known."""
@@ -59,6 +65,12 @@ class Estimate:
         """Why the runs have ended, and how many of them; those that failed together."""
         whys = (str(one["ended"]) for one in self.summaries)
         return dict(Counter("failed" if why.startswith(FAILED) else why for why in whys))
+
+    @property
+    def failure(self) -> str:
+        """Why the first run has failed, where all have; empty otherwise."""
+        whys = [str(one["ended"]) for one in self.summaries]
+        return whys[0].removeprefix(FAILED) if all(why.startswith(FAILED) for why in whys) else ""
 
     def plain(self) -> dict[str, list[Any]]:
         """Every figure in the order of the seeds; None where it is not known."""
@@ -95,8 +107,8 @@ def estimate(
     beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done; the
     first failure where all fail; EstimateInterrupted, with what was done, after Ctrl-C or SIGTERM.
     """
-    if seeds < 1:
-        raise UsageError(f"seeds = {seeds} must be at least 1", "seeds")
+    if type(seeds) is not int or seeds < 1:
+        raise UsageError(f"seeds = {short(seeds)} must be a whole number, at least 1", "seeds")
     if not isinstance(fleet, Fleet):
         raise UsageError(f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", "fleet")
     _check_out(out)
@@ -175,7 +187,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
 TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("seconds", duration),
     "cost": ("dollars", money),
-    "for lost work": ("dollars_lost", money),
+    "in vain": ("dollars_lost", money),
     "per point": ("dollars_per_point", money),
     "accuracy": ("accuracy", "{:.4f}".format),
     "epochs": ("epochs", "{:,.1f}".format),

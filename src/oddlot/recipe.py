@@ -257,7 +257,9 @@ def _check_evaluation(job: Job) -> None:
 
 def _check_codec(codec: object) -> None:
     if isinstance(codec, type) or not hasattr(codec, "encode") or not hasattr(codec, "decode"):
-        raise UsageError(f'codec = {short(codec)} is no codec: pass oddlot.Plain() or oddlot.Half("bf16")')
+        raise UsageError(
+            f'codec = {short(codec)} is no codec: pass oddlot.Plain(), oddlot.Half("bf16") or oddlot.NonZero()'
+        )
 
 
 def _check_about(about: object) -> None:

@@ -60,6 +60,7 @@ from oddlot.train.schedules import Cosine, Linear, MultiStep
 if TYPE_CHECKING:
     from oddlot.engines.on_local import Local
     from oddlot.train.job import Job
+    from oddlot.wire.codec import Codec
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
 Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
@@ -145,7 +146,7 @@ class RunTable(Table):
     dollars_per_hour: Price | None = None
     until: Text | None = None
     seed: Seed | None = None
-    codec: Literal["plain", "bf16", "fp16"] = "plain"
+    codec: Literal["plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16"] = "plain"
     evaluate_every: str | None = None
     checkpoint_every: str | None = None
     checkpoints: Text | None = None
@@ -308,10 +309,8 @@ class JobFile:
 
     def fit_options(self) -> dict[str, Any]:
         """Those arguments of `fit` that were given."""
-        from oddlot.wire.codec import Half
-
         codec = self.table.codec
-        return self._given(*FIT_OPTIONS) | ({} if codec == "plain" else {"codec": Half(codec)})
+        return self._given(*FIT_OPTIONS) | ({} if codec == "plain" else {"codec": _codec(codec)})
 
     def local(self) -> "Local":
         """The worker processes."""
@@ -321,6 +320,16 @@ class JobFile:
 
     def _given(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self.table, name)) is not None}
+
+
+def _codec(name: str) -> "Codec":
+    """Of the form `nonzero_bf16`: how numbers travel, and before it whether zeros do."""
+    from oddlot.wire.codec import Half, Plain
+    from oddlot.wire.nonzero import NonZero
+
+    halves = {"bf16": Half("bf16"), "fp16": Half("fp16")}
+    of = halves.get(name.rpartition("_")[2], Plain())
+    return NonZero(of) if name.startswith("nonzero") else of
 
 
 FIT_OPTIONS = (

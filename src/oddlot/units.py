@@ -71,6 +71,8 @@ def overwritten(figures: Mapping[str, Any]) -> str:
 def cost(figures: Mapping[str, Any]) -> str:
     """What a run has cost, in all, in vain and for what; older summaries know the sum alone."""
     lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
-    in_vain = f", {money(lost)} of it for work that was lost with its machine" if lost else ""
+    in_vain = (
+        f", {money(lost)} of it in vain, for machines lost at work or while they started" if lost else ""
+    )
     for_what = f", {money(per_point)} a point of accuracy" if figures["dollars"] and per_point else ""
     return money(figures["dollars"]) + in_vain + for_what

@@ -111,6 +111,50 @@ def test_machines_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
         run(Simulated([one], maths=False), "epochs>=1", chaos=Chaos(capacity=flaps))
 
 
+FLAPS = Alive(Steps((0.0, 1.0), (2.0, 0.0), 2.0))
+
+
+def test_starts_in_vain_end_no_run_that_somebody_trains() -> None:
+    """1,400 machines are lost while they start; one beside them needs 48 x 30 s."""
+    on = Simulated([zone(FLAPS, seconds_to_start=3.0), Machine("steady", 30.0)], maths=False)
+    assert run(on, "epochs>=1").summary["starts_lost"] > 1_400
+
+
+def test_one_start_that_succeeds_is_luck_again() -> None:
+    """Twice 700 machines in a row are lost while they start, and between them two get ready and are preempted."""
+    falls = [
+        (1000.0 * part + 2 * n + half, 2.0 * (1 - half))
+        for part in (0, 2)
+        for n in range(350)
+        for half in (0, 1)
+    ]
+    falls += [(900.0, 2.0), (920.0, 0.0), (2900.0, 2.0)]
+    seconds, alive = zip(*sorted(falls), strict=True)
+    on = Simulated([zone(Alive(Steps(seconds, alive)), seconds_to_start=3.0)], maths=False)
+    found = replace(on, machines=[replace(on.machines[0], machine=replace(LIKE, seconds_per_sample=5.0))])  # type: ignore[arg-type]  # a zone
+    assert run(found, "epochs>=1").summary["starts_lost"] == 1_400
+
+
+def test_who_was_lost_while_starting_is_blamed() -> None:
+    """Not the one that would come next, which may bring the run to its end."""
+    on = zone(FLAPS, seconds_to_start=3.0), Machine("late", 0.05, joins_at_seconds=1031.5)
+    assert run(Simulated(on, maths=False), "epochs>=1").summary["starts_lost"] > 1_030
+    dear = replace(zone(FLAPS, seconds_to_start=5.0), name="west")
+    with pytest.raises(
+        JobError, match=r"the last one was east2\.\d+: give it fewer seconds_to_start than 3,"
+    ):
+        run(Simulated([dear, zone(FLAPS, seconds_to_start=3.0)], maths=False), "epochs>=1")
+
+
+def test_zones_that_never_agree_with_the_chaos_end_the_run() -> None:
+    """One has room in the first second of each two, the other in the last half."""
+    never = Chaos(capacity=Alive(Steps((0.0, 1.2, 1.8), (0.0, 1.0, 0.0), 2.0)))
+    with pytest.raises(
+        JobError, match="1,021 times in a row a machine's zone had room for it while the capacity of"
+    ):
+        run(Simulated([zone(FLAPS)], maths=False), "epochs>=1", chaos=never)
+
+
 def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
     """The answer is on its way when the machine is gone at 0.45 s, and the loss is noticed at 10 s."""
     like = Machine("m", 0.05, dollars_per_hour=3600.0, link=Link(latency_milliseconds=40))

@@ -30,7 +30,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
-from oddlot.report.charts import Axis, Line, lanes, lines
+from oddlot.report.charts import Axis, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
@@ -259,12 +259,33 @@ def test_starts_in_vain_are_told(tmp_path: Path) -> None:
 
 
 def test_a_line_that_another_one_hides_is_wider() -> None:
-    same, other = [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)]
-    drawn = [Line(name, points, 0) for name, points in (("a", same), ("b", other), ("c", same))]
-    widths = re.findall(
-        r'<path class="mark line c0"( style="stroke-width: [0-9.]+")?', lines("t", "x", "y", drawn, 2.0)
+    same, other, part = (
+        [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)],
+        [(0.0, 1.0), (2.0, 1.0)],
+        [(0.5, 1.5), (1.0, 2.0)],
     )
-    assert widths == [' style="stroke-width: 4.8"', "", ""]
+    for drawn, widths in (
+        ([same, other, same], ["4.8", "", ""]),
+        ([same, same, same], ["7.8", "4.8", ""]),
+        ([same] * 9, [*["10.8"] * 6, "7.8", "4.8", ""]),
+        ([part, same], ["4.8", ""]),
+        ([[(0.0, 2.0), (1.0, 2.0)], [(0.0, 2.0), (2.0, 2.0)], other], ["4.8", "", ""]),
+        ([[(1.0, 1.0)], [(1.0, 1.0)], [(1.0, 2.0)]], ["9.0", "", ""]),
+        ([[(1.0, 1.0)], other], ["", ""]),
+        ([[(0.0, 1.0), (2.0, 2.0)], [(0.0, 2.0), (2.0, 1.0)]], ["", ""]),
+    ):
+        figure = lines("t", "x", "y", [Line("a", points, 0) for points in drawn], 2.0)
+        found = re.findall(
+            r'<path class="mark line(?: point)? c0"(?: style="stroke-width: ([0-9.]+)")?', figure
+        )
+        assert found == widths
+
+
+def test_what_stands_behind_a_bar_has_room() -> None:
+    """Its text ends within the picture, however long it is."""
+    figure = bars("t", [Bar("a", {"": 1.0}, "x" * 60), Bar("b", {"": 0.5}, "y")])
+    at = float(re.search(r'<text class="tick" x="([0-9.]+)"[^>]*>x', figure)[1])  # type: ignore[index]  # it is there
+    assert at + 60 * 6.5 <= 860
 
 
 def test_samples_travel_too(tmp_path: Path) -> None:

@@ -15,5 +15,5 @@ def or_nearest(word: str, choices: Iterable[str]) -> str:
     """The end of a sentence about a word that does not exist: the one that was probably meant, then all."""
     choices = sorted(choices)
     meant = nearest(word, choices)
-    names = ", ".join(choices)
+    names = ", ".join(choices) or "none"
     return f"did you mean `{meant}`? There are: {names}" if meant else f"there are: {names}"

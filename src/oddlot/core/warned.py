@@ -4,31 +4,31 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
 
 OURS = {"oddlot", "contextlib"}
+_told: ContextVar[set[str] | None] = ContextVar("told", default=None)
+"""texts, while they are to be told once"""
 
 
 def warn(text: str) -> None:
     """A UserWarning at the line, outside this package, that has led here."""
+    told = _told.get()
+    if told is not None and text in told:
+        return
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
+    if told is not None:
+        told.add(text)
 
 
 @contextmanager
 def once() -> Iterator[None]:
-    """What has been told inside is not told again inside: several runs have cause for the same."""
-    show, told = warnings.showwarning, set[str]()
-
-    def show_new(message: Warning | str, *rest: Any, **named: Any) -> None:
-        if (text := str(message)) not in told:
-            told.add(text)
-            show(message, *rest, **named)
-
-    warnings.showwarning = show_new
+    """What `warn` has told inside is not told again inside: several runs have cause for the same."""
+    before = _told.set(set())
     try:
         yield
     finally:
-        warnings.showwarning = show
+        _told.reset(before)

@@ -29,6 +29,8 @@ class Blocks:
         self._owner = {block: index for index, free in enumerate(self._free_updates) for block in free}
         self._flats: dict[int, FlatBuffer] = {}
         self._numbers: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        """the version that the update in a block began from; its task holds it"""
         self._parked: dict[int, Payload] = {}
         """payloads in the store's inbox that still lie in their worker's block"""
 
@@ -46,12 +48,14 @@ class Blocks:
         """Which block of the arena this is."""
         return self._numbers[id(flat)]
 
-    def take_update(self, index: int) -> int:
-        """A block for the next update of worker `index`."""
+    def take_update(self, index: int, start: FlatBuffer) -> int:
+        """A block for the next update of worker `index`, which begins from `start`."""
         free = self._free_updates[index]
         if not free:
             self._move_out(next(block for block in self._parked if self._owner[block] == index))
-        return heappop(free)
+        block = heappop(free)
+        self._starts[block] = self.number(start)
+        return block
 
     def give_update(self, block: int) -> None:
         """Nobody reads or writes this block any more."""
@@ -62,7 +66,8 @@ class Blocks:
         if self.codec is not None:
             flat = FlatBuffer.empty(self.layout)
             try:
-                decode_into(flat, self.codec, Packet.read(self.arena.block(block).numpy()[: facts.bytes_up]))
+                packet = Packet.read(self.arena.block(block).numpy()[: facts.bytes_up])
+                decode_into(flat, self.codec, packet, facts.kind, self._flat(self._starts[block]))
             finally:
                 self.give_update(block)
             return Payload(facts.kind, flat)

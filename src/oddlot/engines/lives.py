@@ -73,6 +73,11 @@ class Lives:
         """entries of the agenda that bring nobody"""
         self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(self.berths)
         self.starts_in_vain = 0
+        """in a row, without anything that came in between"""
+        self.lost_start = ("", 0.0)
+        """the last one: who it was, and its seconds to start"""
+        self.kept_away = 0
+        """times in a row that a machine had room in its zone and was barred"""
         for one in fleet:
             if isinstance(one, Zone):
                 self._open(one)
@@ -109,6 +114,10 @@ class Lives:
         berth.barred = False
         return self._order(berth) if berth.owed else None
 
+    def work_came_in(self) -> None:
+        """Whatever went wrong before was bad luck."""
+        self.fruitless = self.starts_in_vain = self.kept_away = 0
+
     def count_fruitless(self, node: w.NodeId, lived: float, needs: float) -> None:
         """Lives that end at work before anybody has brought anything: where that goes on and on, it is not bad luck."""
         self.fruitless += 1
@@ -131,14 +140,10 @@ class Lives:
     def _order(self, berth: _Berth) -> Message | None:
         """Another life begins `seconds_to_start` later."""
         berth.owed = berth.barred
+        self.kept_away += berth.wanted and berth.barred
+        self._check_luck(berth)
         if not berth.wanted or berth.barred or berth.node:
             return None
-        if self.starts_in_vain > self.most_fruitless:  # the run would never end
-            raise JobError(
-                f"{self.starts_in_vain:,} machines in a row were taken away while they started: give "
-                f"{berth.machine.name} fewer seconds_to_start than {berth.machine.seconds_to_start:g}, or a capacity "
-                "that stays for longer"
-            )
         berth.lives += 1
         while (name := life_name(berth.machine.name, berth.lives)) in self.taken:
             berth.lives += 1
@@ -149,11 +154,26 @@ class Lives:
         self.agenda.at(self.agenda.now + starting, partial(self._join, berth, name))
         return w.Ordered(name, berth.price, berth.machine.zone)
 
+    def _check_luck(self, berth: _Berth) -> None:
+        """JobError: nobody gets to work, over and over again, so that the run would never end. Who comes for the first
+        time may bring luck."""
+        if berth.lives and self.starts_in_vain > self.most_fruitless:
+            node, seconds = self.lost_start
+            raise JobError(
+                f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one was "
+                f"{node}: give it fewer seconds_to_start than {seconds:g}, or a capacity that stays for longer"
+            )
+        if self.kept_away > self.most_fruitless:
+            raise JobError(
+                f"{self.kept_away:,} times in a row a machine's zone had room for it while the capacity of the chaos "
+                "kept it away, and no work came in: let both have room for longer"
+            )
+
     def _join(self, berth: _Berth, name: w.NodeId) -> Message | None:
         """It is ready, unless it was given up while it started."""
         if berth.node != name:
             return None
-        berth.ready, self.starts_in_vain = True, 0
+        berth.ready, self.starts_in_vain, self.kept_away = True, 0, 0
         self.work.begin(name, berth.machine, berth.delay)
         if berth.lifetime is not None:
             self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, berth.machine))
@@ -202,6 +222,7 @@ class Lives:
         """It is taken away before it is ready."""
         starting, berth.node = berth.node, ""
         self.starts_in_vain += 1
+        self.lost_start = starting, berth.machine.seconds_to_start
         return w.Gone(starting)
 
     def _await_price(

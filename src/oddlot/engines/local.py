@@ -148,7 +148,7 @@ class LocalEngine:
         life = self.lives.get(task.node)
         if life is None:
             return  # it has just died: `Lost` waits to be told
-        out = life.tasks[task.id] = self.blocks.take_update(life.index)
+        out = life.tasks[task.id] = self.blocks.take_update(life.index, weights)
         self.arena.marks[out] = 0
         body = {"task": to_plain(task), "weights": self.blocks.number(weights), "out": out}
         self._send(life, encode(Say.TASK, **body))

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.words import Kind
 from oddlot.train.data import Batches, Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
-from oddlot.train.layout import FlatBuffer
+from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner, Own
 from oddlot.train.store import Payload, Pool
 from oddlot.wire.codec import Codec, Packet, Plain
@@ -65,7 +67,8 @@ class Exact:
         self.own: dict[w.NodeId, Own] = {}
         """what each node keeps of its own"""
         self.bytes_down = learner.weights.layout.bytes
-        self.bytes_up = packet_bytes(codec, learner.weights)
+        self.bytes_up = most_bytes(codec, learner.weights.layout)
+        """of the last update: before one is computed nobody knows what it takes, and its link is timed by this"""
 
     def compute(self, task: w.Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
         """The task's mean loss and its update."""
@@ -76,7 +79,9 @@ class Exact:
             work = self.learner.step(weights, task, out)
         assert work is not None, "nothing stops a task in the simulator"
         if not isinstance(self.codec, Plain):
-            decode_into(out, self.codec, self.codec.encode(out.sections()))
+            packet = encoded(out, self.codec, task.kind, weights)
+            self.bytes_up = packet.size
+            decode_into(out, self.codec, packet, task.kind, weights)
         return work.loss, Payload(task.kind, out, lambda: self.pool.give(out))
 
     def forget(self, node: w.NodeId) -> None:
@@ -100,13 +105,22 @@ def users_code(where: str) -> Iterator[None]:
         raise JobError(f"the job's own code failed on {where}:\n{traceback.format_exc()}") from error
 
 
-def packet_bytes(codec: Codec, block: FlatBuffer) -> int:
-    """What a block takes on its way."""
-    return block.layout.bytes if isinstance(codec, Plain) else codec.encode(block.sections()).size
+def most_bytes(codec: Codec, layout: Layout) -> int:
+    """What a block takes on its way, at most: one without zeros."""
+    if isinstance(codec, Plain):
+        return layout.bytes
+    return codec.encode(FlatBuffer(layout, torch.ones(layout.bytes, dtype=torch.uint8)).sections()).size
 
 
-def decode_into(block: FlatBuffer, codec: Codec, packet: Packet) -> None:
-    """Unpack a packet into a block. FrameError when it holds something else."""
+def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
+    """The packet of an update that began from `start`. The block may be other afterwards."""
+    if kind == "weights" and getattr(codec, "of_changes", False):
+        block.toggle_(start)
+    return codec.encode(block.sections())
+
+
+def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, start: FlatBuffer) -> None:
+    """Unpack the packet of an update that began from `start`. FrameError when it holds something else."""
     sections = block.sections()
     tensors = codec.decode(packet)
     if [(name, part.dtype, part.shape) for name, part in tensors] != [
@@ -115,6 +129,8 @@ def decode_into(block: FlatBuffer, codec: Codec, packet: Packet) -> None:
         raise FrameError(f"a packet of {packet.size} bytes does not hold the sections of this model")
     for (_, target), (_, source) in zip(sections, tensors, strict=True):
         target.copy_(source)
+    if kind == "weights" and getattr(codec, "of_changes", False):
+        block.toggle_(start)
 
 
 @dataclass

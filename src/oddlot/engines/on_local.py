@@ -16,12 +16,11 @@ from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.local import LocalEngine
-from oddlot.engines.numbers import packet_bytes
+from oddlot.engines.numbers import most_bytes
 from oddlot.engines.nursery import Nursery, take_early
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened, cores
 from oddlot.engines.worker import Setup
 from oddlot.train.job import Job
-from oddlot.train.layout import FlatBuffer
 from oddlot.wire.codec import Plain
 
 MOST_THREADS = 256
@@ -73,7 +72,7 @@ def _open(
     versions = on.workers * on.in_flight + SPARE_VERSIONS
     per_worker = on.in_flight + 1
     # A packet may be a little larger than the block that it encodes: its words travel with it.
-    block_bytes = max(layout.bytes, packet_bytes(codec, FlatBuffer.empty(layout)))
+    block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
     threads = on.threads or max(1, cores() // on.workers)
     setup = Setup(

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from oddlot.core.checks import AtLeastOne, Seed, check_settings
+from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
 from oddlot.core.errors import UsageError
 from oddlot.core.words import NodeId
-from oddlot.engines.numbers import DataBytes, Exact, Shadow, packet_bytes, users_code
+from oddlot.engines.numbers import DataBytes, Exact, Shadow, most_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
 from oddlot.engines.simulator import Simulator
 from oddlot.machines.machine import Machine
@@ -32,7 +32,11 @@ class Simulated:
 
     @classmethod
     def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, maths: bool = True) -> "Simulated":
-        """A fleet as a file has it."""
+        """A fleet as a file has it. UsageError: it is none."""
+        if not isinstance(fleet, Fleet):
+            raise UsageError(
+                f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", "fleet"
+            )
         return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
 
     def __post_init__(self) -> None:
@@ -84,7 +88,7 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     data = DataBytes.of(numbers.job, numbers.shards, numbers.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(layout))
     if not on.maths:
-        shadow = Shadow(layout.bytes, packet_bytes(numbers.codec, FlatBuffer.empty(layout)))
+        shadow = Shadow(layout.bytes, most_bytes(numbers.codec, layout))
         simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub, data)
         return Opened(simulator, pool, shadow, on.hub)
     blocks = on.workers * on.in_flight + SPARE_VERSIONS

@@ -345,7 +345,7 @@ class Simulator:
         task = work.task
         if not work.brings:
             return w.Cancelled(task.id, task.node)
-        self.lives.fruitless = 0
+        self.lives.work_came_in()
         part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on

@@ -20,6 +20,7 @@ from oddlot.core.words import Facts, Task, samples_in
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
+from oddlot.engines.numbers import encoded
 from oddlot.train.data import Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job, choose_device
@@ -126,7 +127,7 @@ class Worker:
             self.hub.send(encode(Say.CANCELLED, task=task.id))
             return
         computed = time.perf_counter()
-        sent = self._encode(out)
+        sent = self._encode(out, task, self.flat(weights))
         seconds = {
             "down": loaded - received,
             "load": work.load_seconds,
@@ -147,11 +148,11 @@ class Worker:
         )
         self.hub.send(encode(Say.DONE, facts=to_plain(facts)))
 
-    def _encode(self, out: int) -> int:
+    def _encode(self, out: int, task: Task, start: FlatBuffer) -> int:
         """The size of the update; behind a codec, its packet is put into the block."""
         if self.scratch is None or self.setup.codec is None:
             return self.setup.layout.bytes
-        packet = self.setup.codec.encode(self.scratch.sections())
+        packet = encoded(self.scratch, self.setup.codec, task.kind, start)
         return packet.write(self.arena.block(out).numpy())
 
     def _stopped(self, task: str) -> bool:

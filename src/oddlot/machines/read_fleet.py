@@ -29,6 +29,7 @@ dollars_per_hour = 0.2
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -210,6 +211,8 @@ class PriceChoice(Choice):
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """The table of the kind that is named."""
         if isinstance(value, int | float) and not isinstance(value, bool):
+            if not 0 <= value < inf:
+                raise about("", f"`{info.field_name}` is {value!r}: it must be finite and not negative")
             return super().read({"kind": "constant", "dollars_per_hour": value}, info)
         if not isinstance(value, dict):
             raise about(
@@ -310,7 +313,9 @@ def read_fleet(path: str | Path) -> Fleet:
             names.add(name)
         found.append(one)
     if not found:
-        raise UsageError(f"{path} names no machine: add a table [[machines]] with a name")
+        raise UsageError(
+            f"{path} names no machine: add a table [[machines]] with a name, or [[zones]] with an offer"
+        )
     return Fleet(found, file.hub.make())
 
 

@@ -62,7 +62,7 @@ def checked_path(path: object) -> Path:
 def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a mark
         return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

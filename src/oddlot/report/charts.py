@@ -1,8 +1,10 @@
 """Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere."""
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from math import ceil, floor, log10
+from itertools import pairwise
+from math import ceil, floor, inf, log10
 from typing import NamedTuple
 
 from oddlot.units import clock
@@ -13,6 +15,10 @@ LANE = 18
 MOST_LANES = 48
 LETTER = 6.5
 """the width of a small one, on average"""
+WIDER, MOST_WIDER = 3.0, 3
+"""pixels by which a line is wider for each one that lies on it, and how many count"""
+NEAR, LONG_HIDDEN = 1.0, 3.0
+"""pixels between lines that hide each other, and of such a stretch that it matters"""
 Point = tuple[float, float]
 Mark = tuple[float, str]
 """seconds, and what was then"""
@@ -57,23 +63,41 @@ def lines(
     x = Axis.until(end, width, unit)
     y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
-    paths = [[f"{x(px):.1f} {y(py):.1f}" for px, py in line.points] for line in drawn]
-    for number, line in enumerate(drawn):
-        over = sum(_lies_on(other, paths[number]) for other in paths[number + 1 :])
+    drawn_at = [[(x(px), y(py)) for px, py in line.points] for line in drawn]
+    for number, (line, points) in enumerate(zip(drawn, drawn_at, strict=True)):
+        over = sum(_hides(other, points) for other in drawn_at[number + 1 :])
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
-        style += f' style="stroke-width: {1.8 + 3 * over:.1f}"' if over else ""
-        path = "M" + "L".join(paths[number])
-        if len(line.points) == 1:  # a point is a short line with round ends
+        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
+        thick = 1.8
+        if len(points) == 1:  # a point is a short line with round ends
             path += "h0.1"
-            style = style.replace("mark line", "mark line point")
+            style, thick = style.replace("mark line", "mark line point"), 6.0
+        if over:
+            style += f' style="stroke-width: {thick + WIDER * min(over, MOST_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
     return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)), width)
 
 
-def _lies_on(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a line would hide another one, of which most points are its own too."""
-    return 2 * len(set(one) & set(other)) > len(set(other))
+def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
+    """Whether a line lies on another one, of pixels, for a while: that one has to be wider to be seen."""
+    if len(one) == 1 or len(other) == 1:
+        return list(one) == list(other)
+    hidden = 0.0
+    for (x1, y1), (x2, y2) in pairwise(other):
+        # Near both ends of this stretch; at the very ends the other line may jump.
+        near = [abs(_height(one, x1 + t * (x2 - x1)) - y1 - t * (y2 - y1)) < NEAR for t in (0.1, 0.9)]
+        hidden += (x2 - x1) * all(near)
+    return hidden > LONG_HIDDEN
+
+
+def _height(line: Sequence[Point], x: float) -> float:
+    """Where a line is at x; infinity where it is not."""
+    after = bisect(line, x, key=lambda point: point[0])
+    if not 0 < after < len(line):
+        return inf
+    (left, low), (right, high) = line[after - 1], line[after]
+    return low + (high - low) * (x - left) / (right - left)
 
 
 def lanes(

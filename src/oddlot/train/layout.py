@@ -204,6 +204,10 @@ class FlatBuffer:
             if not out.is_floating_point():  # of the unsigned ones PyTorch subtracts uint8 alone
                 out.copy_(out.long() - start.section(index).long())
 
+    def toggle_(self, start: "FlatBuffer") -> None:
+        """Every bit that is as in `start` becomes 0, every other one 1; a second time undoes it."""
+        self.memory.view(torch.int64).bitwise_xor_(start.memory.view(torch.int64))
+
     def gather(self, module: nn.Module) -> None:
         """Copy the module's values into the block."""
         tensors = _tensors(module)

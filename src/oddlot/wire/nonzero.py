@@ -1,0 +1,87 @@
+"""Of tensors that are mostly zero only the rest travels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from oddlot.core.errors import UsageError
+from oddlot.wire.codec import Bytes, Codec, Half, Named, Packet, Plain
+from oddlot.wire.framing import FrameError
+
+BLOCK_BYTES = 64
+"""a cache line, on which every row of 16 or 32 float32 numbers, or a multiple of these, begins"""
+WHOLE, PARTLY = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class NonZero:
+    """Blocks of 64 bytes that are not all zero, with a bit for each block that says so; whole where that is smaller.
+
+    For models of which a task touches few rows, such as embeddings and sampled output layers. What travels is the
+    packet of `of`, bit for bit. Weights (local passes of averaging strategies) travel as their difference to the
+    version that they began from, bit by bit, so that rows which nobody has touched are zeros too; not behind `Half`,
+    which would round that difference.
+    """
+
+    of: Codec = Plain()  # noqa: RUF009 - frozen, and without state
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Plain | Half):
+            raise UsageError(f"NonZero(of={self.of!r}): choose Plain() or Half()", "of")
+
+    @property
+    def of_changes(self) -> bool:
+        """Whether weights are to be given, and come back, as their bits that have changed."""
+        return isinstance(self.of, Plain)
+
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        packet = self.of.encode(tensors)
+        hows, arrays = list[int](), list[Bytes]()
+        for array in packet.arrays:
+            parts = _parts(array)
+            partly = sum(part.size for part in parts) < array.size
+            hows.append(PARTLY if partly else WHOLE)
+            arrays += parts if partly else [array, array[:0]]
+        about = {"of": packet.codec, "about": packet.about, "hows": hows}
+        return Packet("nonzero", about | {"sizes": [array.size for array in packet.arrays]}, arrays)
+
+    def decode(self, packet: Packet) -> list[Named]:
+        if packet.codec != "nonzero":
+            raise FrameError(f"a packet of the codec {packet.codec!r} was given to 'nonzero'")
+        try:
+            about, arrays = packet.about, list[Bytes]()
+            each = zip(about["hows"], about["sizes"], packet.arrays[::2], packet.arrays[1::2], strict=True)
+            for how, size, first, second in each:
+                arrays.append(first if how == WHOLE else _whole(int(size), first, second))
+            inner = replace(packet, codec=str(about["of"]), about=dict(about["about"]), arrays=arrays)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FrameError(f"a packet's words do not fit its arrays: {error}") from None
+        return self.of.decode(inner)
+
+
+def _parts(array: Bytes) -> list[Bytes]:
+    """A bit for each whole block, and the blocks that are not zero with what is left behind the last one."""
+    count = array.size // BLOCK_BYTES
+    blocks = array[: count * BLOCK_BYTES].reshape(count, BLOCK_BYTES)
+    # Eight words of a block make eight truths, which are a word again.
+    words = torch.from_numpy(np.ascontiguousarray(blocks)).view(torch.int64)
+    there = words.ne(0).view(torch.int64).ne(0).numpy().reshape(count)
+    rest = np.concatenate([blocks[there].reshape(-1), array[count * BLOCK_BYTES :]])
+    return [np.packbits(there), rest]
+
+
+def _whole(size: int, bits: Bytes, rest: Bytes) -> Bytes:
+    """The array that the parts were made of. ValueError: they are of none of that size."""
+    count = size // BLOCK_BYTES
+    if size < 0 or bits.size != -(-count // 8):
+        raise ValueError(f"{bits.size} bytes of bits for {size} bytes")
+    there = np.unpackbits(bits, count=count).astype(bool)
+    kept = int(there.sum()) * BLOCK_BYTES
+    if rest.size != kept + size % BLOCK_BYTES:
+        raise ValueError(f"{rest.size} bytes for {there.sum()} blocks of {size} bytes")
+    out = np.zeros(size, np.uint8)
+    out[: count * BLOCK_BYTES].reshape(count, BLOCK_BYTES)[there] = rest[:kept].reshape(-1, BLOCK_BYTES)
+    out[count * BLOCK_BYTES :] = rest[kept:]
+    return out
