@@ -134,7 +134,7 @@ class Asked:
         """What the flags set. UsageError: two of them contradict each other."""
         from oddlot.settings import Override
 
-        paths = {"strategy": ("strategy", "name")}
+        paths = {"strategy": ("strategy", "name"), "data": ("task_options", "data_dir")}
         flags = [
             Override(f"{_flag(name)} {value}", paths.get(name, (name,)), value)
             for name, value in self.flags.items()

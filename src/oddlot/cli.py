@@ -47,6 +47,9 @@ Sets = Annotated[
     ),
 ]
 Until = Annotated[str | None, typer.Option(metavar="GOAL", help='Such as "accuracy>=0.98 or epochs>=30".')]
+Data = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where the task's files are: its option data_dir.")
+]
 Seed = Annotated[int | None, typer.Option(help="Of every source of chance.", show_default="0")]
 Out = Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-N")]
 SimulatedOut = Annotated[
@@ -86,6 +89,7 @@ def train(
     task: Task,
     strategy: Strategy = None,
     workers: Workers = None,
+    data: Data = None,
     until: Until = None,
     sets: Sets = None,
     seed: Seed = None,
@@ -99,7 +103,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train on worker processes of this machine."""
-    flags = {"strategy": strategy, "workers": workers, "until": until, "seed": seed, "out": out}
+    flags = {"strategy": strategy, "workers": workers, "data": data, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     command = shlex.join(["train", task])
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
@@ -111,6 +115,7 @@ def simulate(
     task: Task,
     machines: Machines,
     strategy: Strategy = None,
+    data: Data = None,
     until: Until = None,
     sets: Sets = None,
     seed: Seed = None,
@@ -143,7 +148,7 @@ def simulate(
         table = settings.table
         return Simulated.of(read_fleet(machines), table.seed or 0, table.in_flight or 1, maths)
 
-    flags = {"strategy": strategy, "until": until, "seed": seed, "out": out}
+    flags = {"strategy": strategy, "data": data, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     command = shlex.join(["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])])
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)

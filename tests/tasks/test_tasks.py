@@ -61,7 +61,7 @@ def test_a_task_of_the_user_s() -> None:
         (
             "digitz",
             {},
-            "unknown task `digitz`: did you mean `digits`? There are: cifar10, digits, fashion_mnist, mnist; or",
+            "unknown task `digitz`: did you mean `digits`? There are: cifar10, digits, fashion_mnist, mnist, xmc; or",
         ),
         ("digits", {"hiddn": 3}, "hiddn is no option of the task digits: did you mean `hidden`?"),
         ("digits", {"hidden": 2.0}, "hidden = 2.0: the task digits takes a value of type int"),

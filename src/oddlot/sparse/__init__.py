@@ -5,6 +5,7 @@ Stands alone: it imports nothing else of oddlot, and `SampledLinear` sits on top
 
 from oddlot.sparse.classifier import SlideClassifier
 from oddlot.sparse.input import SparseInputLinear
+from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.samplers import LSH, Clusters, Shared, Uniform
@@ -14,6 +15,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Clusters",
+    "LazyAdam",
     "RowAdagrad",
     "SampledLinear",
     "Shared",

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
-from oddlot.sparse.pairs import Pairs
+from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
 
 
@@ -21,16 +21,17 @@ class SparseInputLinear(nn.Module):
 
     `layer(starts, features, values)` is [batch, out_features], float32: example i has the values
     values[starts[i]:starts[i + 1]] in those features, in any order; of a feature that occurs twice they add up. Its
-    backward steps at once on the rows of features that occurred; the bias has an ordinary gradient. Features out of
-    range and values that are not finite are a ValueError.
+    backward steps at once on the rows of features that occurred or, with `optimizer=None`, gives these a sparse
+    gradient; the bias has an ordinary one. Features out of range and values that are not finite are a ValueError.
+    `seed=None` draws the first weights from PyTorch's random state.
     """
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
-        optimizer: Optimizer = Adam(),  # noqa: B008 - a dataclass of numbers
-        seed: int = 0,
+        optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None is another wish
+        seed: int | None = 0,
         std: float = 0.3,
     ) -> None:
         super().__init__()
@@ -42,10 +43,11 @@ class SparseInputLinear(nn.Module):
             optimizer,
             0,
         )
-        chance = torch.Generator().manual_seed(seed)
+        chance = None if seed is None else torch.Generator().manual_seed(seed)
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        self._state = optimizer.state(in_features, out_features)
+        if optimizer is not None:
+            self._state = optimizer.state(in_features, out_features)
         self._free: list[Pairs] = []
 
     def forward(self, starts: NDArray[Any], features: NDArray[Any], values: NDArray[Any]) -> Tensor:
@@ -69,19 +71,28 @@ class SparseInputLinear(nn.Module):
         Crew().share(kernels.forward, *batch, self.weight.detach().numpy(), self.bias.detach().numpy(), out)
         return out
 
-    def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> None:
-        """Step on the rows that were summed, unless their gradients are not finite."""
-        if not np.isfinite(gradients).all():
-            return
+    def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> Tensor | None:
+        """Step on the rows that were summed, unless their gradients are not finite; without optimizer, their
+        gradients."""
+        if self.optimizer is not None and not np.isfinite(gradients).all():
+            return None
         crew, (begins, counts, features, values) = Crew(), batch
         self.step += 1
         pairs = self._free.pop() if self._free else Pairs(self.in_features)
         pairs.group(crew, begins, counts, features)
-        crew(
-            kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
-            self._state.first, self._state.second, self.optimizer.numbers(self.step),
-        )  # fmt: skip
+        found = None
+        if self.optimizer is None:
+            total, places = pairs.distinct(crew)
+            rows, collected = np.empty(total, np.int64), np.empty((total, self.out_features), np.float32)
+            crew(kernels.collect, *pairs.sorted, values, gradients, places, rows, collected)
+            found = sparse_rows(rows, collected, self.weight)
+        else:
+            crew(
+                kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
+                self._state.first, self._state.second, self.optimizer.numbers(self.step),
+            )  # fmt: skip
         self._free.append(pairs)
+        return found
 
 
 class _Sum(torch.autograd.Function):
@@ -93,5 +104,5 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.layer._finish(ctx.batch, np.ascontiguousarray(gradient.numpy()))
-        return None, gradient.sum(0), None, None
+        weight = ctx.layer._finish(ctx.batch, np.ascontiguousarray(gradient.numpy()))
+        return weight, gradient.sum(0), None, None

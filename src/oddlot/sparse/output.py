@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from oddlot.sparse.active import Active, Marks
-from oddlot.sparse.kernels import grouping, output
+from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
-from oddlot.sparse.pairs import Pairs
+from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
@@ -51,8 +51,8 @@ class SampledLinear(nn.Module):
     finite changes nothing here.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
-    gradient of `hidden` in another order. Only weights are in `state_dict()`: what a sampler knows is made anew when
-    they are loaded.
+    gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
+    are in `state_dict()`: what a sampler knows is made anew when they are loaded.
 
     Idea: Chen et al., "SLIDE" (MLSys 2020). The loss is that of sampled softmax with its log Q correction (Bengio,
     Senécal, 2008), where what the sampler has found counts as itself and each row by chance for as many as it stands
@@ -65,7 +65,7 @@ class SampledLinear(nn.Module):
         out_features: int,
         sampler: Sampler | None = None,
         optimizer: Optimizer | None = Adam(),  # noqa: B008 - a dataclass of numbers; None is another wish
-        seed: int = 0,
+        seed: int | None = 0,
         std: float | None = None,
     ) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class SampledLinear(nn.Module):
         self.sampler: Sampler = Clusters() if sampler is None else sampler
         self.sampler.forget()  # what it knew was of another layer
         self.optimizer, self.seed, self.step = optimizer, seed, 0
-        chance = torch.Generator().manual_seed(seed)
+        chance = None if seed is None else torch.Generator().manual_seed(seed)
         std = in_features**-0.5 if std is None else std
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
@@ -111,9 +111,9 @@ class SampledLinear(nn.Module):
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
         self.step += 1
-        self.sampler.prepare(crew, weight, bias, self.step, self.seed)
+        self.sampler.prepare(crew, weight, bias, self.step, self.seed or 0)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
-        self.sampler.choose(crew, hidden, active, (self.seed * STREAM + self.step) * STEP % 2**62)
+        self.sampler.choose(crew, hidden, active, self._chance())
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
         self._catch_up(crew, batch.pairs)
         crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
@@ -124,6 +124,12 @@ class SampledLinear(nn.Module):
         batch.labelled = max(1, int((active.labels > 0).sum()))
         batch.loss = float(active.losses.sum()) / batch.labelled
         return batch
+
+    def _chance(self) -> int:
+        """The seed of this batch."""
+        if self.seed is None:
+            return int(torch.randint(2**62, ()))
+        return (self.seed * STREAM + self.step) * STEP % 2**62
 
     def _catch_up(self, crew: Crew, pairs: Pairs) -> None:
         if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
@@ -155,10 +161,7 @@ class SampledLinear(nn.Module):
 
     def _collected(self, crew: Crew, batch: Batch, *by_deltas: Any) -> tuple[Tensor, Tensor]:
         """The gradients of weight and bias, as tensors of their touched rows."""
-        counts = np.zeros(crew.parts, np.int64)
-        bounds, bucket_starts, row_by, *_ = batch.pairs.sorted
-        crew(grouping.count_rows, bounds, bucket_starts, row_by, counts)
-        total, begins = int(counts.sum()), np.cumsum(counts) - counts
+        total, begins = batch.pairs.distinct(crew)
         rows, gradients = np.empty(total, np.int64), np.empty((total, self.in_features), np.float32)
         bias_gradients = np.empty(total, np.float32)
         weight, _ = self._plain()
@@ -166,14 +169,7 @@ class SampledLinear(nn.Module):
             output.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, begins, rows, gradients,
             bias_gradients,
         )  # fmt: skip
-        at = torch.from_numpy(rows)[None]
-        found = [
-            torch.sparse_coo_tensor(
-                at, torch.from_numpy(values), like.shape, check_invariants=False, is_coalesced=True
-            )
-            for values, like in ((gradients, self.weight), (bias_gradients, self.bias))
-        ]
-        return found[0], found[1]
+        return sparse_rows(rows, gradients, self.weight), sparse_rows(rows, bias_gradients, self.bias)
 
     def _plain(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return self.weight.detach().numpy(), self.bias.detach().numpy()

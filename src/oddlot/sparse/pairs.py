@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from oddlot.sparse.kernels import grouping
 from oddlot.sparse.threads import Crew
@@ -48,7 +50,21 @@ class Pairs:
         self.bounds[0], self.bounds[-1] = 0, self.buckets
         crew(grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row)
 
+    def distinct(self, crew: Crew) -> tuple[int, NDArray[np.int64]]:
+        """How many rows have a pair, and the place of the first one of each thread among them."""
+        counts = np.zeros(crew.parts, np.int64)
+        crew(grouping.count_rows, self.bounds, self.bucket_starts, self.by_row[0], counts)
+        return int(counts.sum()), np.cumsum(counts) - counts
+
     @property
     def sorted(self) -> tuple[NDArray[Any], ...]:
         """What the kernels that go row by row are given."""
         return (self.bounds, self.bucket_starts, *self.by_row)
+
+
+def sparse_rows(rows: NDArray[np.int64], values: NDArray[np.float32], like: Tensor) -> Tensor:
+    """The gradient of a matrix or vector that is zero but in these rows, each of which occurs once."""
+    at = torch.from_numpy(rows)[None]
+    return torch.sparse_coo_tensor(
+        at, torch.from_numpy(values), like.shape, check_invariants=False, is_coalesced=True
+    )

@@ -40,6 +40,11 @@ TASKS = {
         "oddlot.tasks.cifar10:cifar10",
         "60,000 coloured pictures of 32 x 32 pixels, from batches, archives or folders of yours",
     ),
+    "xmc": Entry(
+        "oddlot.tasks.xmc:xmc",
+        "sparse features and many labels, in the text format of the Extreme Classification Repository, from files of "
+        "yours",
+    ),
 }
 """The built-in tasks; their modules are imported when they are asked for."""
 

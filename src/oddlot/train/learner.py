@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -162,23 +164,25 @@ class Learner:
         To a schedule, the samples that were merged when the task was made and those of the task's own steps count:
         what others do meanwhile has not reached these weights.
         """
-        make = self.job.local_optimizer or (
-            lambda parameters: torch_optimizer(self.job.optimizer, parameters)
-        )
-        optimizer = self.own.optimizer or make(self.parameters)
-        self.own.optimizer = optimizer if self.job.keep_optimizer else None
-        pace = _Pace(optimizer, self.schedule, task.merged) if self.schedule else None
+        make = self.job.local_optimizer or partial(torch_optimizer, self.job.optimizer)
+        optimizer, pace = self.own.optimizer, cast("_Pace | None", None)
 
         def step(loss: Tensor, samples: int) -> None:
-            optimizer.zero_grad()
+            nonlocal optimizer, pace
+            for parameter in self.parameters:
+                parameter.grad = None
             _backward(loss)
             if self.job.clip_norm is not None:
                 clip(self.parameters, self.job.clip_norm)
-            if pace:
+            optimizer = optimizer or make(self.parameters)
+            if self.schedule:
+                pace = pace or _Pace(optimizer, self.schedule, task.merged)
                 pace.go_on(samples)
             optimizer.step()
 
-        return self._minibatches(self._split(task), stop, step)
+        work = self._minibatches(self._split(task), stop, step)
+        self.own.optimizer = optimizer if self.job.keep_optimizer else None
+        return work
 
     def _split(self, task: Task) -> list[Indices]:
         return minibatches(task.spans, self.job.batch, self.seed, len(self.batches), self.shards)
@@ -284,10 +288,16 @@ def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
 
 
 def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """PyTorch's optimizer for a rule."""
+    """PyTorch's optimizer for a rule; of Adam, where gradients are sparse, one that takes these."""
+    parameters = list(parameters)
+    sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
     match rule:
         case SGD(lr, momentum, nesterov, weight_decay):
             return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=weight_decay)
+        case Adam(lr, betas, eps, 0.0) if sparse:
+            from oddlot.sparse.lazy import LazyAdam  # numba comes with it
+
+            return LazyAdam(parameters, lr, betas, eps)
         case Adam(lr, betas, eps, weight_decay):
             return torch.optim.Adam(parameters, lr, betas, eps, weight_decay)
         case AdamW(lr, betas, eps, weight_decay):

@@ -40,3 +40,19 @@ def backward(
             add_scaled(values[slot_by[at]], gradients[example_by[at]], gradient)
             at += 1
         update(kind, weight[row], gradient, first[min(row, last_first)], second[min(row, last_second)], how)
+
+
+@kernel
+def collect(
+    part, bounds, bucket_starts, row_by, example_by, slot_by, values, gradients, begins, rows, row_gradients
+):  # fmt: skip
+    """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
+    at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
+    while at < end:
+        row = row_by[at]
+        row_gradients[place] = 0
+        while at < end and row_by[at] == row:
+            add_scaled(values[slot_by[at]], gradients[example_by[at]], row_gradients[place])
+            at += 1
+        rows[place] = row
+        place += 1

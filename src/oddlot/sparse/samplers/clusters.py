@@ -52,3 +52,4 @@ class Clusters:
 
     def forget(self) -> None:
         self.refresh.forget()
+        self.clustering = Clustering(self.each)

@@ -1,0 +1,20 @@
+"""An optimizer's step on rows whose gradients have been collected."""
+
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.rows import adam
+
+AHEAD = 4
+"""rows after which one is needed that is asked for now"""
+
+
+@kernel
+def adam_rows(part, parts, rows, gradients, weight, first, second, how):
+    """A step of Adam on each of the rows, which occur once."""
+    low, high = rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts
+    for i in range(low, high):
+        row, later = rows[i], rows[min(i + AHEAD, high - 1)]
+        prefetch_row(weight[later])
+        prefetch_row(first[later])
+        prefetch_row(second[later])
+        adam(weight[row], gradients[i], first[row], second[row], how)

@@ -1,0 +1,80 @@
+"""Adam as an optimizer of PyTorch's, for parameters of which some have sparse gradients and others have not."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oddlot.sparse import optimizers
+from oddlot.sparse.kernels import stepping
+from oddlot.sparse.threads import Crew
+
+
+class LazyAdam(torch.optim.Optimizer):
+    """Adam (Kingma, Ba, ICLR 2015) that steps on those rows alone which have a gradient.
+
+    For layers with `optimizer=None` and whatever is around them: where `torch.optim.Adam` takes no sparse gradient and
+    `torch.optim.SparseAdam` no dense one, this takes both. A dense gradient steps on all rows, as `torch.optim.Adam`
+    does. Parameters are float32, on the CPU. ValueError: a parameter or gradient of another kind.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        for parameter in (one for group in self.param_groups for one in group["params"]):
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise ValueError(
+                    f"a parameter is {parameter.dtype} on {parameter.device}: float32 on the CPU"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # PyTorch has overloads
+        """One step on all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        crew = Crew()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(crew, group, parameter)
+        return loss
+
+    def _step(self, crew: Crew, group: dict[str, Any], parameter: Tensor) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        how = optimizers.Adam(group["lr"], group["betas"], group["eps"]).numbers(state["step"])
+        whole = parameter, state["exp_avg"], state["exp_avg_sq"]
+        weight, first, second = (one.detach().view(_rows(parameter)).numpy() for one in whole)
+        rows, gradients = _gradient(parameter)
+        crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
+
+
+def _rows(parameter: Tensor) -> tuple[int, int]:
+    """The shape of it as a matrix."""
+    rows = len(parameter) if parameter.ndim else 1
+    return rows, parameter.numel() // max(1, rows)
+
+
+def _gradient(parameter: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The rows that have one, each once, and theirs."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.is_sparse:
+        if gradient.sparse_dim() != 1:
+            raise ValueError("a sparse gradient is to have whole rows: one sparse dimension")
+        gradient = gradient.coalesce()
+        values = gradient._values().contiguous().view(-1, _rows(parameter)[1])
+        return gradient._indices()[0].numpy(), values.numpy()
+    return np.arange(_rows(parameter)[0]), gradient.contiguous().view(_rows(parameter)).numpy()

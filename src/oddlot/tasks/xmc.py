@@ -1,0 +1,204 @@
+"""Extreme multi-label classification: sets in the text format of the Extreme Classification Repository."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+
+if TYPE_CHECKING:
+    from oddlot.sparse.xmc.csr import Csr
+    from oddlot.train.job import Job
+
+BEST = 5
+"""labels that are predicted, and the k of the metrics"""
+INPUT_SCALE = 16.0
+"""the input layer's weights are so much larger than what is trained, so that one rate of Adam fits both layers: a
+feature occurs more seldom than a row of the output layer is computed"""
+INPUT_STD, BY_CHANCE = 0.03, 100
+SAMPLERS = ("uniform", "shared", "clusters", "simhash", "dwta")
+FILES = ("train.txt", "test.txt")
+
+
+def xmc(
+    data_dir: str = "", hidden: int = 128, sampler: str = "uniform", active: int = 300, batch: int = 256
+) -> "Job":
+    """Extreme multi-label classification; sparse features, one hidden layer, an output layer of which few rows count.
+
+    `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
+    xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
+    `sampler` says: uniform, shared (by the batch), clusters, simhash or dwta, of which the last three have 100 by
+    chance among them and look at the rows anew when a task begins, so that they are for local passes. P@1, 3, 5, nDCG@5
+    and PSP@5 on the test set.
+    """
+    from oddlot.core.rules import Adam
+    from oddlot.sparse.xmc.metrics import propensities
+    from oddlot.train.job import Job
+
+    if sampler not in SAMPLERS:
+        raise UsageError(f"sampler = {sampler!r} is none: {or_nearest(sampler, SAMPLERS)}", "sampler")
+    for name, value in (("hidden", hidden), ("active", active)):
+        if value < 1:
+            raise UsageError(f"{name} = {value} must be at least 1", name)
+    (x, y), (x_test, y_test) = _read(data_dir)
+    if (x.shape[1], y.shape[1]) != (x_test.shape[1], y_test.shape[1]):
+        raise UsageError(f"{data_dir}: train and test have other numbers of features or labels", "data_dir")
+    return Job(
+        partial(Network, x.shape[1], hidden, y.shape[1], sampler, active),
+        Examples(x, y),
+        training_step=_loss,
+        evaluation=Examples(x_test, y_test),
+        predict=_best,
+        metrics=_metrics(y_test.shape[1], propensities(y)),
+        optimizer=Adam(lr=3e-3),
+        batch=batch,
+        collate=_as_it_is,
+        device="cpu",
+        until="epochs>=5",
+        name="xmc",
+    )
+
+
+class Network(nn.Module):
+    """Sparse features, one hidden layer with ReLU, a sampled output layer; both with sparse gradients."""
+
+    def __init__(self, features: int, hidden: int, labels: int, sampler: str, active: int) -> None:
+        from oddlot.sparse import SampledLinear, SparseInputLinear
+
+        super().__init__()
+        std = INPUT_STD / INPUT_SCALE
+        self.input = SparseInputLinear(features, hidden, optimizer=None, seed=None, std=std)
+        rows = _sampler(sampler, min(active, labels))
+        self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
+        self.task = -1
+
+    def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
+        """[batch, hidden]."""
+        summed = self.input(starts.numpy(), features.numpy(), INPUT_SCALE * values.numpy())
+        return torch.relu(summed)
+
+    def loss(self, starts: Tensor, features: Tensor, values: Tensor, labels: Tensor) -> Tensor:
+        """The sampled softmax loss. What is known of the rows is made anew for each task, so that it depends on nothing
+        but the task's weights and seed."""
+        if self.task != torch.initial_seed():
+            self.task = torch.initial_seed()
+            self.output.sampler.forget()
+        loss: Tensor = self.output(self.hidden(starts, features, values), labels)
+        return loss
+
+    def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
+        """The labels with the largest logits, the best first, [batch, 5]; -1 where there are fewer labels."""
+        from oddlot.sparse.topk import exact_topk
+
+        _, rows = exact_topk(
+            self.hidden(starts, features, values), self.output.weight, self.output.bias, BEST
+        )
+        return nn.functional.pad(rows, (0, BEST - rows.shape[1]), value=-1)
+
+
+def _loss(model: Any, some: tuple[Tensor, ...]) -> Tensor:
+    loss: Tensor = model.loss(*some)
+    return loss
+
+
+def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    return model.best(*some[:3]), some[3]
+
+
+def _sampler(name: str, active: int) -> Any:
+    from oddlot.sparse import LSH, Clusters, Shared, Uniform
+
+    by_chance = min(BY_CHANCE, active // 2)
+    found = active - by_chance
+    match name:
+        case "uniform":
+            return Uniform(active)
+        case "shared":
+            return Shared(active)
+        case "clusters":
+            return Clusters(found=found, by_chance=by_chance, group=1)
+    return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A set as a run takes it: batches of (starts, features, values, labels), of which labels are filled up with -1."""
+
+    x: "Csr"
+    y: "Csr"
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
+        x, y = (part.rows(np.asarray(indices, np.int64)) for part in (self.x, self.y))
+        counts = np.diff(y.indptr)
+        there = np.arange(np.diff(self.y.indptr).max(initial=1)) < counts[:, None]
+        labels = np.full(there.shape, -1, np.int64)
+        labels[there] = y.indices
+        return tuple(map(torch.from_numpy, (x.indptr, x.indices, x.data, labels)))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
+    """The two files. UsageError: they are not there, or are no sets."""
+    from oddlot.sparse.xmc.reading import BadSet, read_xmc
+
+    if not data_dir:
+        raise UsageError("xmc needs data_dir (--data DIR), a folder with train.txt and test.txt", "data_dir")
+    found = []
+    for name in FILES:
+        path = next((path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()), None)
+        if path is None:
+            raise UsageError(
+                f"{data_dir} has no {name} (or {name}.gz): sets are at "
+                "http://manikvarma.org/downloads/XC/XMLRepository.html, and `oddlot xmc-generate DIR` makes one",
+                "data_dir",
+            )
+        try:
+            x, y = read_xmc(path)
+        except BadSet as error:
+            raise UsageError(str(error)) from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        if not len(x):
+            raise UsageError(f"{path} has no points")
+        found.append((x, y))
+    return found
+
+
+def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable[[Tensor, Tensor], float]]:
+    from oddlot.sparse.xmc import metrics
+
+    def of(metric: Callable[..., float], k: int, *more: Any) -> Callable[[Tensor, Tensor], float]:
+        return lambda best, truth: metric(best.numpy(), _csr(truth, labels), k, *more)
+
+    found = {f"p{k}": of(metrics.precision, k) for k in (1, 3, BEST) if k <= labels}
+    if labels >= BEST:
+        found |= {f"ndcg{BEST}": of(metrics.ndcg, BEST)}
+        found |= {f"psp{BEST}": of(metrics.propensity_precision, BEST, propensity)}
+    return found
+
+
+def _csr(labels: Tensor, width: int) -> "Csr":
+    """Labels that were filled up, as a matrix."""
+    from oddlot.sparse.xmc.csr import Csr
+
+    there = labels.numpy() >= 0
+    indices = labels.numpy()[there].astype(np.int32)
+    indptr = np.concatenate([[0], np.cumsum(there.sum(1))])
+    return Csr(indptr, indices, np.ones(len(indices), np.float32), (len(labels), width))

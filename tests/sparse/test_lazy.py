@@ -1,0 +1,120 @@
+"""Adam for gradients that are sparse, dense, or both, beside PyTorch's."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oddlot.sparse import LazyAdam, SampledLinear, SparseInputLinear, Uniform
+
+ROWS, WIDTH, STEPS = 40, 8, 12
+SETTINGS: dict[str, Any] = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
+
+
+def steps(make: Callable[[list[Tensor]], torch.optim.Optimizer], sparse: bool) -> nn.Embedding:
+    """A table after some steps, in each of which three rows have a gradient."""
+    torch.manual_seed(0)
+    table, chance = nn.Embedding(ROWS, WIDTH, sparse=sparse), torch.Generator().manual_seed(1)
+    optimizer = make([*table.parameters()])
+    for _ in range(STEPS):
+        rows = torch.randint(ROWS, (4,), generator=chance)
+        optimizer.zero_grad()
+        table(rows).pow(3).sum().backward()
+        optimizer.step()
+    return table
+
+
+def test_rows_with_a_gradient_move_as_with_sparse_adam() -> None:
+    own = steps(lambda parameters: LazyAdam(parameters, **SETTINGS), sparse=True)
+    like = steps(lambda parameters: torch.optim.SparseAdam(parameters, **SETTINGS), sparse=True)
+    assert torch.allclose(own.weight, like.weight, atol=1e-4), "which counts eps otherwise"
+    dense = steps(lambda parameters: torch.optim.Adam(parameters, **SETTINGS), sparse=False)
+    assert not torch.allclose(own.weight, dense.weight, atol=1e-2), "which moves rows that wait"
+
+
+def test_dense_gradients_move_all_as_with_adam() -> None:
+    own = steps(lambda parameters: LazyAdam(parameters, **SETTINGS), sparse=False)
+    like = steps(lambda parameters: torch.optim.Adam(parameters, **SETTINGS), sparse=False)
+    assert torch.allclose(own.weight, like.weight, atol=1e-6)
+
+
+def test_scalars_vectors_and_rates_that_change() -> None:
+    """A scheduler of PyTorch's halves the rate after each step."""
+    ends = list[list[Tensor]]()
+    for kind in (LazyAdam, torch.optim.Adam):
+        parameters = [torch.tensor(1.0, requires_grad=True), torch.ones(3, requires_grad=True)]
+        optimizer = kind(parameters, lr=0.1)
+        fall = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (parameters[0] ** 2 + (parameters[1] ** 2).sum()).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+            optimizer.step()
+            fall.step()
+        ends.append([one.detach() for one in parameters])
+    for own, like in zip(*ends, strict=True):
+        assert torch.allclose(own, like, atol=1e-6)
+
+
+def test_its_state_is_saved_and_loaded() -> None:
+    table = nn.Embedding(ROWS, WIDTH, sparse=True)
+    first, second = LazyAdam(table.parameters()), LazyAdam(table.parameters())
+    table(torch.tensor([3])).sum().backward()
+    first.step()
+    second.load_state_dict(deepcopy(first.state_dict()))
+    before = table.weight.detach().clone()
+    first.step()
+    after, table.weight.data = table.weight.detach().clone(), before
+    second.step()
+    assert torch.equal(table.weight, after)
+
+
+def test_other_dtypes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"torch\.float64 on cpu: float32 on the CPU"):
+        LazyAdam([torch.zeros(3, dtype=torch.float64, requires_grad=True)])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_input_layer_gives_a_sparse_gradient(threads: int) -> None:
+    """That of the dense product, in the rows of features that occur."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        layer = SparseInputLinear(ROWS, WIDTH, optimizer=None)
+        starts, features = np.array([0, 2, 2, 5]), np.array([1, 7, 7, 3, 1])
+        values = np.array([0.5, -1.0, 2.0, 3.0, 1.5], np.float32)
+        layer(starts, features, values).pow(2).sum().backward()
+        dense = torch.zeros(3, ROWS)
+        for example, low, high in ((0, 0, 2), (2, 2, 5)):
+            for slot in range(low, high):
+                dense[example, features[slot]] += values[slot]
+        weight = layer.weight.detach().clone().requires_grad_()
+        (dense @ weight + layer.bias.detach()).pow(2).sum().backward()  # type: ignore[no-untyped-call]  # PyTorch's
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.coalesce().indices().tolist() == [[1, 3, 7]]
+        assert torch.allclose(layer.weight.grad.to_dense(), weight.grad, atol=1e-5)  # type: ignore[arg-type]  # it has one
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_without_a_seed_chance_is_that_of_pytorch() -> None:
+    """The same state draws the same rows and first weights, another one others."""
+
+    def loss(layer: SampledLinear) -> float:
+        found: Tensor = layer(torch.ones(4, WIDTH), torch.arange(4))
+        return found.item()
+
+    def made(seed: int) -> SampledLinear:
+        torch.manual_seed(seed)
+        return SampledLinear(WIDTH, 1_000, Uniform(10), optimizer=None, seed=None)
+
+    assert loss(made(1)) == loss(made(1)) != loss(made(2))
+    layer = made(1)
+    torch.manual_seed(3)
+    first = loss(layer)
+    assert loss(layer) != first
+    torch.manual_seed(3)
+    assert loss(layer) == first

@@ -1,0 +1,185 @@
+"""Extreme classification as a task: files, strategies, bytes, and what is wrong with what was asked for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import oddlot
+from oddlot import (
+    VCASGD,
+    Asynchronous,
+    Downpour,
+    ElasticAveraging,
+    FastestK,
+    FederatedAveraging,
+    LocalSGD,
+    Machine,
+    NonZero,
+    Plain,
+    Simulated,
+    Synchronous,
+    UsageError,
+)
+from oddlot.core.strategy import Strategy
+from oddlot.sparse import LazyAdam
+from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.xmc.writing import write_xmc
+from oddlot.tasks.xmc import xmc
+from oddlot.train.learner import torch_optimizer
+from tests.command import Oddlot
+
+SHAPE = Shape(400, 2_000, 20.0, 3.0)
+ON = [Machine("a", 0.001), Machine("b", 0.001)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small set, one file packed and one not."""
+    path = tmp_path_factory.mktemp("set")
+    write_xmc(path / "train.txt.gz", *generate(1_024, SHAPE, 1))
+    write_xmc(path / "test.txt", *generate(256, SHAPE, 2))
+    return path
+
+
+STRATEGIES: dict[str, tuple[Strategy, int]] = {
+    "synchronous": (Synchronous(), 1),
+    "fastest_k": (FastestK(k=1), 1),
+    "asynchronous": (Asynchronous(), 1),
+    "local_sgd": (LocalSGD(steps=2), 1),
+    "vc_asgd": (VCASGD(alpha=0.5), 4),
+    "federated_averaging": (FederatedAveraging(), 4),
+    "elastic_averaging": (ElasticAveraging(), 1),
+    "downpour": (Downpour(), 1),
+}
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES])
+def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
+    """The same result with fewer bytes."""
+    strategy, shards = STRATEGIES[name]
+    job = xmc(str(folder), hidden=16, active=20, batch=32)
+    runs = [
+        oddlot.fit(job, strategy, Simulated(ON), until="epochs>=4", shards=shards, codec=codec)
+        for codec in (Plain(), NonZero())
+    ]
+    assert runs[0].summary["metrics"] == runs[1].summary["metrics"]
+    assert runs[0].summary["metrics"]["p1"] > 5 / 2_000, "far above chance"
+    assert runs[1].summary["bytes_up"] <= runs[0].summary["bytes_up"] * 1.01
+    if name in {"synchronous", "asynchronous", "fastest_k"}:
+        assert runs[1].summary["bytes_up"] < 0.7 * runs[0].summary["bytes_up"], "a batch touches few rows"
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "shared", "clusters", "simhash", "dwta"])
+def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None:
+    """One machine or two that take turns in other ways: the rounds are the same, and so is the model."""
+    job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch=64)
+    ends = [
+        oddlot.fit(job, LocalSGD(steps=2), Simulated(on), until="epochs>=2").model.state_dict()
+        for on in (ON, [Machine("a", 0.001), Machine("b", 0.003)])
+    ]
+    for name, tensor in ends[0].items():
+        assert torch.allclose(tensor, ends[1][name], atol=1e-6), name
+
+
+def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Oddlot) -> None:
+    words = (
+        "--set",
+        "task_options.hidden=16",
+        "--set",
+        "job.batch=32",
+        "--until",
+        "epochs>=4",
+        "--workers",
+        "1",
+    )
+    plain = oddlot.json("train", "xmc", "--data", str(folder), *words, "--strategy", "local_sgd")
+    assert {"p1", "p3", "p5", "ndcg5", "psp5"} <= plain["metrics"].keys()
+    assert plain["metrics"]["p1"] > 5 / 2_000
+    assert 0 < plain["metrics"]["psp5"] <= 1
+
+
+def test_the_hubs_rule_is_that_of_local_steps_too() -> None:
+    """Adam that takes sparse gradients, at the rate that was set."""
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    made = torch_optimizer(oddlot.Adam(lr=0.5), table.parameters())
+    assert isinstance(made, LazyAdam)
+    assert made.param_groups[0]["lr"] == 0.5
+
+
+def test_few_labels_have_fewer_metrics(tmp_path: Path) -> None:
+    for number, name in enumerate(("train.txt", "test.txt")):
+        write_xmc(tmp_path / name, *generate(64, Shape(50, 4, 5.0, 1.0), number))
+    run = oddlot.fit(xmc(str(tmp_path), hidden=8, batch=16), Synchronous(), Simulated(ON), until="epochs>=2")
+    assert set(run.summary["metrics"]) == {"loss", "p1", "p3"}
+
+
+def no_points(folder: Path) -> None:
+    (folder / "train.txt").write_text("0 5 5\n")
+
+
+def bad_line(folder: Path) -> None:
+    (folder / "train.txt").write_text("1 5 5\n1 2:x\n")
+
+
+def other_width(folder: Path) -> None:
+    write_xmc(folder / "train.txt", *generate(8, Shape(9, 5, 2.0, 1.0), 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (None, "has no train.txt (or train.txt.gz): sets are at"),
+        (no_points, "train.txt has no points"),
+        (bad_line, "train.txt:2: a value is not a finite number"),
+        (other_width, "train and test have other numbers of features or labels"),
+    ],
+)
+def test_bad_sets_are_told(
+    oddlot: Oddlot, tmp_path: Path, spoil: Callable[[Path], None] | None, told: str
+) -> None:
+    write_xmc(tmp_path / "test.txt", *generate(8, Shape(8, 5, 2.0, 1.0), 1))
+    if spoil:
+        spoil(tmp_path)
+    done = oddlot("train", "xmc", "--data", str(tmp_path))
+    assert (done.code, told in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, r"xmc needs data_dir \(--data DIR\)"),
+        ({"sampler": "simhsh"}, "did you mean `simhash`"),
+        ({"active": 0}, "active = 0 must be at least 1"),
+        ({"hidden": -1}, "hidden = -1 must be at least 1"),
+    ],
+)
+def test_bad_options_are_told(options: dict[str, Any], told: str, folder: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        xmc(**({"data_dir": str(folder)} | options if options else {}))
+
+
+def test_tasks_without_files_have_no_data(oddlot: Oddlot) -> None:
+    done = oddlot("train", "digits", "--data", "x")
+    assert (done.code, done.err) == (
+        2,
+        "oddlot: --data x: data_dir is no option of the task digits: there are: batch, hidden\n",
+    )
+
+
+def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
+    import numpy as np
+
+    indptr = np.array([0, 0, 2, 3])
+    x = Csr(indptr, np.array([1, 3, 0], np.int32), np.ones(3, np.float32), (3, 4))
+    y = Csr(np.array([0, 1, 1, 2]), np.array([2, 7], np.int32), np.ones(2, np.float32), (3, 8))
+    for name in ("train.txt", "test.txt"):
+        write_xmc(tmp_path / name, x, y)
+    run = oddlot.fit(
+        xmc(str(tmp_path), hidden=4, batch=2), LocalSGD(steps=1), Simulated(ON), until="epochs>=3"
+    )
+    assert run.summary["loss"] < 3
