@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.report import show
 from benchmarks.slide.setting import BATCH, SHAPES, Set, generated, right
-from benchmarks.slide.systems import Ours, Tuned
+from benchmarks.slide.systems import Ours, Tuned, train
 from oddlot.sparse import Clusters
 from oddlot.sparse.topk import Index
 
@@ -73,8 +73,7 @@ def _few(index: Index, probes: int, hidden: NDArray[np.float32]) -> NDArray[np.i
 def _trained(shape: str, examples: int) -> tuple[NDArray[np.float32], Ours, Set]:
     data = generated(shape, SET[shape])
     system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Clusters(), Tuned())
-    for x, y in data.batches(examples):
-        system.step(x, y)
+    train(system, data, examples)
     with torch.no_grad():
         return system.hidden(data.x_test).numpy(), system, data
 

@@ -1,40 +1,40 @@
 """P@1 over examples and over time on 30,000 outputs, each system at the best of the same settings."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.report import show
-from benchmarks.slide.setting import BATCH, SHAPES, Set, generated
-from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned, precision
+from benchmarks.slide.setting import SHAPES, Set, generated
+from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned, precision, train
 from oddlot.sparse import LSH, Clusters, Uniform
 
-EXAMPLES, EVERY = 64_000, 12_800
-PASSES, MORE = 2, 2
-"""of dense training, and so many times more for the others, which may need them"""
+PASS, SEARCHED = 64_000, 2 * 64_000
+"""examples of a pass, and those of the runs by which settings are searched"""
+LENGTHS = tuple(PASS * quarters // 4 for quarters in (2, 3, 4, 6, 8, 12, 16))
+"""examples of whole runs, in each of which all learning rates fall linearly to zero"""
 GRID: dict[str, tuple[float, ...]] = {
-    "lr": (3e-4, 1e-3, 3e-3),
-    "input_lr": (1e-2, 3e-2, 1e-1),
-    "input_std": (0.03, 0.1, 0.3),
+    "lr": (1e-3, 2e-3, 3e-3, 5e-3),
+    "input_lr": (3e-2, 5e-2, 8e-2),
+    "input_std": (0.03, 0.1),
 }
 """what is tried for every system alike: one after the other, the others being the best so far"""
 SYSTEMS: dict[str, Callable[[Tuned], System]] = {
     "dense": lambda tuned: Dense(*_size(), tuned),
     "sampled": lambda tuned: Sampled(*_size(), tuned),
-    "uniform 250, in groups of 8": lambda tuned: Ours(*_size(), Uniform(250, group=8), tuned),
-    "uniform 300": lambda tuned: Ours(*_size(), Uniform(300), tuned),
+    "uniform 400": lambda tuned: Ours(*_size(), Uniform(400), tuned),
     "uniform 1000": lambda tuned: Ours(*_size(), Uniform(1000), tuned),
-    "simhash 130 + 100": lambda tuned: Ours(*_size(), LSH(found=130, by_chance=100), tuned),
+    "simhash 200 + 200": lambda tuned: Ours(*_size(), LSH(found=200, by_chance=200), tuned),
     "clusters": lambda tuned: Ours(*_size(), Clusters(), tuned),
 }
 
 
 class Point(NamedTuple):
-    """Of a curve."""
+    """How a run ended."""
 
     examples: int
     seconds: float
+    """of its steps"""
     p1: float
 
 
@@ -42,42 +42,29 @@ def _size() -> tuple[int, int]:
     return SHAPES["30k"].features, SHAPES["30k"].labels
 
 
-def curve(system: System, data: Set, examples: int, every: int) -> list[Point]:
-    """P@1 as it trains; the seconds are those of the steps alone."""
-    points, seconds, done = list[Point](), 0.0, 0
-    for x, y in data.batches(examples):
-        began = time.perf_counter()
-        system.step(x, y)
-        seconds += time.perf_counter() - began
-        done += len(x)
-        if done % every == 0:
-            points.append(Point(done, seconds, precision(system, data)))
-    return points
+def trained(system: System, data: Set, examples: int) -> Point:
+    """A whole run."""
+    return Point(examples, train(system, data, examples), precision(system, data))
 
 
 def searched(name: str, data: Set, quick: bool) -> Tuned:
-    """The setting that ends best after as many examples as the dense network is given; the same ones for all."""
+    """The setting that ends best; the same ones are tried for all."""
     best, seen = FOUND[name] if quick else Tuned(), dict[Tuned, float]()
     for key, values in {} if quick else GRID.items():
         for tuned in (replace(best, **{key: value}) for value in values):
             if tuned not in seen:
-                examples = EXAMPLES * PASSES
-                seen[tuned] = curve(SYSTEMS[name](tuned), data, examples, examples // BATCH * BATCH)[-1].p1
+                seen[tuned] = trained(SYSTEMS[name](tuned), data, SEARCHED).p1
         best = max(seen, key=lambda tuned: seen[tuned])
     print(f"{name}: {best}", *(f"{tuned}: {p1:.3f}" for tuned, p1 in seen.items()), sep="\n    ", flush=True)
     return best
 
 
-_LOW = Tuned(3e-4, 3e-2, 0.03)
-FOUND = {
-    "sampled": Tuned(1e-3, 3e-2, 0.03),
-    "uniform 250, in groups of 8": Tuned(3e-4, 3e-2, 0.1),
-} | dict.fromkeys(("dense", "uniform 300", "uniform 1000", "simhash 130 + 100", "clusters"), _LOW)
+FOUND = dict.fromkeys(SYSTEMS, Tuned())
 """by a whole run, for `--quick`"""
 
 
 def seconds_to(points: Sequence[Point], p1: float) -> float | None:
-    """When it was as good, between the points; None if it never was."""
+    """What the shortest run that ends as good takes, between those that were made; None if there is none."""
     before = Point(0, 0.0, 0.0)
     for point in points:
         if point.p1 >= p1:
@@ -89,39 +76,33 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
 
 def measure(quick: bool) -> dict[str, float]:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    data, passes = generated("30k", EXAMPLES), 1 if quick else PASSES
+    data, lengths = generated("30k", PASS), LENGTHS[2::2] if quick else LENGTHS
     found = {name: searched(name, data, quick) for name in SYSTEMS}  # before anything is timed
-    curves, rows = dict[str, list[Point]](), list[list[str]]()
+    ends = dict[str, list[Point]]()
     for name, make in SYSTEMS.items():
-        examples = EXAMPLES * passes * (1 if name == "dense" else MORE)
-        curves[name] = curve(make(found[name]), data, examples, EVERY)
-        told = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in curves[name])
+        ends[name] = [trained(make(found[name]), data, examples) for examples in lengths]
+        told = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name])
         print(f"{name}:", *told, flush=True)
-    at = EXAMPLES * passes
-    goal, rival = curves["dense"][-1].p1 - 0.01, max(point.p1 for point in curves["sampled"])
-    for name, points in curves.items():
-        same = next(point for point in points if point.examples >= at - EVERY and point.examples <= at)
-        best = max(points, key=lambda point: point.p1)
-        when = [seconds_to(points, goal), seconds_to(points, rival)]
+    goals = {
+        "time_to_dense_quality_30k": ("dense", ends["dense"][-1].p1 - 0.01),
+        "time_to_quality_over_sampled_30k": ("sampled", max(point.p1 for point in ends["sampled"])),
+    }
+    rows = []
+    for name, points in ends.items():
+        when = [seconds_to(points, p1) for _, p1 in goals.values()]
         rows.append([
-            name, f"{same.p1:.3f}", f"{same.seconds:.1f}", f"{best.p1:.3f}", f"{best.seconds:.1f}",
+            name, *(f"{point.p1:.3f}, {point.seconds:.1f} s" for point in points),
             *("never" if one is None else f"{one:.1f}" for one in when),
         ])  # fmt: skip
     columns = [
         "",
-        f"P@1 at {at // 1000}K",
-        "s",
-        "best P@1",
-        "s",
-        f"s to {goal:.3f} (dense)",
-        f"s to {rival:.3f} (sampled)",
+        *(f"{examples // 1000}K" for examples in lengths),
+        *(f"s to {p1:.3f} ({rival})" for rival, p1 in goals.values()),
     ]
-    show("30,000 outputs: P@1 over examples and time", columns, rows)
+    show("30,000 outputs: P@1 at the end of runs of so many examples", columns, rows)
     figures = {}
-    for key, rival_name, p1 in (
-        ("time_to_dense_quality_30k", "dense", goal),
-        ("time_to_quality_over_sampled_30k", "sampled", rival),
-    ):
-        own, other = seconds_to(curves["clusters"], p1), seconds_to(curves[rival_name], p1)
+    for key, (rival, p1) in goals.items():
+        own, other = seconds_to(ends["clusters"], p1), seconds_to(ends[rival], p1)
         figures[key] = other / own if own and other else 0.0
-    return figures
+    same = [next(p.p1 for p in ends[name] if p.examples == SEARCHED) for name in ("clusters", "uniform 1000")]
+    return figures | {"p1_over_uniform_1000_30k": 100 * (same[0] - same[1])}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform
-from oddlot.sparse.clustering import Clustering
+from oddlot.sparse.clustering import REACH, Clustering, nearest
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.sampler import Refresh
@@ -154,7 +154,10 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
         mine = own.members[0][low:high]
         assert (own.codes[0][mine] == cluster).all()
         if len(mine):
-            assert own.means[cluster] == pytest.approx(weight[mine].mean(0), abs=1e-5)
+            mean = weight[mine].mean(0)
+            assert own.means[cluster, :-1] == pytest.approx(mean, abs=1e-4)
+            spread = np.sqrt(((weight[mine] - mean) ** 2).sum(1).mean())
+            assert own.means[cluster, -1] == pytest.approx(REACH * spread, abs=2e-3)
             unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
             assert own.centers[cluster] == pytest.approx(
                 unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
@@ -164,26 +167,35 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
 
 
 def test_clusters_find_those_that_there_are() -> None:
-    """2,000 rows in 200 clusters."""
+    """2,000 rows in 200 clusters; by chance the share of pairs would be 0.105."""
     weight, bias = some_rows(), np.zeros(2000, np.float32)
     own = Clustering(each=10)
     own.update(Crew(), weight, bias, 0)
-    assert _together(own) > 0.8
+    codes = own.codes[0].reshape(-1, 10)
+    assert (codes[:, :, None] == codes[:, None, :]).mean() > 0.5
 
 
-def _together(clustering: Clustering) -> float:
-    """The share of pairs of one true cluster that are in the same one."""
-    codes = clustering.codes[0].reshape(-1, 10)
-    return float((codes[:, :, None] == codes[:, None, :]).mean())
-
-
-def test_clusters_move_with_their_rows() -> None:
-    chance, own = np.random.default_rng(8), Clustering(each=10)
-    weight, bias = some_rows(), np.zeros(2000, np.float32)
-    for _ in range(6):
+def test_clusters_are_others_each_time() -> None:
+    weight, bias, own = some_rows(), np.zeros(2000, np.float32), Clustering(each=10)
+    codes = list[NDArray[np.int32]]()
+    for _ in range(2):
         own.update(Crew(), weight, bias, 0)
-        weight = weight + 0.1 * chance.standard_normal(weight.shape).astype(np.float32)
-    assert _together(own) > 0.4
+        codes.append(own.codes.copy())
+    assert (codes[0] != codes[1]).mean() > 0.5
+    again = Clustering(each=10)
+    again.update(Crew(), weight, bias, 0)
+    assert (again.codes == codes[0]).all(), "the same seed gives the same"
+
+
+def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
+    """Nearly: of centers in a few groups. Where there are few groups, of all."""
+    chance = np.random.default_rng(3)
+    rows, centers = torch.from_numpy(some_rows()), torch.from_numpy(some_rows())[::10]
+    best = (rows @ centers.T).argmax(1)
+    assert torch.equal(nearest(rows, centers[:60], 8, chance), (rows @ centers[:60].T).argmax(1))
+    assert (nearest(rows, centers, 8, chance) == best).float().mean() > 0.85
+    same = torch.ones(50, COLUMNS)
+    assert nearest(same, same[:40], 8, chance).max() < 40
 
 
 @pytest.mark.parametrize(("found", "rows"), [(20, 300), (200, 300), (200, 20_000)])
@@ -227,8 +239,8 @@ def test_when_what_is_known_is_made_anew() -> None:
     refresh.forget()
     assert refresh.due(20, 10)
     usual = Refresh()
-    assert [step for step in range(1, 60) if usual.due(step, 10)] == [1, 26, 51]
-    assert [step for step in range(60, 400) if usual.due(step, 670_091)] == [76, 243]
+    assert [step for step in range(1, 120) if usual.due(step, 10)] == [1, 51, 101]
+    assert [step for step in range(120, 900) if usual.due(step, 670_091)] == [151, 821]
 
 
 def test_a_group_of_examples_draws_the_same_rows() -> None:

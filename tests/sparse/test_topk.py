@@ -52,3 +52,10 @@ def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
     assert (rows[:, 0] >= 0).all()
     assert (rows[:, -1] == -1).all()
     assert np.isneginf(values[:, -1]).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 9, 20])
+def test_few_rows_are_clustered_too(rows: int) -> None:
+    weight = np.ones((rows, 4), np.float32)
+    index = Index(weight, np.arange(rows, dtype=np.float32))
+    assert index.topk(np.ones((2, 4), np.float32), 1, 1 << 10)[1].tolist() == [[rows - 1]] * 2

@@ -36,8 +36,10 @@ class Settings:
     epochs: int = 5
     batch: int = 256
     lr: float = 3e-3
-    input_lr: float = 1e-2
-    input_std: float = 0.3
+    """of Adam on the output layer, at first: in `fit` all rates fall linearly to zero over its epochs"""
+    input_lr: float = 5e-2
+    """of Adam on the features, which occur more seldom"""
+    input_std: float = 0.03
     validation: float = 0.0
     """the share of the examples that is held back, and by whose P@1 training ends early"""
     patience: int = 2
@@ -72,8 +74,9 @@ class SlideClassifier:
         held = order[: int(self.settings.validation * len(order))]
         rest = order[len(held) :]
         best, state = -1.0, dict[str, Tensor]()
-        for epoch in range(self.settings.epochs):
-            row = {"loss": self._pass(features.rows(rest), labels.rows(rest), epoch)}
+        some, theirs, epochs = features.rows(rest), labels.rows(rest), self.settings.epochs
+        for epoch in range(epochs):
+            row = {"loss": self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))}
             if len(held):
                 row["p1"] = self.score(features.rows(held), labels.rows(held))
             self.history.append(row)
@@ -179,10 +182,12 @@ class SlideClassifier:
         self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr)
         self.history, self._index = [], None
 
-    def _pass(self, features: Csr, labels: Csr, epoch: int) -> float:
-        """Train on all once, in an order of this epoch; the mean loss."""
-        losses = list[float]()
-        for batch in self._batches(len(features), epoch):
+    def _pass(self, features: Csr, labels: Csr, epoch: int, rates: tuple[float, float] = (1.0, 1.0)) -> float:
+        """Train on all once, in an order of this epoch; the mean loss. The first and the last of the learning rates,
+        as shares of what is set."""
+        losses, (first, last) = list[float](), rates
+        for number, batch in enumerate(self._batches(len(features), epoch)):
+            self._set_rates(first + (last - first) * number * self.settings.batch / len(features))
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
             self.bias_optimizer.zero_grad()
@@ -192,6 +197,12 @@ class SlideClassifier:
         if not np.isfinite(losses).all():
             raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite: lower lr or input_lr")
         return float(np.mean(losses)) if losses else 0.0
+
+    def _set_rates(self, share: float) -> None:
+        how = self.settings
+        self.input.optimizer = Adam(share * how.input_lr)
+        self.output.optimizer = Adam(share * how.lr)
+        self.bias_optimizer.param_groups[0]["lr"] = share * how.input_lr
 
     def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:
         order = np.random.default_rng([self.settings.seed, epoch]).permutation(examples)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.active import Active
 from oddlot.sparse.threads import Crew
 
-LEAST_STEPS, ROWS_A_STEP = 25, 4_000
+LEAST_STEPS, ROWS_A_STEP = 50, 1_000
 
 
 class Sampler(Protocol):
@@ -37,7 +37,7 @@ class Refresh:
     """
 
     every: int | None = None
-    """None: 25 steps, or one for each 4,000 rows, as what it costs grows with the rows"""
+    """None: 50 steps, or one for each 1,000 rows, as what it costs grows with the rows"""
     slower: float = 0.0
     times: int = 0
     next: float = 0.0

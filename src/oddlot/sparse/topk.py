@@ -11,10 +11,9 @@ from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 16
 """rows that are scored at once"""
-EACH = 16
-"""rows of a cluster, about"""
-ROUNDS, NEAR = 8, 512
-"""more than for training, where clusters are made over and over"""
+EACH, ROUNDS, GROUPS = 8, 5, 32
+"""rows of a cluster, about; rounds of k-means and groups of centers that a row is compared with: more than in training,
+where clusters are made over and over"""
 FIRST_PROBES, MOST_PROBES = 4, 1024
 
 
@@ -34,7 +33,7 @@ class Index:
     """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
-        self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, ROUNDS, NEAR)
+        self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, ROUNDS, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
 
     def topk(

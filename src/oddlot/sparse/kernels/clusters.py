@@ -18,43 +18,31 @@ def measure_lengths(part, parts, weight, scales):
 
 
 @kernel
-def average(part, parts, begins, members, weight, bias, scales, centers, means, mean_biases):
+def average(part, parts, begins, members, weight, bias, scales, reach, centers, means, mean_biases):
     """Of every cluster the mean row and bias, and the center: the mean of its rows at length 1, at length 1 itself.
 
-    A cluster without rows keeps its center, to which rows may come; it is never the best.
+    Behind the mean row stands `reach` times how far its rows are from it, the root of the mean square. A cluster
+    without rows keeps its center, to which rows may come; it is never the best.
     """
-    clusters = centers.shape[0]
-    center = np.empty(weight.shape[1], np.float32)
+    clusters, columns = centers.shape
+    center = np.empty(columns, np.float32)
     for c in range(clusters * part // parts, clusters * (part + 1) // parts):
         low, high = begins[c], begins[c + 1]
+        mean, squares = means[c, :columns], np.float32(0)
         means[c] = 0
         mean_biases[c] = 0 if high > low else -np.inf
         center[:] = 0
         for i in range(low, high):
             row = members[i]
             prefetch_row(weight[members[min(i + 4, high - 1)]])
-            add_scaled(np.float32(1) / np.float32(high - low), weight[row], means[c])
+            add_scaled(np.float32(1) / np.float32(high - low), weight[row], mean)
             add_scaled(scales[row], weight[row], center)
+            squares += dot(weight[row], weight[row]) / np.float32(high - low)
             mean_biases[c] += bias[row] / np.float32(high - low)
+        means[c, columns] = reach * np.sqrt(max(np.float32(0), squares - dot(mean, mean)))
         length = np.sqrt(dot(center, center))
         if length > 0:
             centers[c] = center / length
-
-
-@kernel
-def assign(part, parts, begins, members, weight, centers, near, codes):
-    """Every row goes to the center that it points to most, of those near the one that it had."""
-    clusters = centers.shape[0]
-    for c in range(clusters * part // parts, clusters * (part + 1) // parts):
-        for i in range(begins[c], begins[c + 1]):
-            row = members[i]
-            prefetch_row(weight[members[min(i + 4, begins[c + 1] - 1)]])
-            best, value = c, dot(weight[row], centers[c])
-            for other in near[c]:
-                score = dot(weight[row], centers[other])
-                if score > value:
-                    best, value = other, score
-            codes[row] = best
 
 
 @kernel

@@ -17,13 +17,13 @@ from oddlot.sparse.threads import Crew
 class Clusters:
     """A hash that is learnt: the rows of those clusters whose mean logit is the largest, `found` of them at most.
 
-    Clusters of about `each` rows that point the same way, moved with the rows as `refresh` says, tell an example apart
+    Clusters of about `each` rows that point the same way, made anew as `refresh` says, tell an example apart
     from what it is most easily taken for. Each of `by_chance` other rows stands for many, so that the sum over all rows
     is estimated without bias.
     """
 
-    each: int = 16
-    probes: int = 8
+    each: int = 8
+    probes: int = 16
     """clusters for an example"""
     found: int = 200
     by_chance: int = 200
