@@ -208,6 +208,29 @@ def test_digits_are_chosen_by_what_is_found(found: int, rows: int, caplog: pytes
     assert f"simhash: {sampler.chosen_digits} digits in 50 tables for {rows} rows" in caplog.text
 
 
+def test_digits_follow_what_is_asked() -> None:
+    """At first rows find themselves, and then vectors are asked that are like none of them."""
+    chance = np.random.default_rng(5)
+    weight = chance.standard_normal((4000, COLUMNS)).astype(np.float32)
+    weight[:2000] = weight[2000:]  # each has one that is like it
+    sampler = LSH(found=60, by_chance=0, refresh=Refresh(1))
+    layer = SampledLinear(COLUMNS, len(weight), sampler, None)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+    found, digits = list[float](), list[int]()
+    for _ in range(3):
+        active = layer._begin(
+            chance.standard_normal((64, COLUMNS)).astype(np.float32), Labels.of(np.zeros(64, np.int64), 1)
+        ).active
+        found.append(float((active.sure - 1).mean()))
+        digits.append(sampler.chosen_digits)
+    assert found[0] < 30
+    assert found[1] > 50
+    assert digits[0] > digits[1] == digits[2]
+    sampler.forget()
+    assert sampler.asked is None
+
+
 def test_too_many_digits_are_told_with_what_would_be_better() -> None:
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (500, 5))

@@ -18,6 +18,8 @@ from oddlot.sparse.threads import Crew
 BLOCK = 1 << 16
 """rows that are projected at once"""
 MOST_BITS = 20
+MEASURED = 256
+"""vectors by which digits are chosen"""
 FEW = 0.1
 """of what was wanted: then the digits are too many"""
 logger = logging.getLogger(__name__)
@@ -29,7 +31,8 @@ class LSH:
 
     A code has `digits` (K of the paper): signs of random projections with `simhash` (Charikar, STOC 2002), places of
     the largest of 8 coordinates with `dwta` (Chen, Shrivastava, UAI 2018). None: as many as leave enough rows to
-    find, measured at the first batch. Each of `by_chance` other rows stands for many, so that the sum over all rows
+    find, measured with the last batch when tables are made anew and less than half of what was wanted has been found,
+    or functions are drawn anew. Each of `by_chance` other rows stands for many, so that the sum over all rows
     is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as
     `refresh` says, hash functions every `redraw_every` times.
     """
@@ -44,6 +47,10 @@ class LSH:
     refresh: Refresh = field(default_factory=Refresh)
     redraw_every: int = 20
     chosen_digits: int = field(init=False, repr=False, default=0)
+    asked: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    """the hidden vectors of the last batch"""
+    lacks: bool = field(init=False, repr=False, default=False)
+    """it found less than half of what was wanted"""
 
     def __post_init__(self) -> None:
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
@@ -58,7 +65,7 @@ class LSH:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if not self.refresh.due(step, len(weight)):
             return
-        if (self.refresh.times - 1) % self.redraw_every == 0:
+        if (self.refresh.times - 1) % self.redraw_every == 0 or (self.lacks and not self.digits):
             self.chosen_digits = self.digits or self._measured(crew, weight, seed)
             self._draw(weight.shape[1], self.chosen_digits, seed + self.refresh.times)
         codes = self._codes(crew, weight)
@@ -72,6 +79,7 @@ class LSH:
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
         found = float((active.counts - active.labels).mean())
+        self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
         if self.digits and found < FEW * min(self.found, active.out_features):
             warnings.warn(
                 f"the hash tables find {found:.1f} rows for an example, where {self.found} were wanted: with fewer "
@@ -82,6 +90,7 @@ class LSH:
 
     def forget(self) -> None:
         self.refresh.forget()
+        self.asked, self.lacks = None, False
 
     @property
     def bits(self) -> int:
@@ -89,15 +98,17 @@ class LSH:
         return self.chosen_digits * (1 if self.family == "simhash" else hashing.BITS)
 
     def _measured(self, crew: Crew, weight: NDArray[Any], seed: int) -> int:
-        """The most digits with which a row's own buckets hold twice as many rows as are wanted, duplicates
-        counted."""
+        """The most digits with which the buckets of the last batch's vectors hold twice as many rows as are wanted,
+        duplicates counted; at first, when there is none, those of rows."""
+        queries = weight[:: max(1, len(weight) // MEASURED)] if self.asked is None else self.asked
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
         for digits in range(most, 1, -1):
             self.chosen_digits = digits
             self._draw(weight.shape[1], digits, seed)
-            sizes = [np.bincount(codes) for codes in self._codes(crew, weight)]
-            found = sum(float((size.astype(np.float64) ** 2).sum()) for size in sizes) / len(weight)
+            codes, asked = self._codes(crew, weight), self._codes(crew, np.ascontiguousarray(queries))
+            sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
+            found = sum(float(size[own].mean()) for size, own in zip(sizes, asked, strict=True))
             if found >= 2 * min(self.found, len(weight)):
                 break
         else:
