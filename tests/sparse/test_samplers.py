@@ -231,12 +231,16 @@ def test_digits_follow_what_is_asked() -> None:
     assert sampler.asked is None
 
 
-def test_too_many_digits_are_told_with_what_would_be_better() -> None:
+@pytest.mark.parametrize(("digits", "rows", "found"), [(18, 500, 200), (1, 20_000, 100)])
+def test_wrong_digits_are_told_with_what_would_be_better(digits: int, rows: int, found: int) -> None:
+    """Empty buckets, and overfull ones; what is told is taken without a word."""
     chance = np.random.default_rng(1)
-    weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (500, 5))
-    told = r"find .* rows for an example, where 200 were wanted: with fewer than 18"
-    with pytest.warns(UserWarning, match=told):
-        rows_for(LSH(digits=18, found=200), weight, hidden)
+    weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (rows, 5))
+    told = rf"50 hash tables of {digits} digits hold \d+ rows .* where {found} are wanted: take \d+ digits"
+    with pytest.warns(UserWarning, match=told) as warned:
+        rows_for(LSH(digits=digits, found=found), weight, hidden)
+    better = int(str(warned[0].message).rpartition("take ")[2].split()[0])
+    rows_for(LSH(digits=better, found=found), weight, hidden)
 
 
 @pytest.mark.parametrize("options", [{"digits": 21}, {"family": "dwta", "digits": 7}, {"digits": -1}])
@@ -248,7 +252,7 @@ def test_codes_that_are_too_long(options: dict[str, Any]) -> None:
 def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
     """All rows are the same, so that each table has one bucket of all: of it 8 are taken, others for each example."""
     weight = np.ones((1000, COLUMNS), np.float32)
-    sampler = LSH(digits=2, tables=1, found=8, by_chance=0, most_of_bucket=8)
+    sampler = LSH(digits=2, tables=1, found=10, by_chance=0, most_of_bucket=8)
     found = rows_for(sampler, weight, weight[:200])
     assert {len(one) for one in found} <= {7, 8}
     assert len(set.union(*found)) > 600

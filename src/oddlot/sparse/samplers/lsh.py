@@ -20,8 +20,8 @@ BLOCK = 1 << 16
 MOST_BITS = 20
 MEASURED = 256
 """vectors by which digits are chosen"""
-FEW = 0.1
-"""of what was wanted: then the digits are too many"""
+FEW, MANY = 0.1, 100.0
+"""times what is wanted: then the digits are too many, or too few"""
 logger = logging.getLogger(__name__)
 
 
@@ -67,6 +67,8 @@ class LSH:
             return
         if (self.refresh.times - 1) % self.redraw_every == 0 or (self.lacks and not self.digits):
             self.chosen_digits = self.digits or self._measured(crew, weight, seed)
+            if self.digits:
+                self._warn_of_digits(crew, weight, seed)
             self._draw(weight.shape[1], self.chosen_digits, seed + self.refresh.times)
         codes = self._codes(crew, weight)
         self.begins = np.empty((self.tables, (1 << self.bits) + 1), np.int32)
@@ -80,12 +82,6 @@ class LSH:
         )  # fmt: skip
         found = float((active.counts - active.labels).mean())
         self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
-        if self.digits and found < FEW * min(self.found, active.out_features):
-            warnings.warn(
-                f"the hash tables find {found:.1f} rows for an example, where {self.found} were wanted: with fewer "
-                f"than {self.digits} digits they find more",
-                stacklevel=2,
-            )
         fill_up(crew, active, self.by_chance, seed + 1)
 
     def forget(self) -> None:
@@ -98,23 +94,37 @@ class LSH:
         return self.chosen_digits * (1 if self.family == "simhash" else hashing.BITS)
 
     def _measured(self, crew: Crew, weight: NDArray[Any], seed: int) -> int:
-        """The most digits with which the buckets of the last batch's vectors hold twice as many rows as are wanted,
-        duplicates counted; at first, when there is none, those of rows."""
-        queries = weight[:: max(1, len(weight) // MEASURED)] if self.asked is None else self.asked
+        """The most digits with which enough is held."""
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
-        for digits in range(most, 1, -1):
-            self.chosen_digits = digits
-            self._draw(weight.shape[1], digits, seed)
-            codes, asked = self._codes(crew, weight), self._codes(crew, np.ascontiguousarray(queries))
-            sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
-            found = sum(float(size[own].mean()) for size, own in zip(sizes, asked, strict=True))
-            if found >= 2 * min(self.found, len(weight)):
-                break
-        else:
-            digits = 1
+        enough = 2 * min(self.found, len(weight))
+        digits = next((n for n in range(most, 1, -1) if self._held(crew, weight, n, seed) >= enough), 1)
         logger.info("%s: %d digits in %d tables for %d rows", self.family, digits, self.tables, len(weight))
         return digits
+
+    def _held(self, crew: Crew, weight: NDArray[Any], digits: int, seed: int) -> float:
+        """How many rows the buckets of one of the last batch's vectors hold, duplicates counted; at first, when there
+        is none, those of a row beside itself."""
+        self.chosen_digits = digits
+        self._draw(weight.shape[1], digits, seed)
+        queries = weight[:: max(1, len(weight) // MEASURED)] if self.asked is None else self.asked
+        codes, asked = self._codes(crew, weight), self._codes(crew, np.ascontiguousarray(queries))
+        sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
+        held = sum(float(size[own].mean()) for size, own in zip(sizes, asked, strict=True))
+        return held - self.tables * (self.asked is None)
+
+    def _warn_of_digits(self, crew: Crew, weight: NDArray[Any], seed: int) -> None:
+        """Those that were chosen by somebody leave buckets empty or overfull."""
+        assert self.digits is not None
+        held, wanted = self._held(crew, weight, self.digits, seed), min(self.found, len(weight))
+        if not FEW * wanted <= held <= MANY * wanted:
+            better = self._measured(crew, weight, seed)
+            warnings.warn(
+                f"{self.tables} hash tables of {self.digits} digits hold {held:.0f} rows for a vector, duplicates "
+                f"counted, where {self.found} are wanted: take {better} digits",
+                stacklevel=2,
+            )
+            self.chosen_digits = self.digits
 
     def _draw(self, columns: int, digits: int, seed: int) -> None:
         chance = np.random.default_rng(seed)
