@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import warnings
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -298,6 +299,8 @@ def xmc_generate(
     from oddlot.sparse.xmc.generating import Shape, generate
     from oddlot.sparse.xmc.writing import write_xmc
 
+    if not isfinite(nonzeros + labels_each):
+        raise UsageError("--nonzeros and --labels-each must be finite numbers")
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
         path = Path(folder) / f"{name}.txt.gz"

@@ -130,12 +130,18 @@ def other_width(folder: Path) -> None:
     write_xmc(folder / "train.txt", *generate(8, Shape(9, 5, 2.0, 1.0), 1))
 
 
+def too_many_labels(folder: Path) -> None:
+    for name in ("train.txt", "test.txt"):
+        (folder / name).write_text("2 10 2000000000\n1 5:1\n1 5:1\n")
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
         (None, "has no train.txt (or train.txt.gz): sets are at"),
         (no_points, "train.txt has no points"),
         (bad_line, "train.txt:2: a value is not a finite number"),
+        (too_many_labels, "has 10 features and 2,000,000,000 labels, too many: the network needs"),
         (other_width, "train and test have other numbers of features or labels"),
     ],
 )

@@ -4,15 +4,18 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.optimizers import Adam
 from oddlot.sparse.output import SampledLinear
@@ -26,6 +29,8 @@ WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 CALIBRATED = 512
 """examples by which the clusters for a recall are counted"""
 SCORED_AT_ONCE = 256
+EPSILON = 1e-9
+"""so that a recall of 1 may be wished"""
 
 
 @dataclass
@@ -46,6 +51,12 @@ class Settings:
     """epochs without a better P@1, after which it ends"""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_whole(hidden=self.hidden, epochs=self.epochs, batch=self.batch, patience=self.patience)
+        check_whole(0, seed=self.seed)
+        check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)
+        check_number(0, 1, validation=self.validation)
+
 
 class SlideClassifier:
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
@@ -57,6 +68,8 @@ class SlideClassifier:
     """
 
     def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
+        if sampler is not None and not hasattr(sampler, "choose"):
+            raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
         self.settings, self.sampler = Settings(**settings), sampler
         self.history: list[dict[str, float]] = []
         """of every epoch: the mean loss and, with `validation`, P@1"""
@@ -96,6 +109,10 @@ class SlideClassifier:
     def partial_fit(self, X: Any, y: Any, labels: int | None = None) -> "SlideClassifier":
         """One pass over more examples; the first time it says how many `labels` there are, if `y` is 1-D."""
         features = checked(X, "X")
+        if labels is not None:
+            check_whole(labels=labels)
+            if self._begun and labels != self.labels:
+                raise ValueError(f"labels = {labels:,}: there have been {self.labels:,} from the beginning")
         given = checked_labels(y, len(features), self.labels if self._begun else labels)
         if not self._begun:
             self._begin(features.shape[1], given.shape[1])
@@ -124,6 +141,8 @@ class SlideClassifier:
         """
         features = checked(X, "X")
         self._check(features)
+        if not exact:
+            check_number(0, 1 + EPSILON, recall=recall)
         if not 1 <= k <= self.labels:
             raise ValueError(f"k = {k}: from 1 to {self.labels:,}, as many as there are labels")
         parts = list[NDArray[np.int64]]()
@@ -148,6 +167,7 @@ class SlideClassifier:
 
     def save(self, folder: str | Path) -> None:
         """Write the weights and settings; a sampler is not among them."""
+        self._check_begun()
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
         sizes = {"features": self.input.in_features, "labels": self.labels}
@@ -155,12 +175,16 @@ class SlideClassifier:
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
-        """The classifier that was saved. Its optimizers begin anew if it is trained further."""
-        settings = json.loads((Path(folder) / SETTINGS).read_text())
-        features, labels = settings.pop("features"), settings.pop("labels")
-        found = cls(sampler, **settings)
-        found._begin(features, labels)
-        found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+        """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: the folder's
+        files are damaged."""
+        try:
+            settings = json.loads((Path(folder) / SETTINGS).read_text())
+            features, labels = settings.pop("features"), settings.pop("labels")
+            found = cls(sampler, **settings)
+            found._begin(features, labels)
+            found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+        except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+            raise ValueError(f"{folder} holds no whole classifier: {error}") from None
         return found
 
     # --- inside ------------------------------------------------------------------------------------
@@ -168,6 +192,7 @@ class SlideClassifier:
     @property
     def labels(self) -> int:
         """How many there are."""
+        self._check_begun()
         return self.output.out_features
 
     @property
@@ -212,9 +237,12 @@ class SlideClassifier:
     def _hidden(self, features: Csr) -> Tensor:
         return torch.relu(self.input(features.indptr, features.indices, features.data))
 
-    def _check(self, features: Csr) -> None:
+    def _check_begun(self) -> None:
         if not self._begun:
             raise ValueError("it has not been trained: call fit first")
+
+    def _check(self, features: Csr) -> None:
+        self._check_begun()
         if features.shape[1] != self.input.in_features:
             raise ValueError(
                 f"X has {features.shape[1]:,} features, in training there were {self.input.in_features:,}"
@@ -233,6 +261,8 @@ class SlideClassifier:
 
 def checked(matrix: Any, name: str) -> Csr:
     """The matrix as arrays of one's own types. ValueError: it is no CSR matrix, or has values that are no numbers."""
+    if getattr(matrix, "format", "csr") != "csr":
+        raise ValueError(f"{name} is a matrix in the form {matrix.format}: its .tocsr() is one of rows")
     try:
         indptr, indices, data = np.asarray(matrix.indptr), np.asarray(matrix.indices), np.asarray(matrix.data)
         shape = tuple(matrix.shape)
@@ -240,18 +270,18 @@ def checked(matrix: Any, name: str) -> Csr:
         raise ValueError(f"{name} is no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
     found = Csr(
         indptr.astype(np.int64),
-        indices.astype(np.int32),
-        data.astype(np.float32),
+        indices[: indptr[-1]].astype(np.int32) if len(indptr) else indices.astype(np.int32),
+        data[: indptr[-1]].astype(np.float32) if len(indptr) else data.astype(np.float32),
         (int(shape[0]), int(shape[1])),
     )
     if (
         len(indptr) != len(found) + 1
         or indptr[0] != 0
         or (np.diff(indptr) < 0).any()
-        or indptr[-1] > len(indices)
+        or indptr[-1] > min(len(indices), len(data))
     ):
         raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < shape[1]:
+    if len(found.indices) and not 0 <= found.indices.min() <= found.indices.max() < shape[1]:
         raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
     if not np.isfinite(found.data).all():
         row = int(np.searchsorted(indptr, np.flatnonzero(~np.isfinite(found.data))[0], "right")) - 1

@@ -23,10 +23,16 @@ class Labels:
         """
         if isinstance(given, tuple):
             starts, rows = (np.asarray(part) for part in given)
+            if starts.ndim != 1 or rows.ndim != 1 or starts.dtype.kind not in "iu":
+                raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             if not len(starts) or starts[0] != 0 or starts[-1] != len(rows) or (np.diff(starts) < 0).any():
                 raise ValueError("the starts of labels rise from 0 to how many there are")
         else:
             table = torch.as_tensor(given).cpu().numpy()
+            if table.ndim not in (1, 2):
+                raise ValueError(
+                    f"labels have {table.ndim} dimensions: one label each, or several in a row each"
+                )
             table = table[:, None] if table.ndim == 1 else table
             there = table != -1
             starts, rows = np.concatenate([[0], np.cumsum(there.sum(1))]), table[there]

@@ -17,7 +17,7 @@ class LazyAdam(torch.optim.Optimizer):
 
     For layers with `optimizer=None` and whatever is around them: where `torch.optim.Adam` takes no sparse gradient and
     `torch.optim.SparseAdam` no dense one, this takes both. A dense gradient steps on all rows, as `torch.optim.Adam`
-    does. Parameters are float32, on the CPU. ValueError: a parameter or gradient of another kind.
+    does. Parameters are float32, contiguous, on the CPU. ValueError: a parameter or gradient of another kind.
     """
 
     def __init__(
@@ -28,11 +28,14 @@ class LazyAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
-        for parameter in (one for group in self.param_groups for one in group["params"]):
-            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-                raise ValueError(
-                    f"a parameter is {parameter.dtype} on {parameter.device}: float32 on the CPU"
-                )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """More parameters, with settings of their own. ValueError: they are of another kind, or make no sense."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        optimizers.Adam(group["lr"], group["betas"], group["eps"])  # which looks at them
+        for parameter in group["params"]:
+            _check(parameter)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # PyTorch has overloads
@@ -49,6 +52,7 @@ class LazyAdam(torch.optim.Optimizer):
         return loss
 
     def _step(self, crew: Crew, group: dict[str, Any], parameter: Tensor) -> None:
+        _check(parameter)
         state = self.state[parameter]
         if not state:
             state["step"] = 0
@@ -59,6 +63,16 @@ class LazyAdam(torch.optim.Optimizer):
         weight, first, second = (one.detach().view(_rows(parameter)).numpy() for one in whole)
         rows, gradients = _gradient(parameter)
         crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
+
+
+def _check(parameter: Tensor) -> None:
+    kind = f"{parameter.dtype} on {parameter.device}"
+    if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        raise ValueError(f"a parameter is {kind}: float32 on the CPU")
+    if not parameter.is_contiguous():
+        raise ValueError(
+            "a parameter's numbers do not lie in its order, as with channels_last: make it contiguous"
+        )
 
 
 def _rows(parameter: Tensor) -> tuple[int, int]:

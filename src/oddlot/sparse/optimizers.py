@@ -1,11 +1,13 @@
 """Optimizers that step on a row as soon as its gradient is known, and leave alone what was not touched."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.checks import check_number
 from oddlot.sparse.kernels import rows as kernels
 
 STEPS_CORRECTED = 1 << 14
@@ -32,6 +34,9 @@ class SGD:
     lr: float = 0.1
     kind: ClassVar[int] = kernels.SGD
 
+    def __post_init__(self) -> None:
+        check_number(0, inf, lr=self.lr)
+
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
         return RowState.of((1, columns), (1, 1))
@@ -51,6 +56,9 @@ class RowAdagrad:
     lr: float = 0.02
     eps: float = 1e-8
     kind: ClassVar[int] = kernels.ADAGRAD
+
+    def __post_init__(self) -> None:
+        check_number(0, inf, lr=self.lr, eps=self.eps)
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
@@ -74,6 +82,10 @@ class Adam:
     eps: float = 1e-8
     decay: bool = False
     kind: ClassVar[int] = kernels.ADAM
+
+    def __post_init__(self) -> None:
+        check_number(0, inf, lr=self.lr, eps=self.eps)
+        check_number(0, 1, beta1=self.betas[0], beta2=self.betas[1])
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from oddlot.sparse.active import Active, Marks
+from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
@@ -69,6 +70,9 @@ class SampledLinear(nn.Module):
         std: float | None = None,
     ) -> None:
         super().__init__()
+        check_whole(in_features=in_features, out_features=out_features)
+        if sampler is not None and not hasattr(sampler, "choose"):
+            raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
         needs = 4 * out_features * numbers_of_row(optimizer, in_features)
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
@@ -92,6 +96,8 @@ class SampledLinear(nn.Module):
         """The mean loss of the batch; without labels all logits."""
         if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
             raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
+        if self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
+            raise ValueError(f"the rows are {self.weight.dtype} on {self.weight.device}: float32 on the CPU")
         if labels is None:
             return nn.functional.linear(hidden, self.weight, self.bias)
         given = Labels.of(labels, self.out_features)

@@ -1,12 +1,13 @@
 """What a sampler is: it chooses the rows of the output layer that are computed for an example, beside its labels."""
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.threads import Crew
 
 LEAST_STEPS, ROWS_A_STEP = 50, 1_000
@@ -41,6 +42,11 @@ class Refresh:
     slower: float = 0.0
     times: int = 0
     next: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            check_whole(every=self.every)
+        check_number(0, inf, slower=self.slower)
 
     def due(self, step: int, rows: int) -> bool:
         """Whether it is time for so many rows; if so, it is taken as done."""

@@ -40,7 +40,6 @@ def xmc(
     and PSP@5 on the test set.
     """
     from oddlot.core.rules import Adam
-    from oddlot.sparse.xmc.metrics import propensities
     from oddlot.train.job import Job
 
     if sampler not in SAMPLERS:
@@ -51,13 +50,14 @@ def xmc(
     (x, y), (x_test, y_test) = _read(data_dir)
     if (x.shape[1], y.shape[1]) != (x_test.shape[1], y_test.shape[1]):
         raise UsageError(f"{data_dir}: train and test have other numbers of features or labels", "data_dir")
+    propensity = _checked_memory(data_dir, x.shape[1], hidden, y)
     return Job(
         partial(Network, x.shape[1], hidden, y.shape[1], sampler, active),
         Examples(x, y),
         training_step=_loss,
         evaluation=Examples(x_test, y_test),
         predict=_best,
-        metrics=_metrics(y_test.shape[1], propensities(y)),
+        metrics=_metrics(y_test.shape[1], propensity),
         optimizer=Adam(lr=3e-3),
         batch=batch,
         collate=_as_it_is,
@@ -179,6 +179,19 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
             raise UsageError(f"{path} has no points")
         found.append((x, y))
     return found
+
+
+def _checked_memory(data_dir: str, features: int, hidden: int, y: "Csr") -> NDArray[np.float64]:
+    """The labels' propensities. UsageError: they, or the network, need more memory than there is."""
+    from oddlot.sparse.memory import check_memory
+    from oddlot.sparse.xmc.metrics import propensities
+
+    try:
+        check_memory(4 * (hidden + 1) * (features + y.shape[1]), "the network")
+        return propensities(y)
+    except MemoryError as error:
+        sizes = f"{features:,} features and {y.shape[1]:,} labels"
+        raise UsageError(f"{data_dir} has {sizes}, too many: {error}") from None
 
 
 def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable[[Tensor, Tensor], float]]:

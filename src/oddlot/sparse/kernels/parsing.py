@@ -82,7 +82,11 @@ def parse(text, powers, points, features, labels, x_starts, x_columns, x_values,
     x_starts[0] = y_starts[0] = 0
     while at < end and point < points:
         while at < end and 48 <= text[at] <= 57:
+            begun = at
             label, at = whole_number(text, at, end)
+            if at < end and text[at] == _COLON:  # no labels: the first number was a feature's
+                at = begun
+                break
             if not 0 <= label < labels:
                 fault[:] = (LABEL_RANGE, point, at)
                 return point
@@ -90,11 +94,6 @@ def parse(text, powers, points, features, labels, x_starts, x_columns, x_values,
             marks += 1
             if at < end and text[at] == _COMMA:
                 at += 1
-            elif at < end and text[at] == _COLON:  # no labels: the first number was a feature's
-                marks -= 1
-                while at > 0 and 48 <= text[at - 1] <= 57:
-                    at -= 1
-                break
             elif at < end and text[at] != _NEWLINE and not is_blank(text[at]):
                 fault[:] = (LABEL, point, at)
                 return point

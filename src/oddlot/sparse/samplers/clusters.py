@@ -6,6 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.checks import check_whole
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh
@@ -32,6 +33,9 @@ class Clusters:
     refresh: Refresh = field(default_factory=Refresh)
 
     def __post_init__(self) -> None:
+        check_whole(each=self.each, probes=self.probes, group=self.group)
+        check_whole(0, found=self.found, by_chance=self.by_chance)
+        check_whole(**{"found + by_chance": self.found + self.by_chance})
         self.clustering = Clustering(self.each)
 
     def most(self, out_features: int) -> int:

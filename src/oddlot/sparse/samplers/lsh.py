@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.uniform import fill_up
@@ -53,6 +54,13 @@ class LSH:
     """it found less than half of what was wanted"""
 
     def __post_init__(self) -> None:
+        if self.family not in ("simhash", "dwta"):
+            raise ValueError(f"family = {self.family!r} is neither simhash nor dwta")
+        check_whole(tables=self.tables, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
+        check_whole(0, found=self.found, by_chance=self.by_chance)
+        check_whole(**{"found + by_chance": self.found + self.by_chance})
+        if self.digits is not None:
+            check_whole(digits=self.digits)
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
         if not 0 < bits <= MOST_BITS:
             raise ValueError(
@@ -80,8 +88,11 @@ class LSH:
             tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
-        found = float((active.counts - active.labels).mean())
-        self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
+        found = float((active.counts - active.labels).mean()) if len(active.counts) else self.found
+        self.asked, self.lacks = (
+            hidden.copy() if len(hidden) else self.asked,
+            found < min(self.found, active.out_features) / 2,
+        )
         fill_up(crew, active, self.by_chance, seed + 1)
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
 
@@ -16,6 +17,9 @@ class Shared:
     """`count` rows by chance, the same for all examples of a batch (but their labels)."""
 
     count: int = 4096
+
+    def __post_init__(self) -> None:
+        check_whole(count=self.count)
 
     def most(self, out_features: int) -> int:
         return min(self.count, out_features)

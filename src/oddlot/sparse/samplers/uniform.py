@@ -6,6 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
 
@@ -17,6 +18,9 @@ class Uniform:
     count: int = 300
     group: int = 1
     """so many examples that follow each other draw the same rows"""
+
+    def __post_init__(self) -> None:
+        check_whole(count=self.count, group=self.group)
 
     def most(self, out_features: int) -> int:
         return min(self.count, out_features)

@@ -25,7 +25,12 @@ def precision(best: NDArray[np.integer], labels: Csr, k: int) -> float:
 def ndcg(best: NDArray[np.integer], labels: Csr, k: int) -> float:
     """nDCG@k: a right label at place j counts 1 / log2(j + 1), over what the best order of all would have."""
     gains = 1 / np.log2(np.arange(2, k + 2))
-    most = np.concatenate([[0.0], np.cumsum(gains)])[np.minimum(np.diff(labels.indptr), k)]
+    if best.shape[1] < k:
+        raise ValueError(f"k = {k}: {best.shape[1]} best labels of each point were given")
+    rows = np.repeat(np.arange(len(labels), dtype=np.int64), np.diff(labels.indptr))
+    distinct = np.unique(rows * labels.shape[1] + labels.indices) // max(1, labels.shape[1])
+    counts = np.bincount(distinct, minlength=len(labels))  # a label that stands there twice is one
+    most = np.concatenate([[0.0], np.cumsum(gains)])[np.minimum(counts, k)]
     some = most > 0
     return float(((hits(best[:, :k], labels) @ gains)[some] / most[some]).mean()) if some.any() else 0.0
 

@@ -11,6 +11,7 @@ from oddlot.sparse.kernels import parsing
 from oddlot.sparse.xmc.csr import Csr
 
 POWERS = 10.0 ** np.arange(309)
+MOST_COLUMNS = np.iinfo(np.int32).max
 SHOWN = 40
 """characters of a bad line"""
 SENTENCES = {
@@ -42,6 +43,10 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     if len(sizes) != 3 or min(sizes) < 0:
         raise BadSet(f"{path}:1: the first line is not `points features labels`, three whole numbers")
     points, features, labels = sizes
+    if max(features, labels) > MOST_COLUMNS:
+        raise BadSet(
+            f"{path}:1: {max(features, labels):,} features or labels, at most {MOST_COLUMNS:,} can be told"
+        )
     text = np.frombuffer(data, np.uint8)[len(head) + 1 :]
     marks = np.zeros(3, np.int64)
     parsing.count_marks(text, marks)

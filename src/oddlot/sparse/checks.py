@@ -1,0 +1,22 @@
+"""What settings may be, said in a sentence before anything is computed with them."""
+
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+
+def check_whole(least: int = 1, **settings: Any) -> None:
+    """ValueError: one is no whole number, or less than that."""
+    for name, value in settings.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} = {value!r} must be a whole number, at least {least}")
+
+
+def check_number(low: float, high: float, **settings: Any) -> None:
+    """ValueError: one is no finite number from `low` to below `high`."""
+    for name, value in settings.items():
+        number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
+        if not number or not isfinite(value) or not low <= value < high:
+            limit = f", below {high:g}" if isfinite(high) else ""
+            raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")

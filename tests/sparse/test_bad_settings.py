@@ -1,0 +1,192 @@
+"""Settings, matrices and files that make no sense are refused in a sentence, before anything is computed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from oddlot.sparse import (
+    LSH,
+    SGD,
+    Adam,
+    Clusters,
+    LazyAdam,
+    RowAdagrad,
+    SampledLinear,
+    Shared,
+    SlideClassifier,
+    SparseInputLinear,
+    Uniform,
+)
+from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.xmc.metrics import ndcg
+from oddlot.sparse.xmc.reading import BadSet, read_xmc
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (Uniform, {"count": -5}),
+        (Uniform, {"count": 0}),
+        (Uniform, {"group": 0}),
+        (Shared, {"count": 0}),
+        (Clusters, {"by_chance": -500}),
+        (Clusters, {"probes": 0}),
+        (Clusters, {"each": 0}),
+        (Clusters, {"group": -1}),
+        (Clusters, {"found": 0, "by_chance": 0}),
+        (LSH, {"found": -5}),
+        (LSH, {"by_chance": -500}),
+        (LSH, {"tables": 0}),
+        (LSH, {"digits": 0}),
+        (LSH, {"digits": 2.5}),
+        (LSH, {"redraw_every": 0}),
+        (LSH, {"family": "foo"}),
+        (Refresh, {"every": 0}),
+        (Refresh, {"slower": float("nan")}),
+        (SGD, {"lr": -1.0}),
+        (RowAdagrad, {"eps": float("inf")}),
+        (Adam, {"lr": float("nan")}),
+        (Adam, {"betas": (1.0, 0.9)}),
+        (SlideClassifier, {"batch": 0}),
+        (SlideClassifier, {"epochs": 0}),
+        (SlideClassifier, {"hidden": True}),
+        (SlideClassifier, {"validation": 1.0}),
+        (SlideClassifier, {"validation": float("nan")}),
+        (SlideClassifier, {"lr": -1.0}),
+        (SlideClassifier, {"seed": -1}),
+        (SlideClassifier, {"sampler": "clusters"}),
+        (SampledLinear, {"in_features": 3, "out_features": 0}),
+        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": "uniform"}),
+        (SparseInputLinear, {"in_features": -1, "out_features": 5}),
+    ],
+)
+def test_settings(make: Callable[..., Any], settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|is none|is neither|from 1 to"):
+        make(**settings)
+
+
+def a_set(examples: int = 20, columns: int = 20) -> Csr:
+    indptr = np.arange(examples + 1)
+    return Csr(
+        indptr,
+        np.arange(examples, dtype=np.int32) % columns,
+        np.ones(examples, np.float32),
+        (examples, columns),
+    )
+
+
+def test_columns_are_not_taken_for_rows() -> None:
+    x = a_set()
+    columns = SimpleNamespace(format="csc", indptr=x.indptr, indices=x.indices, data=x.data, shape=x.shape)
+    with pytest.raises(ValueError, match=r"X is a matrix in the form csc: its \.tocsr\(\)"):
+        SlideClassifier().fit(columns, a_set())
+
+
+def test_arrays_that_do_not_fit_each_other() -> None:
+    x = a_set()
+    with pytest.raises(ValueError, match="row pointers do not rise from 0 to its values"):
+        SlideClassifier().fit(Csr(x.indptr, x.indices, x.data[:3], x.shape), a_set())
+    more = Csr(x.indptr, np.append(x.indices, 99).astype(np.int32), np.ones(21, np.float32), x.shape)
+    trained = SlideClassifier(hidden=4, epochs=1).fit(x, more)
+    assert 0 <= trained.score(x, more) <= 1, "what is behind the last row does not count"
+
+
+def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
+    asks: list[Callable[[SlideClassifier], Any]] = [
+        lambda one: one.score(a_set(), a_set()),
+        lambda one: one.labels,
+        lambda one: one.save(tmp_path / "x"),
+        lambda one: one.predict(a_set()),
+    ]
+    for ask in asks:
+        with pytest.raises(ValueError, match="it has not been trained: call fit first"):
+            ask(SlideClassifier())
+    assert not (tmp_path / "x").exists()
+
+
+def test_predictions_and_more_labels_than_there_were() -> None:
+    trained = SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set())
+    for recall in (-1, 1.5, float("nan"), "a"):
+        with pytest.raises(ValueError, match=r"recall = .* must be a number, at least 0, below 1"):
+            trained.predict_topk(a_set(), 2, exact=False, recall=recall)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match="labels = 7: there have been 20 from the beginning"):
+        trained.partial_fit(a_set(), a_set(), labels=7)
+    with pytest.raises(ValueError, match=r"labels = 2\.5 must be a whole number"):
+        SlideClassifier().partial_fit(a_set(), np.arange(20), labels=2.5)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "settings.json"])
+def test_a_folder_that_is_damaged(name: str, tmp_path: Path) -> None:
+    SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:20])
+    with pytest.raises(ValueError, match="holds no whole classifier"):
+        SlideClassifier.load(tmp_path)
+
+
+def test_rows_of_another_dtype() -> None:
+    with pytest.raises(ValueError, match=r"the rows are torch\.float64 on cpu: float32"):
+        SampledLinear(3, 5).double()(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [torch.tensor(1), (np.array([0, 0.5, 1.0]), np.array([1])), (np.array([[0], [1]]), np.array([1]))],
+)
+def test_labels_of_no_form(labels: Any) -> None:
+    with pytest.raises(ValueError, match="labels"):
+        SampledLinear(3, 5)(torch.zeros(1, 3), labels)
+
+
+def test_an_empty_batch_asks_hashes_for_nothing() -> None:
+    layer = SampledLinear(3, 50, LSH(found=5))
+    assert layer(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).item() == 0
+
+
+def test_parameters_that_lazy_adam_cannot_take() -> None:
+    convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch has it
+    with pytest.raises(ValueError, match="channels_last: make it contiguous"):
+        LazyAdam(convolution.parameters())
+    optimizer = LazyAdam([torch.zeros(2, requires_grad=True)])
+    with pytest.raises(ValueError, match="float32 on the CPU"):
+        optimizer.add_param_group({"params": [torch.zeros(2, dtype=torch.float64, requires_grad=True)]})
+    with pytest.raises(ValueError, match="lr = -1 must be"):
+        LazyAdam([torch.zeros(2, requires_grad=True)], lr=-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1 10 99999999999\n50000000000 1:1\n", "at most 2,147,483,647 can be told"),
+        ("1 99999999999 3\n0 50000000000:1\n", "at most 2,147,483,647 can be told"),
+        ("1 10 3\n50000000000 1:1\n", "a label is not below the 3"),
+    ],
+)
+def test_numbers_that_are_too_large(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(BadSet, match=told):
+        read_xmc(tmp_path / "x.txt")
+
+
+def test_a_point_without_labels_may_begin_with_a_large_feature(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("2 10 3\n5:0.5 7:1\n2 9:1\n")
+    x, y = read_xmc(tmp_path / "x.txt")
+    assert x.indices.tolist() == [5, 7, 9]
+    assert y.indptr.tolist() == [0, 0, 1]
+
+
+def test_a_label_that_stands_there_twice_is_one() -> None:
+    best = np.array([[0, 1, 2]])
+    once, twice = (
+        Csr(np.array([0, n]), np.array([0, 3] * (n // 2), np.int32), np.ones(n, np.float32), (1, 5))
+        for n in (2, 4)
+    )
+    assert ndcg(best, twice, 3) == ndcg(best, once, 3)
+    with pytest.raises(ValueError, match="k = 9: 3 best labels of each point were given"):
+        ndcg(best, once, 9)
