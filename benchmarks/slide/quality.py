@@ -59,7 +59,7 @@ def searched(name: str, data: Set, quick: bool) -> Tuned:
     return best
 
 
-FOUND = dict.fromkeys(SYSTEMS, Tuned())
+FOUND = dict.fromkeys(SYSTEMS, Tuned(lr=1e-3)) | dict.fromkeys(("sampled", "clusters"), Tuned())
 """by a whole run, for `--quick`"""
 
 

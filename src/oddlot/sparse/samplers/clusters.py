@@ -23,8 +23,8 @@ class Clusters:
     is estimated without bias.
     """
 
-    each: int = 8
-    probes: int = 16
+    each: int = 12
+    probes: int = 12
     """clusters for an example"""
     found: int = 200
     by_chance: int = 200
