@@ -59,7 +59,11 @@ def searched(name: str, data: Set, quick: bool) -> Tuned:
     return best
 
 
-FOUND = dict.fromkeys(SYSTEMS, Tuned(lr=1e-3)) | dict.fromkeys(("sampled", "clusters"), Tuned())
+FOUND = (
+    dict.fromkeys(SYSTEMS, Tuned(lr=1e-3))
+    | dict.fromkeys(("sampled", "clusters"), Tuned())
+    | {"simhash 200 + 200": Tuned(lr=2e-3)}
+)
 """by a whole run, for `--quick`"""
 
 
