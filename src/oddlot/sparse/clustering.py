@@ -80,7 +80,11 @@ def nearest(rows: Tensor, centers: Tensor, few: int, chance: np.random.Generator
         groups = _largest(units @ heads.T)
         heads = normalize(torch.zeros_like(heads).index_add_(0, groups, units))
     near = (heads @ heads.T).topk(min(few, count)).indices.tolist()
-    own = torch.cat([_largest(block @ heads.T) for block in torch.split(rows, BLOCK)])
+    own = torch.empty(
+        len(rows), dtype=torch.int64
+    )  # made before: parts between scores would scatter the memory
+    for low in range(0, len(rows), BLOCK):
+        own[low : low + BLOCK] = _largest(rows[low : low + BLOCK] @ heads.T)
     members, mine = _by_group(groups, count), _by_group(own, count)
     found = torch.empty(len(rows), dtype=torch.int64)
     for group in range(count):
