@@ -7,10 +7,12 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from oddlot import (
     VCASGD,
@@ -30,6 +32,7 @@ from oddlot import (
     estimate,
     fit,
 )
+from oddlot.asked import Asked
 from oddlot.core import words as w
 from oddlot.estimating import TOLD, estimates
 from oddlot.run_folder import RunFolder
@@ -371,3 +374,12 @@ def test_an_estimate_begins_in_a_folder_of_its_own(oddlot: Oddlot, tmp_path: Pat
         done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, out)
         assert done.code == 2
         assert f"{out} is not empty, and these runs begin anew: name another folder" in done.err
+
+
+def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
+    """Where an estimate was stopped before its first run."""
+    asked = Asked("simulate digits", "digits", {}, [], False, False, False, False)
+    console = Console(file=StringIO())
+    for folder, told in ((tmp_path / "none", ""), (tmp_path, f"  runs     {tmp_path}\n")):
+        asked._tell_runs([], str(folder), console)
+        assert console.file.getvalue() == told  # type: ignore[attr-defined]

@@ -136,7 +136,9 @@ def test_a_run_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
     (tmp_path / "summary.json").unlink()
     with (tmp_path / "lock").open("a") as lock:
         flock(lock, LOCK_EX)
-        assert "it waits for a, at its task for" in Watch(str(tmp_path)).look()[0]
+        line = Watch(str(tmp_path)).look()[0]
+        assert "it waits for a, at its task for" in line
+        assert line.startswith(" 16 min 40 s   ")
 
 
 def test_a_live_run_is_followed_and_what_it_waits_for_is_said(tmp_path: Path) -> None:

@@ -113,8 +113,10 @@ def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
 
 def test_predictions_and_more_labels_than_there_were() -> None:
     trained = SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set())
-    for recall in (-1, 1.5, float("nan"), "a"):
-        with pytest.raises(ValueError, match=r"recall = .* must be a number, at least 0, below 1"):
+    for recall in (-1, 0, 1.5, float("nan"), "a"):
+        with pytest.raises(
+            ValueError, match=r"recall = .* must be a(bove 0, and at most 1| number, at least 0)"
+        ):
             trained.predict_topk(a_set(), 2, exact=False, recall=recall)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ValueError, match="labels = 7: there have been 20 from the beginning"):
         trained.partial_fit(a_set(), a_set(), labels=7)

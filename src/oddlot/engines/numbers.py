@@ -12,7 +12,6 @@ import torch
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.words import Kind
 from oddlot.train.data import Batches, Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
@@ -112,14 +111,14 @@ def most_bytes(codec: Codec, layout: Layout) -> int:
     return codec.encode(FlatBuffer(layout, torch.ones(layout.bytes, dtype=torch.uint8)).sections()).size
 
 
-def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
+def encoded(block: FlatBuffer, codec: Codec, kind: w.Kind, start: FlatBuffer) -> Packet:
     """The packet of an update that began from `start`. The block may be other afterwards."""
     if kind == "weights" and getattr(codec, "of_changes", False):
         block.toggle_(start)
     return codec.encode(block.sections())
 
 
-def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, start: FlatBuffer) -> None:
+def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: w.Kind, start: FlatBuffer) -> None:
     """Unpack the packet of an update that began from `start`. FrameError when it holds something else."""
     sections = block.sections()
     tensors = codec.decode(packet)

@@ -19,7 +19,7 @@ from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.optimizers import Adam
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.topk import Index, exact_topk
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.metrics import precision
@@ -29,8 +29,6 @@ WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 CALIBRATED = 512
 """examples by which the clusters for a recall are counted"""
 SCORED_AT_ONCE = 256
-EPSILON = 1e-9
-"""so that a recall of 1 may be wished"""
 
 
 @dataclass
@@ -68,8 +66,7 @@ class SlideClassifier:
     """
 
     def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
-        if sampler is not None and not hasattr(sampler, "choose"):
-            raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
+        check_sampler(sampler)
         self.settings, self.sampler = Settings(**settings), sampler
         self.history: list[dict[str, float]] = []
         """of every epoch: the mean loss and, with `validation`, P@1"""
@@ -141,8 +138,9 @@ class SlideClassifier:
         """
         features = checked(X, "X")
         self._check(features)
-        if not exact:
-            check_number(0, 1 + EPSILON, recall=recall)
+        check_number(0, inf, recall=recall)
+        if not 0 < recall <= 1:
+            raise ValueError(f"recall = {recall!r} must be above 0, and at most 1")
         if not 1 <= k <= self.labels:
             raise ValueError(f"k = {k}: from 1 to {self.labels:,}, as many as there are labels")
         parts = list[NDArray[np.int64]]()

@@ -17,7 +17,7 @@ from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
 from oddlot.sparse.pairs import Pairs, sparse_rows
-from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
 
@@ -71,8 +71,7 @@ class SampledLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        if sampler is not None and not hasattr(sampler, "choose"):
-            raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
+        check_sampler(sampler)
         needs = 4 * out_features * numbers_of_row(optimizer, in_features)
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features

@@ -29,6 +29,12 @@ class Sampler(Protocol):
         """The rows are others now."""
 
 
+def check_sampler(sampler: object) -> None:
+    """ValueError: it is neither a sampler nor None, which stands for the default."""
+    if sampler is not None and not hasattr(sampler, "choose"):
+        raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
+
+
 @dataclass
 class Refresh:
     """When what is known about the rows is made anew.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -165,7 +164,8 @@ class Learner:
         what others do meanwhile has not reached these weights.
         """
         make = self.job.local_optimizer or partial(torch_optimizer, self.job.optimizer)
-        optimizer, pace = self.own.optimizer, cast("_Pace | None", None)
+        optimizer = self.own.optimizer
+        pace: _Pace | None = None
 
         def step(loss: Tensor, samples: int) -> None:
             nonlocal optimizer, pace

@@ -4,7 +4,7 @@ import numpy as np
 
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, dot
 
 
@@ -34,7 +34,7 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
         center[:] = 0
         for i in range(low, high):
             row = members[i]
-            prefetch_row(weight[members[min(i + 4, high - 1)]])
+            prefetch_row(weight[members[min(i + AHEAD, high - 1)]])
             add_scaled(np.float32(1) / np.float32(high - low), weight[row], mean)
             add_scaled(scales[row], weight[row], center)
             squares += dot(weight[row], weight[row]) / np.float32(high - low)
@@ -98,5 +98,5 @@ def best_members(part, parts, hidden, weight, bias, clusters, begins, members, b
         for c in clusters[e]:
             for i in range(begins[c], begins[c + 1]):
                 row = members[i]
-                prefetch_row(weight[members[min(i + 4, begins[c + 1] - 1)]])
+                prefetch_row(weight[members[min(i + AHEAD, begins[c + 1] - 1)]])
                 kept = keep_best(row, dot(vector, weight[row]) + bias[row], best[e], values[e], kept)

@@ -3,11 +3,8 @@
 import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, update
-
-AHEAD = 4
-"""pairs after which a row is needed that is asked for now"""
 
 
 @kernel

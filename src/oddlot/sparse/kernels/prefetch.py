@@ -11,6 +11,8 @@ from oddlot.sparse.kernels.jit import kernel
 
 LINE = 16
 """numbers of a cache line"""
+AHEAD = 4
+"""rows, or pairs of them, after which one is needed that is asked for now"""
 
 
 def _prefetch(_typing: Any, array: Any, index: Any) -> Any:

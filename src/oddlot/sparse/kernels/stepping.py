@@ -1,11 +1,8 @@
 """An optimizer's step on rows whose gradients have been collected."""
 
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import adam
-
-AHEAD = 4
-"""rows after which one is needed that is asked for now"""
 
 
 @kernel
