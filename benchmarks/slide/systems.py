@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.slide.setting import BATCH, HIDDEN, Set, right
 from oddlot.sparse import Adam, SampledLinear, SparseInputLinear
-from oddlot.sparse.optimizers import RowAdagrad
+from oddlot.sparse.optimizers import Moments, RowAdagrad
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.xmc.csr import Csr
 
@@ -78,12 +78,19 @@ class Ours:
     """`SparseInputLinear` and `SampledLinear`."""
 
     def __init__(
-        self, features: int, labels: int, sampler: Sampler, tuned: Tuned, adagrad: float = 0.0
+        self,
+        features: int,
+        labels: int,
+        sampler: Sampler,
+        tuned: Tuned,
+        adagrad: float = 0.0,
+        moments: Moments = "bf16",
     ) -> None:
-        self.input = SparseInputLinear(features, HIDDEN, Adam(tuned.input_lr), std=tuned.input_std)
-        optimizer = RowAdagrad(adagrad) if adagrad else Adam(tuned.lr)
+        of_input = Adam(tuned.input_lr, moments=moments)
+        self.input = SparseInputLinear(features, HIDDEN, of_input, std=tuned.input_std)
+        optimizer = RowAdagrad(adagrad) if adagrad else Adam(tuned.lr, moments=moments)
         self.output = SampledLinear(HIDDEN, labels, sampler, optimizer)
-        self.bias = torch.optim.Adam([self.input.bias], lr=tuned.input_lr)
+        self.bias = torch.optim.Adam([self.input.bias], lr=tuned.input_lr, fused=True)
         self.own = [(one, one.lr) for one in (self.input.optimizer, self.output.optimizer) if one is not None]
         self.falls = _falls([self.bias])
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.sparse import LSH, SGD, Adam, Clusters, RowAdagrad, SampledLinear, Shared, Uniform
-from oddlot.sparse.optimizers import Optimizer, numbers_of_row
+from oddlot.sparse.optimizers import Optimizer, bytes_of_row
 from oddlot.sparse.sampler import Sampler
 
 ROWS, COLUMNS, BATCH = 37, 16, 6
@@ -301,7 +301,8 @@ def test_it_sits_on_a_network_in_any_precision() -> None:
 
 
 def test_memory_is_counted_as_the_optimizer_needs_it() -> None:
-    assert [numbers_of_row(one, 128) for one in (None, SGD(), RowAdagrad(), Adam())] == [128, 128, 129, 384]
+    kinds = None, SGD(), RowAdagrad(), Adam(), Adam(moments="bf16")
+    assert [bytes_of_row(one, 128) for one in kinds] == [512, 512, 516, 1536, 1024]
 
 
 def test_a_sampler_of_another_layer_begins_anew() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.input import SparseInputLinear
-from oddlot.sparse.optimizers import Adam
+from oddlot.sparse.optimizers import Adam, Moments
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.topk import Index, exact_topk
@@ -43,6 +43,8 @@ class Settings:
     input_lr: float = 5e-2
     """of Adam on the features, which occur more seldom"""
     input_std: float = 0.03
+    moments: Moments = "bf16"
+    """of Adam, in 16 bits; or fp32, which take a third more memory"""
     validation: float = 0.0
     """the share of the examples that is held back, and by whose P@1 training ends early"""
     patience: int = 2
@@ -54,6 +56,7 @@ class Settings:
         check_whole(0, seed=self.seed)
         check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)
         check_number(0, 1, validation=self.validation)
+        Adam(moments=self.moments)  # which looks at them
 
 
 class SlideClassifier:
@@ -199,10 +202,11 @@ class SlideClassifier:
 
     def _begin(self, features: int, labels: int) -> None:
         how = self.settings
-        self.input = SparseInputLinear(features, how.hidden, Adam(how.input_lr), how.seed, how.input_std)
-        self.output = SampledLinear(how.hidden, labels, self.sampler, Adam(how.lr), how.seed)
+        of_input, of_output = (Adam(lr, moments=how.moments) for lr in (how.input_lr, how.lr))
+        self.input = SparseInputLinear(features, how.hidden, of_input, how.seed, how.input_std)
+        self.output = SampledLinear(how.hidden, labels, self.sampler, of_output, how.seed)
         self.model = nn.ModuleDict({"input": self.input, "output": self.output})
-        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr)
+        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr, fused=True)
         self.history, self._index = [], None
 
     def _pass(self, features: Csr, labels: Csr, epoch: int, rates: tuple[float, float] = (1.0, 1.0)) -> float:
@@ -223,8 +227,8 @@ class SlideClassifier:
 
     def _set_rates(self, share: float) -> None:
         how = self.settings
-        self.input.optimizer = Adam(share * how.input_lr)
-        self.output.optimizer = Adam(share * how.lr)
+        self.input.optimizer = Adam(share * how.input_lr, moments=how.moments)
+        self.output.optimizer = Adam(share * how.lr, moments=how.moments)
         self.bias_optimizer.param_groups[0]["lr"] = share * how.input_lr
 
     def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:

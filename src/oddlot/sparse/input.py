@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
 
@@ -37,7 +37,7 @@ class SparseInputLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        needs = 4 * in_features * numbers_of_row(optimizer, out_features)
+        needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features, self.optimizer, self.step = (
             in_features,

@@ -15,7 +15,7 @@ from oddlot.sparse.checks import check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, numbers_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
@@ -72,7 +72,7 @@ class SampledLinear(nn.Module):
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
         check_sampler(sampler)
-        needs = 4 * out_features * numbers_of_row(optimizer, in_features)
+        needs = out_features * bytes_of_row(optimizer, in_features)
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler

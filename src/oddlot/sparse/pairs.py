@@ -11,9 +11,11 @@ from torch import Tensor
 from oddlot.sparse.kernels import grouping
 from oddlot.sparse.threads import Crew
 
-BUCKETS = 1024
+BUCKETS = 256
 """so many positions that are written to at once stay in a core's cache"""
 LEAST_SHIFT = 6
+ROW_IN_PAIRS = 8.0
+"""what a row costs, in pairs: its weights and moments are read and written once, however many pairs it has"""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -45,10 +47,18 @@ class Pairs:
             self.by_bucket = [_room(pairs) for _ in range(3)]
             self.by_row = [_room(pairs) for _ in range(3)]
         crew.share(grouping.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
-        shares = np.arange(crew.parts + 1) * pairs / crew.parts
-        self.bounds = np.searchsorted(self.bucket_starts, shares)
-        self.bounds[0], self.bounds[-1] = 0, self.buckets
+        self.bounds = self._bounds(crew.parts)
         crew(grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row)
+
+    def _bounds(self, parts: int) -> NDArray[np.int64]:
+        """The buckets of each part, whose pairs and rows cost about the same: of so many pairs with rows by chance
+        among a bucket's, so many rows are distinct."""
+        pairs, width = np.diff(self.bucket_starts), 1 << self.shift
+        costs = pairs + ROW_IN_PAIRS * width * -np.expm1(-pairs / width)
+        until = np.cumsum(np.concatenate([[0.0], costs]))
+        bounds: NDArray[np.int64] = np.searchsorted(until, np.arange(parts + 1) * until[-1] / parts)
+        bounds[0], bounds[-1] = 0, self.buckets
+        return bounds
 
     def distinct(self, crew: Crew) -> tuple[int, NDArray[np.int64]]:
         """How many rows have a pair, and the place of the first one of each thread among them."""

@@ -18,11 +18,11 @@ def measure_lengths(part, parts, weight, scales):
 
 
 @kernel
-def average(part, parts, begins, members, weight, bias, scales, reach, centers, means, mean_biases):
-    """Of every cluster the mean row and bias, and the center: the mean of its rows at length 1, at length 1 itself.
+def average(part, parts, begins, members, weight, bias, scales, reach, centers, means):
+    """Of every cluster the mean row, and the center: the mean of its rows at length 1, at length 1 itself.
 
-    Behind the mean row stands `reach` times how far its rows are from it, the root of the mean square. A cluster
-    without rows keeps its center, to which rows may come; it is never the best.
+    Behind the mean row stand `reach` times how far its rows are from it, the root of the mean square, and the mean
+    bias. A cluster without rows keeps its center, to which rows may come; it is never the best.
     """
     clusters, columns = centers.shape
     center = np.empty(columns, np.float32)
@@ -30,7 +30,7 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
         low, high = begins[c], begins[c + 1]
         mean, squares = means[c, :columns], np.float32(0)
         means[c] = 0
-        mean_biases[c] = 0 if high > low else -np.inf
+        means[c, columns + 1] = 0 if high > low else -np.inf
         center[:] = 0
         for i in range(low, high):
             row = members[i]
@@ -38,7 +38,7 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
             add_scaled(np.float32(1) / np.float32(high - low), weight[row], mean)
             add_scaled(scales[row], weight[row], center)
             squares += dot(weight[row], weight[row]) / np.float32(high - low)
-            mean_biases[c] += bias[row] / np.float32(high - low)
+            means[c, columns + 1] += bias[row] / np.float32(high - low)
         means[c, columns] = reach * np.sqrt(max(np.float32(0), squares - dot(mean, mean)))
         length = np.sqrt(dot(center, center))
         if length > 0:

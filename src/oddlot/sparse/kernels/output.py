@@ -3,7 +3,7 @@
 import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch, prefetch_row
 from oddlot.sparse.kernels.rows import add_both, catch_up, dot, total_of, update
 
 
@@ -58,6 +58,7 @@ def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, grad
     row, bias_gradient = row_by[at], np.float32(0)
     gradient[:] = 0
     while at < end and row_by[at] == row:
+        prefetch(deltas, slot_by[min(at + AHEAD, end - 1)])
         e, delta = example_by[at], deltas[slot_by[at]] * scale
         add_both(delta, hidden[e], gradient, w, hidden_gradients[e])
         bias_gradient += delta

@@ -11,7 +11,7 @@ from oddlot.sparse.kernels.jit import kernel
 
 LINE = 16
 """numbers of a cache line"""
-AHEAD = 4
+AHEAD = 16
 """rows, or pairs of them, after which one is needed that is asked for now"""
 
 

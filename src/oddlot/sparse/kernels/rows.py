@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from oddlot.sparse.kernels.bf16 import narrowed, stirred, widened
 from oddlot.sparse.kernels.jit import kernel
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
-LR, BETA1, BETA2, EPS, SCALE1, SCALE2 = range(6)
+LR, BETA1, BETA2, EPS, SCALE1, SCALE2, STEP = range(7)
 """places in an optimizer's numbers; SCALE1 and SCALE2 undo the moments' beginning at 0"""
 LONGEST_GAP = 256
 """steps after which Adam's first moment moves nothing any more: 0.9 ** 256 is 2e-12"""
@@ -46,13 +47,15 @@ def add_both(a, hidden, gradient, weight, hidden_gradient):
 
 @kernel
 def adam(weight, gradient, first, second, how):
-    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1)."""
-    one = np.float32(1)
+    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1); moments are float32, or bfloat16 rounded by chance."""
+    one, step = np.float32(1), np.uint32(how[STEP])
     rate, b1, b2, eps, scale = how[LR] * how[SCALE1], how[BETA1], how[BETA2], how[EPS], how[SCALE2]
     for i in range(weight.shape[0]):
-        m = b1 * first[i] + (one - b1) * gradient[i]
-        v = b2 * second[i] + (one - b2) * gradient[i] * gradient[i]
-        first[i], second[i] = m, v
+        noise = stirred(gradient[i], i, step)
+        m = b1 * widened(first[i]) + (one - b1) * gradient[i]
+        v = b2 * widened(second[i]) + (one - b2) * gradient[i] * gradient[i]
+        first[i] = narrowed(m, first[i], noise)
+        second[i] = narrowed(v, second[i], noise >> np.uint32(16))
         weight[i] -= rate * m / (np.sqrt(v * scale) + eps)
 
 
@@ -84,7 +87,9 @@ def catch_up(weight, first, second, how, touched, step, corrections):
         total += factor * corrections[min(touched + j, corrections.shape[0] - 1)]
     fade1, fade2 = how[BETA1] ** np.float32(gap), how[BETA2] ** np.float32(gap)
     for i in range(weight.shape[0]):
-        if second[i] > 0:
-            weight[i] -= how[LR] * total * first[i] / np.sqrt(second[i])
-        first[i] *= fade1
-        second[i] *= fade2
+        m, v = widened(first[i]), widened(second[i])
+        noise = stirred(weight[i], i, np.uint32(step))
+        if v > 0:
+            weight[i] -= how[LR] * total * m / np.sqrt(v)
+        first[i] = narrowed(m * fade1, first[i], noise)
+        second[i] = narrowed(v * fade2, second[i], noise >> np.uint32(16))

@@ -23,8 +23,8 @@ class Clusters:
     is estimated without bias.
     """
 
-    each: int = 12
-    probes: int = 12
+    each: int = 16
+    probes: int = 10
     """clusters for an example"""
     found: int = 200
     by_chance: int = 200

@@ -1,0 +1,57 @@
+"""The largest of many scores, row by row."""
+
+import numpy as np
+
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
+
+TOGETHER = 32
+"""scores that are compared with the largest so far at once"""
+
+
+@kernel
+def any_above(values, limit):
+    """Whether one is. Counted in the numbers' own type, as that vectorises."""
+    count = np.float32(0)
+    for i in range(values.shape[0]):
+        count += np.float32(1) if values[i] > limit else np.float32(0)
+    return count > 0
+
+
+@kernel
+def place_of_largest(values):
+    """Where it is, the first one of equals."""
+    place, largest = 0, np.float32(-np.inf)
+    for low in range(0, values.shape[0], TOGETHER):
+        high = min(low + TOGETHER, values.shape[0])
+        if any_above(values[low:high], largest):
+            for i in range(low, high):
+                if values[i] > largest:
+                    place, largest = i, values[i]
+    return place
+
+
+@kernel
+def largest(part, parts, scores, places):
+    """Of every row of scores the place of the largest."""
+    rows = scores.shape[0]
+    for row in range(rows * part // parts, rows * (part + 1) // parts):
+        places[row] = place_of_largest(scores[row])
+
+
+@kernel
+def gather(part, parts, members, matrix, out):
+    """The rows of a matrix in another order."""
+    low, high = members.shape[0] * part // parts, members.shape[0] * (part + 1) // parts
+    for i in range(low, high):
+        prefetch_row(matrix[members[min(i + AHEAD, high - 1)]])
+        out[i] = matrix[members[i]]
+
+
+@kernel
+def name_largest(part, parts, scores, groups, widths, names, members, found):
+    """`found` of every member: the name of its largest score, of the first `widths[g]` for one of group g."""
+    rows = members.shape[0]
+    for row in range(rows * part // parts, rows * (part + 1) // parts):
+        group = groups[row]
+        found[members[row]] = names[group, place_of_largest(scores[row, : widths[group]])]

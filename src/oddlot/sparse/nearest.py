@@ -1,0 +1,92 @@
+"""Which of many centers each row points to most, of those in a few groups of centers."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from oddlot.sparse.kernels import nearest as kernels
+from oddlot.sparse.kernels import tables
+from oddlot.sparse.threads import Crew
+
+GROUPING_ROUNDS = 2
+SCORES = 1 << 21
+"""so many are computed at once, 8 MB"""
+
+
+def nearest(
+    crew: Crew, rows: NDArray[np.float32], centers: NDArray[np.float32], few: int, chance: np.random.Generator
+) -> NDArray[np.int32]:
+    """The center that each row points to most, [rows], of those of a few groups of centers, the nearest to the row's.
+
+    Centers are grouped by k-means, into as many groups as each has: a row is compared with a few times the root of
+    their number, as a product of matrices for the rows of each group.
+    """
+    heads, groups = _grouped(crew, torch.from_numpy(centers), chance)
+    begins, members = _sorted(crew, groups, len(heads))
+    parts = torch.from_numpy(centers[members]).tensor_split(begins[1:-1].tolist())
+    near = _near(heads, few, begins)
+    names, widths = _names(near, begins, members)
+    row_begins, row_members = _sorted(crew, _largest(crew, torch.from_numpy(rows), heads), len(heads))
+    found, block = np.empty(len(rows), np.int32), max(1, SCORES // names.shape[1])
+    gathered, scores = torch.empty(block, rows.shape[1]), torch.empty(block, names.shape[1])
+    for low in range(0, len(rows), block):
+        some = row_members[low : low + block]
+        crew.share(kernels.gather, some, rows, gathered.numpy())
+        ends = np.clip(row_begins - low, 0, len(some))
+        for group in np.flatnonzero(np.diff(ends)):
+            mine, theirs = slice(*ends[group : group + 2]), torch.cat([parts[i] for i in near[group]])
+            torch.mm(gathered[mine], theirs.T, out=scores[mine, : widths[group]])
+        which = np.repeat(np.arange(len(heads)), np.diff(ends))
+        crew.share(kernels.name_largest, scores.numpy(), which, widths, names, some, found)
+    return found
+
+
+def _near(heads: Tensor, few: int, begins: NDArray[np.int32]) -> list[Sequence[int]]:
+    """The groups whose centers the rows of each are compared with; all, where the near ones have none."""
+    sizes, everywhere = np.diff(begins), range(len(heads))
+    near = (heads @ heads.T).topk(min(few, len(heads))).indices.tolist()
+    return [some if sizes[some].any() else everywhere for some in near]
+
+
+def _names(
+    near: list[Sequence[int]], begins: NDArray[np.int32], members: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """For each group the centers that its rows are compared with, [groups, most], and how many they are."""
+    parts = np.split(members, begins[1:-1])
+    called = [np.concatenate([parts[i] for i in some]) for some in near]
+    widths = np.array([len(one) for one in called])
+    names = np.zeros((len(near), widths.max()), np.int32)
+    for one, row in zip(called, names, strict=True):
+        row[: len(one)] = one
+    return names, widths
+
+
+def _grouped(crew: Crew, centers: Tensor, chance: np.random.Generator) -> tuple[Tensor, NDArray[np.int32]]:
+    """As many heads of groups as each has centers, and the group of each center."""
+    count = max(1, isqrt(len(centers)))
+    heads = centers[torch.from_numpy(chance.choice(len(centers), count, replace=False))]
+    units = normalize(centers)
+    for _ in range(GROUPING_ROUNDS):
+        groups = _largest(crew, units, heads)
+        heads = normalize(torch.zeros_like(heads).index_add_(0, torch.from_numpy(groups), units))
+    return heads, groups
+
+
+def _largest(crew: Crew, rows: Tensor, heads: Tensor) -> NDArray[np.int32]:
+    """The head that each row points to most."""
+    found, block = np.empty(len(rows), np.int32), max(1, SCORES // len(heads))
+    for low in range(0, len(rows), block):
+        crew.share(kernels.largest, (rows[low : low + block] @ heads.T).numpy(), found[low : low + block])
+    return found
+
+
+def _sorted(crew: Crew, groups: NDArray[np.int32], count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where each group begins among the members, which are sorted by group."""
+    begins, members = np.empty((1, count + 1), np.int32), np.empty((1, len(groups)), np.int32)
+    crew.share(tables.sort_by_code, groups[None], begins, members)
+    return begins[0], members[0]

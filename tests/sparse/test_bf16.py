@@ -1,0 +1,90 @@
+"""Moments that are kept as bfloat16: right in the mean, and never stuck."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from oddlot.sparse import Adam, SampledLinear, Uniform
+from oddlot.sparse.kernels.bf16 import narrowed, widened
+from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.rows import adam
+
+COLUMNS, ROWS = 64, 40
+
+
+@kernel
+def kept(numbers, noise, out):  # type: ignore[no-untyped-def]  # of kernels
+    for i in range(len(numbers)):
+        out[i] = narrowed(numbers[i], out[i], noise[i])
+
+
+@kernel
+def read(bits, out):  # type: ignore[no-untyped-def]
+    for i in range(len(bits)):
+        out[i] = widened(bits[i])
+
+
+def as_float(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def test_a_number_is_kept_as_one_of_the_two_next() -> None:
+    numbers = np.array([1.0, -3.14159, 1e-30, 0.0, -0.0, np.inf, -np.inf, 65504.5], np.float32)
+    low, high = np.empty(8, np.uint16), np.empty(8, np.uint16)
+    kept(numbers, np.zeros(8, np.uint32), low)
+    kept(numbers, np.full(8, 0xFFFFFFFF, np.uint32), high)
+    exact = torch.from_numpy(numbers).bfloat16().float().numpy()
+    assert ((as_float(low) == exact) | (as_float(high) == exact)).all(), "PyTorch's is the nearer one"
+    assert (np.abs(as_float(low)) <= np.abs(numbers)).all()
+    assert (np.abs(as_float(high)) >= np.abs(numbers)).all()
+    back = np.empty(8, np.float32)
+    read(low, back)
+    assert (back == as_float(low)).all()
+
+
+def second_moment(steps: int, gradient: float) -> NDArray[np.float32]:
+    """What it is after steps with the same gradient."""
+    first, second = np.zeros((2, 4096), np.uint16)
+    weight, given = np.zeros(4096, np.float32), np.full(4096, gradient, np.float32)
+    for step in range(1, steps + 1):
+        adam(weight, given, first, second, Adam().numbers(step))
+    return as_float(second)
+
+
+def test_a_second_moment_is_right_in_the_mean() -> None:
+    """A step changes it by a thousandth, a fourth of what bfloat16 tells apart: to the nearest, it would stay."""
+    found = second_moment(3000, 0.5)
+    assert found.mean() == pytest.approx(0.25 * (1 - 0.999**3000), rel=0.005)
+    assert 0 < found.std() < 0.1 * found.mean()
+
+
+def test_neighbours_are_rounded_apart() -> None:
+    found = second_moment(50, 0.5)
+    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.1
+
+
+def trained(optimizer: Adam, steps: int = 60) -> SampledLinear:
+    layer = SampledLinear(COLUMNS, ROWS, Uniform(8), optimizer, seed=1)
+    chance = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        hidden = torch.randn(16, COLUMNS, generator=chance).requires_grad_()
+        layer(hidden, torch.randint(0, ROWS, (16,), generator=chance)).backward()
+    return layer
+
+
+@pytest.mark.parametrize("decay", [False, True])
+def test_weights_go_where_float32_moments_lead(decay: bool) -> None:
+    begun = trained(Adam(), 0).weight
+    exact = trained(Adam(decay=decay)).weight
+    found = trained(Adam(decay=decay, moments="bf16")).weight
+    assert 0 < (found - exact).norm() < 0.03 * (exact - begun).norm()
+
+
+def test_the_same_seed_rounds_alike() -> None:
+    assert torch.equal(trained(Adam(moments="bf16")).weight, trained(Adam(moments="bf16")).weight)
+
+
+def test_other_moments_are_not_known() -> None:
+    with pytest.raises(ValueError, match="moments = 'fp8' is neither fp32 nor bf16"):
+        Adam(moments="fp8")  # type: ignore[arg-type]
