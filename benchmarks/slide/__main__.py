@@ -6,10 +6,10 @@ ODDLOT_DATA=... python -m benchmarks.slide [--quick] [--shape 30k|200k|670k ...]
 import argparse
 
 from benchmarks.report import finish
-from benchmarks.slide import floor, hashing, inference, quality, speed
+from benchmarks.slide import ablations, floor, hashing, inference, quality, real, speed
 from benchmarks.slide.setting import SHAPES, begin
 
-PARTS = ("speed", "quality", "hashing", "floor", "inference")
+PARTS = ("speed", "quality", "real", "hashing", "floor", "inference", "ablations")
 
 
 def main() -> None:
@@ -25,12 +25,16 @@ def main() -> None:
         figures |= speed.measure(asked.quick, asked.shape)
     if "quality" in asked.only:
         figures |= quality.measure(asked.quick)
+    if "real" in asked.only:
+        figures |= real.measure(asked.quick)
     if "hashing" in asked.only:
         figures |= hashing.measure(asked.quick)
     if "floor" in asked.only:
         figures |= floor.measure(asked.shape)
     if "inference" in asked.only:
         figures |= inference.measure(asked.quick, asked.shape)
+    if "ablations" in asked.only:
+        ablations.measure(asked.quick)
     finish(figures)
 
 

@@ -114,7 +114,7 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, tuple[float, float, float
     """Bytes, seconds and the seconds of the same bytes alone, of one batch."""
     data = generated(shape, (WARM + BATCHES) * BATCH)
     given = list(data.batches((WARM + BATCHES) * BATCH))
-    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, sampler, Tuned())
+    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), sampler)
     for x, y in given[:WARM]:
         system.step(x, y)
     touched = list[NDArray[np.int32]]()

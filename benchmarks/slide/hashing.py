@@ -54,6 +54,6 @@ def measure(quick: bool) -> dict[str, float]:
 
 def _trained(data: Set, sampler: Sampler, tuned: Tuned, epochs: int, seed: int) -> tuple[float, float, float]:
     """P@1 at the end, the active rows of an example in the last batch, the seconds."""
-    system = Ours(data.x.shape[1], data.y.shape[1], sampler, tuned)
+    system = Ours(data.x.shape[1], data.y.shape[1], tuned, sampler)
     seconds = train(system, data, epochs * len(data.x), seed)
     return precision(system, data), float(system.output._free[0].active.counts.mean()), seconds

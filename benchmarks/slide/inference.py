@@ -72,7 +72,7 @@ def _few(index: Index, probes: int, hidden: NDArray[np.float32]) -> NDArray[np.i
 
 def _trained(shape: str, examples: int) -> tuple[NDArray[np.float32], Ours, Set]:
     data = generated(shape, SET[shape])
-    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Clusters(), Tuned())
+    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), Clusters())
     train(system, data, examples)
     with torch.no_grad():
         return system.hidden(data.x_test).numpy(), system, data

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.report import show
-from benchmarks.slide.setting import SHAPES, Set, generated
+from benchmarks.report import show, told
+from benchmarks.slide.setting import Set, generated
 from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned, precision, train
 from oddlot.sparse import LSH, Clusters, Uniform
+from oddlot.sparse.sampler import Sampler
 
 PASS, SEARCHED = 64_000, 2 * 64_000
 """examples of a pass, and those of the runs by which settings are searched"""
-LENGTHS = tuple(PASS * quarters // 4 for quarters in (2, 3, 4, 6, 8, 12, 16))
+LENGTHS, SEEDS = tuple(PASS * passes for passes in (1, 2, 3, 4)), 3
 """examples of whole runs, in each of which all learning rates fall linearly to zero"""
 GRID: dict[str, tuple[float, ...]] = {
     "lr": (1e-3, 2e-3, 3e-3, 5e-3),
@@ -19,13 +21,22 @@ GRID: dict[str, tuple[float, ...]] = {
     "input_std": (0.03, 0.1),
 }
 """what is tried for every system alike: one after the other, the others being the best so far"""
-SYSTEMS: dict[str, Callable[[Tuned], System]] = {
-    "dense": lambda tuned: Dense(*_size(), tuned),
-    "sampled": lambda tuned: Sampled(*_size(), tuned),
-    "uniform 400": lambda tuned: Ours(*_size(), Uniform(400), tuned),
-    "uniform 1000": lambda tuned: Ours(*_size(), Uniform(1000), tuned),
-    "simhash 200 + 200": lambda tuned: Ours(*_size(), LSH(found=200, by_chance=200), tuned),
-    "clusters": lambda tuned: Ours(*_size(), Clusters(), tuned),
+Made = Callable[[int, int, Tuned], System]
+"""by the numbers of features and labels"""
+
+
+def ours(sampler: Callable[[], Sampler]) -> Made:
+    """Our layers with such a sampler."""
+    return lambda features, labels, tuned: Ours(features, labels, tuned, sampler())
+
+
+SYSTEMS: dict[str, Made] = {
+    "dense": Dense,
+    "sampled": Sampled,
+    "uniform 400": ours(lambda: Uniform(400)),
+    "uniform 1000": ours(lambda: Uniform(1000)),
+    "simhash 200 + 200": ours(lambda: LSH(found=200, by_chance=200)),
+    "clusters": ours(Clusters),
 }
 
 
@@ -38,13 +49,10 @@ class Point(NamedTuple):
     p1: float
 
 
-def _size() -> tuple[int, int]:
-    return SHAPES["30k"].features, SHAPES["30k"].labels
-
-
-def trained(system: System, data: Set, examples: int) -> Point:
-    """A whole run."""
-    return Point(examples, train(system, data, examples), precision(system, data))
+def trained(make: Made, tuned: Tuned, data: Set, examples: int, seed: int = 0) -> Point:
+    """A whole run, on examples in an order of the seed."""
+    system = make(data.x.shape[1], data.y.shape[1], tuned)
+    return Point(examples, train(system, data, examples, seed), precision(system, data))
 
 
 def searched(name: str, data: Set, quick: bool) -> Tuned:
@@ -53,7 +61,7 @@ def searched(name: str, data: Set, quick: bool) -> Tuned:
     for key, values in {} if quick else GRID.items():
         for tuned in (replace(best, **{key: value}) for value in values):
             if tuned not in seen:
-                seen[tuned] = trained(SYSTEMS[name](tuned), data, SEARCHED).p1
+                seen[tuned] = trained(SYSTEMS[name], tuned, data, SEARCHED).p1
         best = max(seen, key=lambda tuned: seen[tuned])
     print(f"{name}: {best}", *(f"{tuned}: {p1:.3f}" for tuned, p1 in seen.items()), sep="\n    ", flush=True)
     return best
@@ -65,6 +73,10 @@ FOUND = (
     | {"simhash 200 + 200": Tuned(lr=2e-3)}
 )
 """by a whole run, for `--quick`"""
+
+
+Ends = dict[str, list[list[Point]]]
+"""of every system, for every seed, how its runs ended, the shortest one first"""
 
 
 def seconds_to(points: Sequence[Point], p1: float) -> float | None:
@@ -80,33 +92,46 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
 
 def measure(quick: bool) -> dict[str, float]:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    data, lengths = generated("30k", PASS), LENGTHS[2::2] if quick else LENGTHS
+    data, seeds = generated("30k", PASS), 1 if quick else SEEDS
+    lengths = LENGTHS[1::2] if quick else LENGTHS
     found = {name: searched(name, data, quick) for name in SYSTEMS}  # before anything is timed
-    ends = dict[str, list[Point]]()
-    for name, make in SYSTEMS.items():
-        ends[name] = [trained(make(found[name]), data, examples) for examples in lengths]
-        told = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name])
-        print(f"{name}:", *told, flush=True)
-    goals = {
-        "time_to_dense_quality_30k": ("dense", ends["dense"][-1].p1 - 0.01),
-        "time_to_quality_over_sampled_30k": ("sampled", max(point.p1 for point in ends["sampled"])),
+    ends: Ends = {name: [] for name in SYSTEMS}
+    for seed in range(seeds):
+        for name, make in SYSTEMS.items():
+            ends[name].append([trained(make, found[name], data, examples, seed) for examples in lengths])
+            told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
+            print(f"{name}, seed {seed}:", *told_of, flush=True)
+    figures = compared("30,000 outputs", ends, "30k")
+    same = {
+        name: [next(p.p1 for p in run if p.examples == SEARCHED) for run in ends[name]]
+        for name in ("clusters", "uniform 1000")
     }
-    rows = []
-    for name, points in ends.items():
-        when = [seconds_to(points, p1) for _, p1 in goals.values()]
-        rows.append([
-            name, *(f"{point.p1:.3f}, {point.seconds:.1f} s" for point in points),
-            *("never" if one is None else f"{one:.1f}" for one in when),
-        ])  # fmt: skip
-    columns = [
-        "",
-        *(f"{examples // 1000}K" for examples in lengths),
-        *(f"s to {p1:.3f} ({rival})" for rival, p1 in goals.values()),
-    ]
-    show("30,000 outputs: P@1 at the end of runs of so many examples", columns, rows)
-    figures = {}
-    for key, (rival, p1) in goals.items():
-        own, other = seconds_to(ends["clusters"], p1), seconds_to(ends[rival], p1)
-        figures[key] = other / own if own and other else 0.0
-    same = [next(p.p1 for p in ends[name] if p.examples == SEARCHED) for name in ("clusters", "uniform 1000")]
-    return figures | {"p1_over_uniform_1000_30k": 100 * (same[0] - same[1])}
+    return figures | {"p1_over_uniform_1000_30k": 100 * (mean(same["clusters"]) - mean(same["uniform 1000"]))}
+
+
+def compared(title: str, ends: Ends, name: str) -> dict[str, float]:
+    """A table of how runs ended; how much sooner clusters are there than dense softmax and sampled softmax, each seed
+    beside the same one: the median."""
+    rivals = {"dense": f"time_to_dense_quality_{name}", "sampled": f"time_to_quality_over_sampled_{name}"}
+    goals = {
+        "dense": [run[-1].p1 - 0.01 for run in ends["dense"]],
+        "sampled": [max(point.p1 for point in run) for run in ends["sampled"]],
+    }
+    rows, figures = list[list[str]](), dict[str, float]()
+    for system, runs in ends.items():
+        cells = [
+            f"{told([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
+            for points in zip(*runs, strict=True)
+        ]
+        for rival, p1s in goals.items():
+            when = [seconds_to(run, p1) for run, p1 in zip(runs, p1s, strict=True)]
+            theirs = [seconds_to(run, p1) for run, p1 in zip(ends[rival], p1s, strict=True)]
+            ratios = [their / own if own and their else 0.0 for own, their in zip(when, theirs, strict=True)]
+            cells.append(f"{told(ratios, 2)} times" if all(ratios) else "not always")
+            if system == "clusters":
+                figures[rivals[rival]] = median(ratios)
+        rows.append([system, *cells])
+    columns = ["", *(f"{point.examples // 1000}K" for point in ends["dense"][0])]
+    columns += [f"as soon as {rival} is at {told(p1s)}" for rival, p1s in goals.items()]
+    show(f"{title}: P@1 at the end of runs of so many examples", columns, rows)
+    return figures

@@ -35,9 +35,9 @@ def made(system: str, shape: str) -> System:
         case "sampled":
             return Sampled(features, labels, TUNED)
         case "clusters":
-            return Ours(features, labels, Clusters(), TUNED)
+            return Ours(features, labels, TUNED, Clusters())
     count, adagrad = (300 if "300" in system else 1000), (0.1 if "Adagrad" in system else 0.0)
-    return Ours(features, labels, Uniform(count), TUNED, adagrad)
+    return Ours(features, labels, TUNED, Uniform(count), adagrad)
 
 
 def alone(system: str, shape: str, batches: int) -> None:

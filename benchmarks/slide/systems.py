@@ -81,8 +81,8 @@ class Ours:
         self,
         features: int,
         labels: int,
-        sampler: Sampler,
         tuned: Tuned,
+        sampler: Sampler,
         adagrad: float = 0.0,
         moments: Moments = "bf16",
     ) -> None:

@@ -1,0 +1,74 @@
+"""What each choice is worth: P@1 and time with one thing changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.report import show
+from benchmarks.slide.hashing import SETS, TUNED
+from benchmarks.slide.setting import BATCH, THREADS, Set, generated, real
+from benchmarks.slide.systems import Ours, Tuned, precision, train
+from oddlot.sparse import LSH, Clusters, Uniform
+from oddlot.sparse.sampler import Refresh, Sampler
+
+EXAMPLES, PASSES, ONE = 128_000, 6, "1 thread"
+Change = tuple[str, Callable[[], Sampler], dict[str, Any]]
+CLUSTERS: tuple[Change, ...] = (
+    ("as it is", Clusters, {}),
+    ("fp32 moments", Clusters, {"moments": "fp32"}),
+    ("row-wise Adagrad", Clusters, {"adagrad": 0.1}),
+    (ONE, Clusters, {}),
+    ("clusters of 8 rows, 16 of them", lambda: Clusters(8, 16), {}),
+    ("clusters of 32 rows, 8 of them", lambda: Clusters(32, 8), {}),
+    ("made anew every 25 steps", lambda: Clusters(refresh=Refresh(25)), {}),
+    ("made anew every 100 steps", lambda: Clusters(refresh=Refresh(100)), {}),
+    ("made anew every 50 exp(i / 5) steps", lambda: Clusters(refresh=Refresh(50, 0.2)), {}),
+    ("rows by chance for each example apart", lambda: Clusters(group=1), {}),
+    ("rows by chance for 32 examples alike", lambda: Clusters(group=32), {}),
+    ("100 rows found", lambda: Clusters(found=100), {}),
+    ("no rows by chance", lambda: Clusters(by_chance=0), {}),
+    ("uniform 400", lambda: Uniform(400), {}),
+    ("simhash 200 + 200 by chance", lambda: LSH(found=200, by_chance=200), {}),
+    ("dwta 200 + 200 by chance", lambda: LSH("dwta", found=200, by_chance=200), {}),
+)
+"""on the generated set with 30,000 outputs"""
+
+
+def _hashed(digits: int | None = None, tables: int = 50, **refresh: Any) -> Callable[[], Sampler]:
+    return lambda: LSH("simhash", digits, tables, found=130, by_chance=100, refresh=Refresh(**refresh))
+
+
+HASHES: tuple[Change, ...] = (
+    ("SimHash, K chosen, L = 50", _hashed(), {}),
+    *((f"K = {digits}", _hashed(digits), {}) for digits in (4, 6, 8, 10, 12)),
+    *((f"L = {tables}", _hashed(tables=tables), {}) for tables in (10, 25, 100)),
+    *((f"tables made anew every {every} steps", _hashed(every=every), {}) for every in (10, 200)),
+    ("tables made anew every 50 exp(i / 5) steps", _hashed(every=50, slower=0.2), {}),
+)
+"""on real labels, where SimHash is better than chance"""
+
+
+def measure(quick: bool) -> None:
+    """Two tables, single runs."""
+    changes = CLUSTERS[:4] if quick else CLUSTERS
+    _table("30,000 outputs", generated("30k", EXAMPLES // 2), EXAMPLES, Tuned(), changes)
+    data = real(SETS[0])
+    if data is not None:
+        changes = HASHES[:4] if quick else HASHES
+        _table(f"{SETS[0]}, {PASSES} passes", data, PASSES * len(data.x), TUNED[-2], changes)
+
+
+def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Change, ...]) -> None:
+    rows = []
+    for name, make, how in changes:
+        torch.set_num_threads(1 if name == ONE else THREADS)
+        system = Ours(data.x.shape[1], data.y.shape[1], tuned, make(), **how)
+        seconds = train(system, data, examples)
+        active = float(system.output._free[0].active.counts.mean())
+        rows.append(
+            [name, f"{precision(system, data):.3f}", f"{1e6 * seconds / examples:.0f}", f"{active:.0f}"]
+        )
+        print(*rows[-1], flush=True)
+        torch.set_num_threads(THREADS)
+    show(f"{title}, batch {BATCH}", ["", "P@1", "ms for 1,000 examples", "active rows"], rows)
