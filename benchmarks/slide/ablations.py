@@ -35,8 +35,12 @@ CLUSTERS: tuple[Change, ...] = (
 """on the generated set with 30,000 outputs"""
 
 
-def _hashed(digits: int | None = None, tables: int = 50, **refresh: Any) -> Callable[[], Sampler]:
-    return lambda: LSH("simhash", digits, tables, found=130, by_chance=100, refresh=Refresh(**refresh))
+def _hashed(
+    digits: int | None = None, tables: int = 50, changed_only: bool = False, **refresh: Any
+) -> Callable[[], Sampler]:
+    return lambda: LSH(
+        "simhash", digits, tables, 130, 100, refresh=Refresh(**refresh), changed_only=changed_only
+    )
 
 
 HASHES: tuple[Change, ...] = (
@@ -44,6 +48,7 @@ HASHES: tuple[Change, ...] = (
     *((f"K = {digits}", _hashed(digits), {}) for digits in (4, 6, 8, 10, 12)),
     *((f"L = {tables}", _hashed(tables=tables), {}) for tables in (10, 25, 100)),
     *((f"tables made anew every {every} steps", _hashed(every=every), {}) for every in (10, 200)),
+    ("tables made anew every 10 steps, rows that changed", _hashed(every=10, changed_only=True), {}),
     ("tables made anew every 50 exp(i / 5) steps", _hashed(every=50, slower=0.2), {}),
 )
 """on real labels, where SimHash is better than chance"""
@@ -65,7 +70,7 @@ def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Ch
         torch.set_num_threads(1 if name == ONE else THREADS)
         system = Ours(data.x.shape[1], data.y.shape[1], tuned, make(), **how)
         seconds = train(system, data, examples)
-        active = float(system.output._free[0].active.counts.mean())
+        active = system.output.active_rows
         rows.append(
             [name, f"{precision(system, data):.3f}", f"{1e6 * seconds / examples:.0f}", f"{active:.0f}"]
         )

@@ -1,7 +1,7 @@
-"""The output layer's time against its floor: the bytes of its rows, over the bandwidth that such rows have."""
+"""The time of each phase against its floor: the bytes that it moves, over the bandwidth that such an access has."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.report import show
 from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, generated
 from benchmarks.slide.systems import Ours, Tuned
-from oddlot.sparse import Clusters, Uniform
+from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import dot
@@ -20,7 +20,9 @@ from oddlot.sparse.threads import Crew
 
 WARM, BATCHES, ROUNDS = 4, 16, 7
 ROW = 4 * HIDDEN
-PHASES = {"forward": "output.forward", "backward": "output.backward"}
+PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
+"""bytes of a pair while it is grouped: rows are read to count, to scatter and to count again, pairs twice written"""
+GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
@@ -39,12 +41,10 @@ def read_rows(
 
 
 @kernel
-def touch(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> None:
-    """Read and write three rows."""
-    for i in range(a.shape[0]):
-        b[i] += a[i]
-        c[i] += b[i]
-        a[i] += c[i]
+def touch(row: NDArray[Any]) -> None:
+    """Read and write it."""
+    for i in range(row.shape[0]):
+        row[i] += np.float32(1)
 
 
 @kernel
@@ -57,7 +57,16 @@ def update_rows(
         prefetch_row(a[later])
         prefetch_row(b[later])
         prefetch_row(c[later])
-        touch(a[rows[i]], b[rows[i]], c[rows[i]])
+        touch(a[rows[i]])
+        touch(b[rows[i]])
+        touch(c[rows[i]])
+
+
+@kernel
+def copy(part: int, parts: int, a: NDArray[Any], b: NDArray[Any]) -> None:
+    """From one place to another, in order."""
+    low, high = len(a) * part // parts, len(a) * (part + 1) // parts
+    b[low:high] = a[low:high]
 
 
 class Watched:
@@ -91,22 +100,23 @@ def measure(shapes: list[str]) -> dict[str, float]:
             found = _phases(shape, make())
             for phase, (bytes_moved, seconds, floor) in found.items():
                 rows.append([
-                    name, phase, f"{bytes_moved / 1e6:.0f}", f"{1000 * seconds:.2f}", f"{1000 * floor:.2f}",
+                    name, phase, f"{bytes_moved / 1e6:.1f}", f"{1000 * seconds:.2f}", f"{1000 * floor:.2f}",
                     f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}",
                 ])  # fmt: skip
             if name == "clusters":
-                total = sum(one[1] for one in found.values()) / sum(one[2] for one in found.values())
+                own = [one for phase, one in found.items() if phase.startswith("output")]
+                total = sum(one[1] for one in own) / sum(one[2] for one in own)
                 figures[f"output_layer_floor_multiple_{shape}"] = total
         columns = [
             "",
             "phase",
             "MB a batch",
             "ms",
-            "ms at that bandwidth",
-            "GB/s of such rows",
+            "ms of its bytes alone",
+            "GB/s of these",
             "times the floor",
         ]
-        show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}: the rows of the output layer", columns, rows)
+        show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}: bytes and floors", columns, rows)
     return figures
 
 
@@ -117,26 +127,45 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, tuple[float, float, float
     system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), sampler)
     for x, y in given[:WARM]:
         system.step(x, y)
-    touched = list[NDArray[np.int32]]()
+    touched: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
+    pairs = 0
     with Watched() as watched:
         for x, y in given[WARM:]:
             system.step(x, y)
-            pairs = system.output._free[0].pairs
-            touched.append(np.unique(pairs.by_row[0][: pairs.bucket_starts[-1]]))
-    unique = float(np.mean([len(one) for one in touched]))
-    state = system.output._state
-    weight, bias = system.output._plain()
-    crew, one = Crew(), np.ones(HIDDEN, np.float32)
-    out = np.empty(len(bias), np.float32)
+            for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
+                rows = of.by_row[0][: of.bucket_starts[-1]]
+                touched[layer].append(np.unique(rows))
+                pairs += len(rows)
+    found = dict[str, tuple[float, float, float]]()
+    for layer, rows_of in touched.items():
+        found |= _layer(layer, system.output if layer == "output" else system.input, rows_of, watched)
+    seconds = sum(watched.seconds[one] for one in GROUPING) / BATCHES
+    moved = np.zeros((PAIR_READ + PAIR_WRITTEN) // 2 * pairs // BATCHES, np.uint8)
+    copied = _median(lambda other: Crew().share(copy, moved, other), [np.empty_like(moved)] * ROUNDS)
+    return found | {"grouping": (2.0 * len(moved), seconds, copied)}
+
+
+def _layer(
+    name: str,
+    layer: SampledLinear | SparseInputLinear,
+    touched: list[NDArray[np.int32]],
+    watched: Watched,
+) -> dict[str, tuple[float, float, float]]:
+    """The same of a layer's rows, forward and backward."""
+    crew, one, weight = Crew(), np.ones(HIDDEN, np.float32), layer.weight.detach().numpy()
+    first, second = (kept.view(np.float32) for kept in (layer._state.first, layer._state.second))
+    out = np.empty(len(weight), np.float32)
+    unique = float(np.mean([len(rows) for rows in touched]))
     reading = _median(lambda rows: crew.share(read_rows, rows, weight, one, out), touched)
-    writing = _median(lambda rows: crew.share(update_rows, rows, weight, state.first, state.second), touched)
+    writing = _median(lambda rows: crew.share(update_rows, rows, weight, first, second), touched)
+    both = 2 * (ROW + first[0].nbytes + second[0].nbytes)
     return {
-        "forward": (unique * ROW, watched.seconds[PHASES["forward"]] / BATCHES, reading),
-        "backward": (unique * ROW * 6, watched.seconds[PHASES["backward"]] / BATCHES, writing),
+        f"{name} forward": (unique * ROW, watched.seconds[f"{name}.forward"] / BATCHES, reading),
+        f"{name} backward": (unique * both, watched.seconds[f"{name}.backward"] / BATCHES, writing),
     }
 
 
-def _median(work: Callable[[NDArray[np.int32]], None], given: list[NDArray[np.int32]]) -> float:
+def _median(work: Callable[[NDArray[Any]], None], given: Sequence[NDArray[Any]]) -> float:
     """Seconds for the rows of one batch."""
     seconds = list[float]()
     for rows in given[:ROUNDS]:

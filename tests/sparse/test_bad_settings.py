@@ -192,3 +192,8 @@ def test_a_label_that_stands_there_twice_is_one() -> None:
     assert ndcg(best, twice, 3) == ndcg(best, once, 3)
     with pytest.raises(ValueError, match="k = 9: 3 best labels of each point were given"):
         ndcg(best, once, 9)
+
+
+def test_a_score_is_of_one_label() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'k'"):
+        SlideClassifier().score(None, None, k=3)  # type: ignore[call-arg]

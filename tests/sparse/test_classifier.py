@@ -60,7 +60,11 @@ def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -
     assert len(precisions) - 1 - int(np.argmax(precisions)) == 2
     held = np.random.default_rng(0).permutation(3000)[:600]
     assert found.score(X.rows(held), Y.rows(held)) == max(precisions)
-    assert f"epoch 1: loss {found.history[0]['loss']:.4f}, p1 {precisions[0]:.4f}" in caplog.text
+    first = found.history[0]
+    assert 202 < first["active_rows"] < 402
+    assert first["chance_share"] == pytest.approx(200 / first["active_rows"], abs=0.02)
+    told = ", ".join(f"{name} {value:.4g}" for name, value in first.items())
+    assert f"epoch 1: {told}" in caplog.text
 
 
 def test_part_by_part() -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import LSH, SGD, Adam, Clusters, RowAdagrad, SampledLinear, Shared, Uniform
+from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, RowAdagrad, SampledLinear, Shared, Uniform
 from oddlot.sparse.optimizers import Optimizer, bytes_of_row
 from oddlot.sparse.sampler import Sampler
 
@@ -312,3 +312,21 @@ def test_a_sampler_of_another_layer_begins_anew() -> None:
     times = sampler.refresh.times
     layer(some_hidden(1), [3])
     assert sampler.refresh.times == times + 1
+
+
+def test_the_dense_sampler_is_the_softmax_itself() -> None:
+    layer, hidden = a_layer(Dense()), some_hidden()
+    close(layer(hidden, SEVERAL), dense_loss(hidden, layer.weight, layer.bias, SEVERAL))
+    assert layer.active_rows == ROWS
+
+
+def test_it_tells_what_was_taken_by_chance() -> None:
+    layer = SampledLinear(COLUMNS, 500, Uniform(20), None)
+    layer(some_hidden(4), torch.tensor([[3, 7], [4, -1], [9, 2], [8, 8]]))
+    assert layer.active_rows == 20 + 6 / 4
+    assert layer.chance_share == pytest.approx(80 / 86)
+    layer = SampledLinear(COLUMNS, 500, Clusters(by_chance=0), None)
+    layer(some_hidden(4), torch.tensor([3, 4, 9, 8]))
+    assert layer.chance_share == 0
+    layer(some_hidden(0), torch.tensor([], dtype=torch.int64))
+    assert (layer.active_rows, layer.chance_share) == (0, 0)

@@ -241,6 +241,31 @@ def test_digits_follow_what_is_asked() -> None:
     assert sampler.asked is None
 
 
+@pytest.mark.parametrize("family", ["simhash", "dwta"])
+def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which makes no difference but time."""
+    hashed, codes = list[int](), LSH._codes
+
+    def counted(self: LSH, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
+        hashed.append(len(vectors))
+        return codes(self, crew, vectors)
+
+    monkeypatch.setattr(LSH, "_codes", counted)
+    ends, wholes = list[torch.Tensor](), list[int]()
+    for changed_only in (True, False):
+        sampler = LSH(family, 2, 8, 20, 5, refresh=Refresh(4), redraw_every=3, changed_only=changed_only)
+        layer, chance = SampledLinear(COLUMNS, 400, sampler), torch.Generator().manual_seed(2)
+        hashed.clear()
+        for _ in range(20):
+            hidden = torch.randn(2, COLUMNS, generator=chance).requires_grad_()
+            layer(hidden, torch.randint(0, 400, (2,), generator=chance)).backward()
+        ends.append(layer.weight.detach())
+        wholes.append(hashed.count(400))
+        assert sum(10 < count < 250 for count in hashed) == (3 if changed_only else 0), hashed
+    assert torch.equal(*ends)
+    assert wholes[0] == wholes[1] - 3
+
+
 @pytest.mark.parametrize(("digits", "rows", "found"), [(18, 500, 200), (1, 20_000, 100)])
 def test_wrong_digits_are_told_with_what_would_be_better(digits: int, rows: int, found: int) -> None:
     """Empty buckets, and overfull ones; what is told is taken without a word."""

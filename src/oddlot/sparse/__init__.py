@@ -8,13 +8,14 @@ from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.samplers import LSH, Clusters, Shared, Uniform
+from oddlot.sparse.samplers import LSH, Clusters, Dense, Shared, Uniform
 
 __all__ = [
     "LSH",
     "SGD",
     "Adam",
     "Clusters",
+    "Dense",
     "LazyAdam",
     "RowAdagrad",
     "SampledLinear",

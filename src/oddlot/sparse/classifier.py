@@ -72,7 +72,8 @@ class SlideClassifier:
         check_sampler(sampler)
         self.settings, self.sampler = Settings(**settings), sampler
         self.history: list[dict[str, float]] = []
-        """of every epoch: the mean loss and, with `validation`, P@1"""
+        """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
+        chance and, with `validation`, P@1"""
         self._index: tuple[int, Index] | None = None
         """of the layer as it was after so many steps"""
 
@@ -89,12 +90,12 @@ class SlideClassifier:
         best, state = -1.0, dict[str, Tensor]()
         some, theirs, epochs = features.rows(rest), labels.rows(rest), self.settings.epochs
         for epoch in range(epochs):
-            row = {"loss": self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))}
+            row = self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))
             if len(held):
                 row["p1"] = self.score(features.rows(held), labels.rows(held))
             self.history.append(row)
             logger.info(
-                "epoch %d: %s", epoch + 1, ", ".join(f"{name} {value:.4f}" for name, value in row.items())
+                "epoch %d: %s", epoch + 1, ", ".join(f"{name} {value:.4g}" for name, value in row.items())
             )
             if len(held) and row["p1"] > best:
                 best, since = row["p1"], epoch
@@ -117,14 +118,14 @@ class SlideClassifier:
         if not self._begun:
             self._begin(features.shape[1], given.shape[1])
         self._check(features)
-        self.history.append({"loss": self._pass(features, given, len(self.history))})
+        self.history.append(self._pass(features, given, len(self.history)))
         return self
 
     # --- prediction --------------------------------------------------------------------------------
 
-    def predict(self, X: Any, **how: Any) -> NDArray[np.int64]:
+    def predict(self, X: Any, *, exact: bool = True, recall: float = 0.95) -> NDArray[np.int64]:
         """The best label of each example; options as of `predict_topk`."""
-        return self.predict_topk(X, 1, **how)[:, 0]
+        return self.predict_topk(X, 1, exact=exact, recall=recall)[:, 0]
 
     def predict_topk(
         self,
@@ -158,11 +159,11 @@ class SlideClassifier:
                     parts.append(index.topk(hidden.numpy(), k, probes)[1])
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
-    def score(self, X: Any, y: Any, **how: Any) -> float:
-        """P@1: the share of examples whose best label is one of theirs."""
+    def score(self, X: Any, y: Any, *, exact: bool = True, recall: float = 0.95) -> float:
+        """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`."""
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.labels)
-        return precision(self.predict_topk(features, 1, **how), labels, 1)
+        return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
 
     # --- saving ------------------------------------------------------------------------------------
 
@@ -209,10 +210,12 @@ class SlideClassifier:
         self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr, fused=True)
         self.history, self._index = [], None
 
-    def _pass(self, features: Csr, labels: Csr, epoch: int, rates: tuple[float, float] = (1.0, 1.0)) -> float:
-        """Train on all once, in an order of this epoch; the mean loss. The first and the last of the learning rates,
-        as shares of what is set."""
-        losses, (first, last) = list[float](), rates
+    def _pass(
+        self, features: Csr, labels: Csr, epoch: int, rates: tuple[float, float] = (1.0, 1.0)
+    ) -> dict[str, float]:
+        """Train on all once, in an order of this epoch; what the history tells. The first and the last of the learning
+        rates, as shares of what is set."""
+        seen, (first, last) = list[tuple[float, float, float]](), rates
         for number, batch in enumerate(self._batches(len(features), epoch)):
             self._set_rates(first + (last - first) * number * self.settings.batch / len(features))
             some = labels.rows(batch)
@@ -220,10 +223,11 @@ class SlideClassifier:
             self.bias_optimizer.zero_grad()
             loss.backward()
             self.bias_optimizer.step()
-            losses.append(float(loss.detach()))
-        if not np.isfinite(losses).all():
+            seen.append((float(loss.detach()), self.output.active_rows, self.output.chance_share))
+        means = np.mean(seen or [(0.0, 0.0, 0.0)], 0)
+        if not np.isfinite(means).all():
             raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite: lower lr or input_lr")
-        return float(np.mean(losses)) if losses else 0.0
+        return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
 
     def _set_rates(self, share: float) -> None:
         how = self.settings

@@ -89,6 +89,8 @@ class SampledLinear(nn.Module):
             self._touched, self._corrections = np.zeros(out_features, np.int64), optimizer.corrections()
         self._marks = Marks(out_features)
         self._free: list[Batch] = []
+        self.active_rows, self.chance_share = 0.0, 0.0
+        """of the last batch: rows of an example, and the share of them that were taken by chance"""
         self.register_load_state_dict_post_hook(lambda *_: self.sampler.forget())  # type: ignore[no-untyped-call]  # PyTorch's
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
@@ -119,6 +121,11 @@ class SampledLinear(nn.Module):
         self.sampler.prepare(crew, weight, bias, self.step, self.seed or 0)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
         self.sampler.choose(crew, hidden, active, self._chance())
+        total, sure = int(active.counts.sum()), int(active.sure.sum())
+        self.active_rows, self.chance_share = (
+            total / max(1, len(active.counts)),
+            (total - sure) / max(1, total),
+        )
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
         self._catch_up(crew, batch.pairs)
         crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)

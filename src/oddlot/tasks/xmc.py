@@ -24,7 +24,7 @@ INPUT_SCALE = 16.0
 """the input layer's weights are so much larger than what is trained, so that one rate of Adam fits both layers: a
 feature occurs more seldom than a row of the output layer is computed"""
 INPUT_STD, BY_CHANCE = 0.03, 100
-SAMPLERS = ("uniform", "shared", "clusters", "simhash", "dwta")
+SAMPLERS = ("uniform", "shared", "clusters", "simhash", "dwta", "dense")
 FILES = ("train.txt", "test.txt")
 
 
@@ -35,9 +35,9 @@ def xmc(
 
     `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
     xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
-    `sampler` says: uniform, shared (by the batch), clusters, simhash or dwta, of which the last three have 100 by
-    chance among them and look at the rows anew when a task begins, so that they are for local passes. P@1, 3, 5, nDCG@5
-    and PSP@5 on the test set.
+    `sampler` says: uniform, shared (by the batch), dense (all rows), clusters, simhash or dwta, of which the last three
+    have 100 by chance among them and look at the rows anew when a task begins, so that they are for local passes. P@1,
+    3, 5, nDCG@5 and PSP@5 on the test set.
     """
     from oddlot.core.rules import Adam
     from oddlot.train.job import Job
@@ -114,7 +114,7 @@ def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _sampler(name: str, active: int) -> Any:
-    from oddlot.sparse import LSH, Clusters, Shared, Uniform
+    from oddlot.sparse import LSH, Clusters, Dense, Shared, Uniform
 
     by_chance = min(BY_CHANCE, active // 2)
     found = active - by_chance
@@ -123,6 +123,8 @@ def _sampler(name: str, active: int) -> Any:
             return Uniform(active)
         case "shared":
             return Shared(active)
+        case "dense":
+            return Dense()
         case "clusters":
             return Clusters(found=found, by_chance=by_chance, group=1)
     return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance)

@@ -27,6 +27,15 @@ def sort_by_code(part, parts, codes, begins, rows):
 
 
 @kernel
+def mark_active(part, parts, starts, counts, rows, changed):
+    """Mark all rows that are in an active set."""
+    examples = counts.shape[0]
+    for e in range(examples * part // parts, examples * (part + 1) // parts):
+        for slot in range(starts[e], starts[e] + counts[e]):
+            changed[rows[slot]] = True
+
+
+@kernel
 def take_found(
     part, parts, codes, begins, members, most, most_of_bucket, starts, rows, counts, seen, mark, seed
 ):  # fmt: skip

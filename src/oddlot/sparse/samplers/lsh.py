@@ -35,7 +35,8 @@ class LSH:
     find, measured with the last batch when tables are made anew and less than half of what was wanted has been found,
     or functions are drawn anew. Each of `by_chance` other rows stands for many, so that the sum over all rows
     is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as
-    `refresh` says, hash functions every `redraw_every` times.
+    `refresh` says, hash functions every `redraw_every` times. With `changed_only` rows that have been in no active set
+    since keep their codes: right with optimizers that leave such rows alone, worth it with tables made anew often.
     """
 
     family: Literal["simhash", "dwta"] = "simhash"
@@ -47,11 +48,16 @@ class LSH:
     """of a longer one so many, from a random place on"""
     refresh: Refresh = field(default_factory=Refresh)
     redraw_every: int = 20
+    changed_only: bool = False
     chosen_digits: int = field(init=False, repr=False, default=0)
     asked: NDArray[Any] | None = field(init=False, repr=False, default=None)
     """the hidden vectors of the last batch"""
     lacks: bool = field(init=False, repr=False, default=False)
     """it found less than half of what was wanted"""
+    codes: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    """of every table and row, where they are kept"""
+    changed: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    """which rows have been in an active set since"""
 
     def __post_init__(self) -> None:
         if self.family not in ("simhash", "dwta"):
@@ -78,7 +84,8 @@ class LSH:
             if self.digits:
                 self._warn_of_digits(crew, weight, seed)
             self._draw(weight.shape[1], self.chosen_digits, seed + self.refresh.times)
-        codes = self._codes(crew, weight)
+            self.codes = None
+        codes = self._of_rows(crew, weight)
         self.begins = np.empty((self.tables, (1 << self.bits) + 1), np.int32)
         self.members = np.empty((self.tables, len(weight)), np.int32)
         crew.share(tables.sort_by_code, codes, self.begins, self.members)
@@ -94,15 +101,28 @@ class LSH:
             found < min(self.found, active.out_features) / 2,
         )
         fill_up(crew, active, self.by_chance, seed + 1)
+        if self.changed is not None:
+            crew.share(tables.mark_active, active.starts, active.counts, active.rows, self.changed)
 
     def forget(self) -> None:
         self.refresh.forget()
-        self.asked, self.lacks = None, False
+        self.asked, self.lacks, self.codes, self.changed = None, False, None, None
 
     @property
     def bits(self) -> int:
         """Of a code."""
         return self.chosen_digits * (1 if self.family == "simhash" else hashing.BITS)
+
+    def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
+        """The codes of all rows as they are now."""
+        if self.codes is None or self.changed is None:
+            codes = self._codes(crew, weight)
+        else:
+            codes, rows = self.codes, np.flatnonzero(self.changed)
+            codes[:, rows] = self._codes(crew, weight[rows])
+        if self.changed_only:
+            self.codes, self.changed = codes, np.zeros(len(weight), np.bool_)
+        return codes
 
     def _measured(self, crew: Crew, weight: NDArray[Any], seed: int) -> int:
         """The most digits with which enough is held."""

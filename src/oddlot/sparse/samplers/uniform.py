@@ -13,7 +13,7 @@ from oddlot.sparse.threads import Crew
 
 @dataclass
 class Uniform:
-    """`count` rows by chance for every example. Of so many outputs or fewer it is all of them: the dense softmax."""
+    """`count` rows by chance for every example; all, where there are no more."""
 
     count: int = 300
     group: int = 1

@@ -1,0 +1,27 @@
+"""All rows for every example: the softmax itself."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.samplers.uniform import fill_up
+from oddlot.sparse.threads import Crew
+
+
+@dataclass
+class Dense:
+    """Every row is computed for every example: for a few thousand outputs, and to compare others with."""
+
+    def most(self, out_features: int) -> int:
+        return out_features
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        """It knows nothing."""
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        fill_up(crew, active, active.out_features, seed)
+
+    def forget(self) -> None:
+        """It knows nothing."""
