@@ -24,7 +24,8 @@ def main() -> None:
     if "speed" in asked.only:
         figures |= speed.measure(asked.quick, asked.shape)
     if "quality" in asked.only:
-        figures |= quality.measure(asked.quick)
+        figures |= quality.measure(asked.quick) if "30k" in asked.shape else {}
+        figures |= quality.large() if "670k" in asked.shape and not asked.quick else {}
     if "real" in asked.only:
         figures |= real.measure(asked.quick)
     if "hashing" in asked.only:

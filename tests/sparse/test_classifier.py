@@ -156,3 +156,26 @@ def test_what_it_cannot_predict() -> None:
 def test_rates_that_diverge_are_told() -> None:
     with pytest.raises(FloatingPointError, match="the loss of epoch 1 is not finite: lower lr or input_lr"):
         trained(lr=1e30, input_lr=1e30)
+
+
+def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:
+    """Its `clone` wants the very objects back that it made a classifier with."""
+    sampler = Uniform(10)
+    first = SlideClassifier(sampler, hidden=16, lr=0.01)
+    params = first.get_params(deep=False)
+    twin = SlideClassifier(**params)
+    assert all(twin.get_params()[name] is value for name, value in params.items())
+    assert first.set_params(hidden=32) is first
+    assert (first.settings.hidden, first.settings.lr, first.sampler) == (32, 0.01, sampler)
+    with pytest.raises(ValueError, match="SlideClassifier has no setting 'depth'"):
+        first.set_params(depth=3)
+    with pytest.raises(ValueError, match="hidden = 0 must be a whole number"):
+        first.set_params(hidden=0)
+    with pytest.raises(ValueError, match="is none: such as"):
+        first.set_params(sampler=3)
+
+
+def test_numbers_of_numpy_are_saved_too(tmp_path: Path) -> None:
+    made = SlideClassifier(hidden=np.int64(8), epochs=1, seed=np.int32(3), lr=np.float32(0.01)).fit(X, Y)
+    made.save(tmp_path)
+    assert SlideClassifier.load(tmp_path).predict(X_TEST).tolist() == made.predict(X_TEST).tolist()

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,21 @@ class SlideClassifier:
         labels = checked_labels(y, len(features), self.labels)
         return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
 
+    # --- settings, as scikit-learn asks for them ----------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings by name, and the sampler."""
+        return asdict(self.settings) | {"sampler": self.sampler}
+
+    def set_params(self, **params: Any) -> "SlideClassifier":
+        """Change some, from the next `fit` on. ValueError: one is not known, or makes no sense."""
+        check_sampler(params.get("sampler"))
+        if unknown := set(params) - set(self.get_params()):
+            raise ValueError(f"SlideClassifier has no setting {min(unknown)!r}")
+        self.sampler = params.pop("sampler", self.sampler)
+        self.settings = replace(self.settings, **params)
+        return self
+
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
@@ -173,7 +188,9 @@ class SlideClassifier:
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
         sizes = {"features": self.input.in_features, "labels": self.labels}
-        (Path(folder) / SETTINGS).write_text(json.dumps(asdict(self.settings) | sizes, indent=2))
+        (Path(folder) / SETTINGS).write_text(
+            json.dumps(asdict(self.settings) | sizes, indent=2, default=np.ndarray.item)
+        )
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":

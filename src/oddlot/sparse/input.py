@@ -37,15 +37,12 @@ class SparseInputLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
+        check_whole(0, seed=0 if seed is None else seed)
         needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
-        self.in_features, self.out_features, self.optimizer, self.step = (
-            in_features,
-            out_features,
-            optimizer,
-            0,
-        )
-        chance = None if seed is None else torch.Generator().manual_seed(seed)
+        self.in_features, self.out_features = in_features, out_features
+        self.optimizer, self.step = optimizer, 0
+        chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
         if optimizer is not None:

@@ -71,14 +71,16 @@ class SampledLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
+        check_whole(0, seed=0 if seed is None else seed)
         check_sampler(sampler)
         needs = out_features * bytes_of_row(optimizer, in_features)
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler
         self.sampler.forget()  # what it knew was of another layer
-        self.optimizer, self.seed, self.step = optimizer, seed, 0
-        chance = None if seed is None else torch.Generator().manual_seed(seed)
+        self.optimizer, self.step = optimizer, 0
+        self.seed = None if seed is None else int(seed)
+        chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         std = in_features**-0.5 if std is None else std
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
