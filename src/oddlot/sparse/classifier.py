@@ -189,7 +189,7 @@ class SlideClassifier:
         save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
         sizes = {"features": self.input.in_features, "labels": self.labels}
         (Path(folder) / SETTINGS).write_text(
-            json.dumps(asdict(self.settings) | sizes, indent=2, default=np.ndarray.item)
+            json.dumps(asdict(self.settings) | sizes, indent=2, default=np.generic.item)
         )
 
     @classmethod
