@@ -23,7 +23,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(width=240).print(table)
+    Console(width=400).print(table)
 
 
 def finish(figures: Mapping[str, float | None]) -> None:
