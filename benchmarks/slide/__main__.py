@@ -6,12 +6,12 @@ ODDLOT_DATA=... python -m benchmarks.slide [--quick] [--shape 30k|200k|670k ...]
 import argparse
 
 from benchmarks.report import finish
-from benchmarks.slide import ablations, floor, hashing, inference, quality, real, speed
+from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed
 from benchmarks.slide.setting import SHAPES, begin
 
 SEARCH = "search"
 """minutes of work whose result stands in quality.py: asked for by name alone"""
-PARTS = ("speed", "quality", "real", "hashing", "floor", "inference", "ablations")
+PARTS = ("speed", "quality", "real", "hashing", "floor", "inference", "ablations", "reading")
 
 
 def main() -> None:
@@ -40,6 +40,8 @@ def main() -> None:
         figures |= inference.measure(asked.quick, asked.shape)
     if "ablations" in asked.only:
         ablations.measure(asked.quick)
+    if "reading" in asked.only:
+        figures |= reading.measure()
     finish(figures)
 
 
