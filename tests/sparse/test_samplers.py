@@ -311,3 +311,9 @@ def test_a_group_of_examples_draws_the_same_rows() -> None:
     drawn = [set(active.rows[start + 1 : start + 21].tolist()) for start in active.starts]
     assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
     assert len(drawn[0] & drawn[4]) < 10
+
+
+def test_many_outputs_have_more_rows_by_chance() -> None:
+    """None stands for more than 1,500 others: that would be noise."""
+    assert [Clusters().most(outputs) for outputs in (100, 30_000, 300_000, 670_091)] == [100, 400, 400, 646]
+    assert Clusters(by_chance=0).most(670_091) == 200

@@ -13,6 +13,8 @@ from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.uniform import fill_up
 from oddlot.sparse.threads import Crew
 
+LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
+
 
 @dataclass
 class Clusters:
@@ -27,19 +29,20 @@ class Clusters:
     probes: int = 10
     """clusters for an example"""
     found: int = 200
-    by_chance: int = 200
+    by_chance: int | None = None
+    """None: 200, or one for each 1,500 rows, so that none stands for very many"""
     group: int = 8
     """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
     refresh: Refresh = field(default_factory=Refresh)
 
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)
-        check_whole(0, found=self.found, by_chance=self.by_chance)
-        check_whole(**{"found + by_chance": self.found + self.by_chance})
+        check_whole(0, found=self.found, by_chance=self.by_chance or 0)
+        check_whole(**{"found + by_chance": self.most(1 << 31)})
         self.clustering = Clustering(self.each)
 
     def most(self, out_features: int) -> int:
-        return min(self.found + self.by_chance, out_features)
+        return min(self.found + self._by_chance(out_features), out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if self.refresh.due(step, len(weight)):
@@ -52,7 +55,12 @@ class Clusters:
             clusters.take_members, best, own.begins[0], own.members[0], self.found, active.starts, active.rows,
             active.counts, active.seen, active.mark,
         )  # fmt: skip
-        fill_up(crew, active, self.by_chance, seed, self.group)
+        fill_up(crew, active, self._by_chance(active.out_features), seed, self.group)
+
+    def _by_chance(self, out_features: int) -> int:
+        return (
+            max(LEAST_BY_CHANCE, out_features // ROWS_FOR_ONE) if self.by_chance is None else self.by_chance
+        )
 
     def forget(self) -> None:
         self.refresh.forget()
