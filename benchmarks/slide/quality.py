@@ -123,7 +123,7 @@ def measure(quick: bool) -> dict[str, float]:
 def large() -> dict[str, float]:
     """At 670,091 outputs: P@1 of clusters above that of 1,000 rows by chance, after one pass over 256,000 examples."""
     data = generated("670k", LARGE)
-    ends = {name: trained(SYSTEMS[name], Tuned(), data, LARGE) for name in ("clusters", "uniform 1000")}
+    ends = {name: trained(SYSTEMS[name], FOUND[name], data, LARGE) for name in ("clusters", "uniform 1000")}
     rows = [[name, f"{end.p1:.3f}", f"{end.seconds:.1f}"] for name, end in ends.items()]
     show(f"670,091 outputs, {LARGE:,} examples once", ["", "P@1", "s"], rows)
     return {"p1_over_uniform_1000_670k": 100 * (ends["clusters"].p1 - ends["uniform 1000"].p1)}
