@@ -25,7 +25,7 @@ from oddlot.sparse import (
 )
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.xmc.csr import Csr
-from oddlot.sparse.xmc.metrics import ndcg
+from oddlot.sparse.xmc.metrics import ndcg, precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc
 
 
@@ -197,3 +197,32 @@ def test_a_label_that_stands_there_twice_is_one() -> None:
 def test_a_score_is_of_one_label() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'k'"):
         SlideClassifier().score(None, None, k=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("starts", [[0, 3_000_000], [0, 3, 2], [1, 2], [-1, 2], [], [[0, 2]], [0.0, 2.0]])
+def test_starts_that_are_none(starts: Any) -> None:
+    layer = SparseInputLinear(10, 4)
+    with pytest.raises(ValueError, match="the starts of rows"):
+        layer(np.array(starts), np.array([1, 2]), np.array([0.5, 0.5]))
+    with pytest.raises(ValueError, match="2 features have 1 values"):
+        layer(np.array([0, 2]), np.array([1, 2]), np.array([0.5]))
+
+
+def test_unsigned_pointers_and_columns_that_are_too_large() -> None:
+    """Differences of unsigned numbers are never negative; 2**32 + 5 is not 5."""
+    with pytest.raises(ValueError, match="the starts of labels rise"):
+        SampledLinear(4, 10)(torch.ones(2, 4), (np.array([0, 100, 3], np.uint64), np.array([1, 2, 3])))
+    x, two = np.ones(3, np.float32), (2, 10)
+    for indptr, indices, wrong in (
+        (np.array([0, 3, 2], np.uint32), np.array([1, 2, 3]), "row pointers"),
+        (np.array([0, 1, 3]), np.array([1, 2, 2**32 + 5]), "a column that is not among its 10"),
+    ):
+        matrix = SimpleNamespace(indptr=indptr, indices=indices, data=x, shape=two)
+        with pytest.raises(ValueError, match=wrong):
+            SlideClassifier(epochs=1).fit(matrix, np.array([0, 1]))
+
+
+def test_a_label_that_was_not_found_is_no_hit() -> None:
+    labels = Csr(np.array([0, 1, 2]), np.array([3, 0], np.int32), np.ones(2, np.float32), (2, 4))
+    assert precision(np.array([[3], [-1]]), labels, 1) == 0.5
+    assert precision(np.array([[1], [-1]]), labels, 1) == 0.0

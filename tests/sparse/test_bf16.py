@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import Adam, SampledLinear, Uniform
+from oddlot.sparse import Adam, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.bf16 import narrowed, widened
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.rows import adam
@@ -48,7 +48,7 @@ def second_moment(steps: int, gradient: float) -> NDArray[np.float32]:
     first, second = np.zeros((2, 4096), np.uint16)
     weight, given = np.zeros(4096, np.float32), np.full(4096, gradient, np.float32)
     for step in range(1, steps + 1):
-        adam(weight, given, first, second, Adam().numbers(step))
+        adam(7, weight, given, first, second, Adam().numbers(step))
     return as_float(second)
 
 
@@ -88,3 +88,22 @@ def test_the_same_seed_rounds_alike() -> None:
 def test_other_moments_are_not_known() -> None:
     with pytest.raises(ValueError, match="moments = 'fp8' is neither fp32 nor bf16"):
         Adam(moments="fp8")  # type: ignore[arg-type]
+
+
+def test_threads_hardly_matter() -> None:
+    """Sums in another order turn few roundings."""
+    threads, ends = torch.get_num_threads(), list[torch.Tensor]()
+    starts, chance = np.arange(17) * 5, np.random.default_rng(1)
+    features, values = chance.integers(0, 50, 80), chance.random(80).astype(np.float32)
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            first = SparseInputLinear(50, COLUMNS, Adam(moments="bf16"))
+            second = SampledLinear(COLUMNS, ROWS, Uniform(8), Adam(moments="bf16"))
+            for _ in range(12):
+                second(torch.relu(first(starts, features, values)), torch.arange(16)).backward()
+            ends += [first.weight.detach(), second.weight.detach()]
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(ends[0], ends[2], atol=1e-4, rtol=0)
+    torch.testing.assert_close(ends[1], ends[3], atol=1e-4, rtol=0)

@@ -1,7 +1,9 @@
 """A layer that computes few of its rows: against PyTorch where it computes all, and its estimates where it does not."""
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -272,10 +274,9 @@ def test_a_batch_without_any_label_or_any_example() -> None:
 def test_weights_that_are_loaded_are_hashed_anew() -> None:
     layer = trained(Clusters(4, 3, 30, 10), 1)
     assert isinstance(layer.sampler, Clusters)
-    times = layer.sampler.refresh.times
     layer.load_state_dict(trained(Uniform(20), 1).state_dict())
     layer(some_hidden(1), [3])
-    assert layer.sampler.refresh.times == times + 1
+    assert layer.sampler.refresh.next == layer.step + 50
 
 
 def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:
@@ -309,9 +310,9 @@ def test_a_sampler_of_another_layer_begins_anew() -> None:
     sampler = trained(Clusters(4, 3, 30, 10), 1).sampler
     layer = SampledLinear(COLUMNS, 500, sampler, None)
     assert isinstance(sampler, Clusters)
-    times = sampler.refresh.times
+    known = sampler.clustering
     layer(some_hidden(1), [3])
-    assert sampler.refresh.times == times + 1
+    assert sampler.clustering is not known
 
 
 def test_the_dense_sampler_is_the_softmax_itself() -> None:
@@ -330,3 +331,73 @@ def test_it_tells_what_was_taken_by_chance() -> None:
     assert layer.chance_share == 0
     layer(some_hidden(0), torch.tensor([], dtype=torch.int64))
     assert (layer.active_rows, layer.chance_share) == (0, 0)
+
+
+def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
+    """It begins anew whenever the other one asks, also with hashes for other sizes."""
+    for sampler in (Clusters(), LSH(), LSH("dwta")):
+        wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)
+        for _ in range(2):
+            hidden = torch.randn(4, 64)
+            assert torch.isfinite(wide(hidden, torch.arange(4)))
+            assert torch.isfinite(narrow(hidden[:, :COLUMNS], torch.arange(4)))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_threads_may_change_between_a_loss_and_its_gradient(before: int, after: int) -> None:
+    threads, ends = torch.get_num_threads(), list[Tensor]()
+    try:
+        for at_last in (before, after):
+            torch.set_num_threads(before)
+            layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50), SGD(lr=0.1)), some_hidden()
+            loss = layer(hidden, SEVERAL)
+            torch.set_num_threads(at_last)
+            loss.backward()
+            ends.append(layer.weight.detach())
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*ends)
+
+
+def test_an_example_without_labels_may_be_anything() -> None:
+    layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50)), some_hidden(2).detach()
+    hidden[1] = torch.nan
+    before = layer.weight.detach().clone()
+    layer(hidden.requires_grad_(), torch.tensor([[3], [-1]])).backward()
+    assert torch.isfinite(layer.weight).all()
+    assert not torch.equal(layer.weight, before)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    layer = SampledLinear(COLUMNS, 500, Uniform(50))
+    before = layer.weight.detach().clone()
+    (layer(some_hidden(), SEVERAL) * torch.inf).backward()
+    assert torch.equal(layer.weight, before)
+
+
+def test_a_gradient_is_taken_once() -> None:
+    layer = SampledLinear(COLUMNS, 500, Uniform(50))
+    loss = layer(some_hidden(), SEVERAL)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="the gradient of this loss has been taken"):
+        loss.backward()
+
+
+def test_a_copy_and_a_pickled_layer_are_whole() -> None:
+    layer = SampledLinear(COLUMNS, 500, Clusters(), seed=1)
+    layer(some_hidden(), SEVERAL).backward()
+    for twin in (deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert twin.sampler is not layer.sampler
+        twin.load_state_dict(layer.state_dict())
+        assert "next=0.0" in repr(twin.sampler), "its own one has forgotten"
+        assert "next=51.0" in repr(layer.sampler)
+        again = deepcopy(twin)
+        assert torch.equal(twin(some_hidden(), SEVERAL), again(some_hidden(), SEVERAL))
+
+
+def test_each_layer_has_an_optimizer_of_its_own() -> None:
+    first, second = SampledLinear(3, 5), SampledLinear(3, 7)
+    assert isinstance(first.optimizer, Adam)
+    first.optimizer.lr = 0.5
+    assert isinstance(second.optimizer, Adam)
+    assert second.optimizer.lr == Adam().lr

@@ -4,6 +4,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def check_whole(least: int = 1, **settings: Any) -> None:
@@ -20,3 +21,14 @@ def check_number(low: float, high: float, **settings: Any) -> None:
         if not number or not isfinite(value) or not low <= value < high:
             limit = f", below {high:g}" if isfinite(high) else ""
             raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")
+
+
+def checked_starts(starts: Any, count: int) -> NDArray[np.int64]:
+    """The row pointers of a CSR matrix of so many values. ValueError: they are none."""
+    given = np.asarray(starts)
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
+        raise ValueError("the starts of rows are a 1-D array of whole numbers, one more than rows")
+    found = given.astype(np.int64)  # differences of unsigned numbers are never negative
+    if found[0] != 0 or found[-1] != count or (np.diff(found) < 0).any():
+        raise ValueError(f"the starts of rows rise from 0 to how many there are, {count}")
+    return found

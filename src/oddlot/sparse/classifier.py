@@ -172,12 +172,13 @@ class SlideClassifier:
         return asdict(self.settings) | {"sampler": self.sampler}
 
     def set_params(self, **params: Any) -> "SlideClassifier":
-        """Change some, from the next `fit` on. ValueError: one is not known, or makes no sense."""
+        """Change some; what has been learnt is forgotten. ValueError: one is not known, or makes no sense."""
         check_sampler(params.get("sampler"))
         if unknown := set(params) - set(self.get_params()):
             raise ValueError(f"SlideClassifier has no setting {min(unknown)!r}")
         self.sampler = params.pop("sampler", self.sampler)
         self.settings = replace(self.settings, **params)
+        self.__dict__.pop("model", None)
         return self
 
     # --- saving ------------------------------------------------------------------------------------
@@ -291,8 +292,12 @@ def checked(matrix: Any, name: str) -> Csr:
         shape = tuple(matrix.shape)
     except AttributeError:
         raise ValueError(f"{name} is no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
+    indptr = indptr.astype(np.int64)  # differences of unsigned numbers are never negative
+    used = indices[: indptr[-1]] if len(indptr) else indices
+    if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
+        raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
     found = Csr(
-        indptr.astype(np.int64),
+        indptr,
         indices[: indptr[-1]].astype(np.int32) if len(indptr) else indices.astype(np.int32),
         data[: indptr[-1]].astype(np.float32) if len(indptr) else data.astype(np.float32),
         (int(shape[0]), int(shape[1])),
@@ -304,8 +309,6 @@ def checked(matrix: Any, name: str) -> Csr:
         or indptr[-1] > min(len(indices), len(data))
     ):
         raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
-    if len(found.indices) and not 0 <= found.indices.min() <= found.indices.max() < shape[1]:
-        raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
     if not np.isfinite(found.data).all():
         row = int(np.searchsorted(indptr, np.flatnonzero(~np.isfinite(found.data))[0], "right")) - 1
         raise ValueError(f"{name} has a value in row {row} that is not finite")

@@ -1,5 +1,6 @@
 """An input layer on rows of few numbers each."""
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.checks import check_whole, checked_starts
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
@@ -41,7 +42,7 @@ class SparseInputLinear(nn.Module):
         needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features = in_features, out_features
-        self.optimizer, self.step = optimizer, 0
+        self.optimizer, self.step = copy(optimizer), 0
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
@@ -51,6 +52,9 @@ class SparseInputLinear(nn.Module):
 
     def forward(self, starts: NDArray[Any], features: NDArray[Any], values: NDArray[Any]) -> Tensor:
         """The sums of the examples' rows, and the bias."""
+        starts = checked_starts(starts, len(features))
+        if len(values) != len(features):
+            raise ValueError(f"{len(features)} features have {len(values)} values")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
             wrong = min(int(features.min()), 0) or int(features.max())
             raise ValueError(f"the feature {wrong} is not among the {self.in_features:,}")

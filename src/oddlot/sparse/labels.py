@@ -25,6 +25,7 @@ class Labels:
             starts, rows = (np.asarray(part) for part in given)
             if starts.ndim != 1 or rows.ndim != 1 or starts.dtype.kind not in "iu":
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
+            starts = starts.astype(np.int64)  # differences of unsigned numbers are never negative
             if not len(starts) or starts[0] != 0 or starts[-1] != len(rows) or (np.diff(starts) < 0).any():
                 raise ValueError("the starts of labels rise from 0 to how many there are")
         else:

@@ -1,6 +1,8 @@
 """An output layer that computes few of its rows for each example."""
 
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import count
 from math import isfinite
 from typing import Any
 
@@ -23,6 +25,8 @@ from oddlot.sparse.threads import Crew
 
 STREAM, STEP = 1_000_003, 2_654_435_761
 """odd numbers that keep the chance of layers and steps apart"""
+_NUMBERS = count()
+"""of the layers, by which a sampler knows whose rows it has seen"""
 
 
 @dataclass
@@ -77,8 +81,7 @@ class SampledLinear(nn.Module):
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler
-        self.sampler.forget()  # what it knew was of another layer
-        self.optimizer, self.step = optimizer, 0
+        self.optimizer, self.step, self._number = copy(optimizer), 0, next(_NUMBERS)
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         std = in_features**-0.5 if std is None else std
@@ -93,7 +96,7 @@ class SampledLinear(nn.Module):
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
-        self.register_load_state_dict_post_hook(lambda *_: self.sampler.forget())  # type: ignore[no-untyped-call]  # PyTorch's
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
@@ -120,6 +123,7 @@ class SampledLinear(nn.Module):
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
         self.step += 1
+        self._own_sampler()
         self.sampler.prepare(crew, weight, bias, self.step, self.seed or 0)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
         self.sampler.choose(crew, hidden, active, self._chance())
@@ -139,6 +143,12 @@ class SampledLinear(nn.Module):
         batch.loss = float(active.losses.sum()) / batch.labelled
         return batch
 
+    def _own_sampler(self) -> None:
+        """What the sampler knows may be of another layer, which had it last."""
+        if getattr(self.sampler, "layer", None) != self._number:
+            self.sampler.forget()
+            self.sampler.layer = self._number  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+
     def _chance(self) -> int:
         """The seed of this batch."""
         if self.seed is None:
@@ -157,11 +167,11 @@ class SampledLinear(nn.Module):
     def _finish(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
         """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
         rows."""
-        crew, active, (weight, bias) = Crew(), batch.active, self._plain()
+        crew, active, (weight, bias) = Crew(batch.pairs.parts), batch.active, self._plain()
         hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
-        if not isfinite(batch.loss):
+        if not isfinite(batch.loss * scale):
             hidden_gradients[:] = np.nan
         elif self.optimizer is None:
             rows = self._collected(crew, batch, *by_deltas)
@@ -194,6 +204,11 @@ class SampledLinear(nn.Module):
         return self._state.first, self._state.second, of_bias.first[:, 0], of_bias.second[:, 0]
 
 
+def _forget(layer: SampledLinear, _: object) -> None:
+    """Other weights have been loaded. By name, so that a copy of the layer, or a pickled one, means its own sampler."""
+    layer.sampler.forget()
+
+
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -206,5 +221,8 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = ctx.layer._finish(ctx.batch, float(gradient))
+        batch, ctx.batch = ctx.batch, None
+        if batch is None:
+            raise RuntimeError("the gradient of this loss has been taken: its rows have been stepped on")
+        hidden, weight, bias = ctx.layer._finish(batch, float(gradient))
         return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None

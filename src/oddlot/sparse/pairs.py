@@ -60,6 +60,11 @@ class Pairs:
         bounds[0], bounds[-1] = 0, self.buckets
         return bounds
 
+    @property
+    def parts(self) -> int:
+        """For so many threads they are shared out."""
+        return len(self.bounds) - 1
+
     def distinct(self, crew: Crew) -> tuple[int, NDArray[np.int64]]:
         """How many rows have a pair, and the place of the first one of each thread among them."""
         counts = np.zeros(crew.parts, np.int64)

@@ -64,5 +64,5 @@ class Refresh:
         return True
 
     def forget(self) -> None:
-        """It is time at the next step."""
-        self.next = 0.0
+        """It is time at the next step, as at first."""
+        self.next, self.times = 0.0, 0

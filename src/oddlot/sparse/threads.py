@@ -9,10 +9,10 @@ import torch
 
 
 class Crew:
-    """As many threads as PyTorch has now; the caller is one of them."""
+    """As many threads as PyTorch has now, or so many parts; the caller is one of them."""
 
-    def __init__(self) -> None:
-        self.parts = torch.get_num_threads()
+    def __init__(self, parts: int | None = None) -> None:
+        self.parts = parts or torch.get_num_threads()
 
     def __call__(self, kernel: Callable[..., None], *arguments: Any) -> None:
         """Call `kernel(part, *arguments)` for each part, at once."""

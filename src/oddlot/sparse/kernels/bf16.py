@@ -40,23 +40,25 @@ def _narrowed(_typing: Any, _number: Any, like: Any, _noise: Any) -> Any:
     return like(types.float32, like, types.uint32), generate
 
 
-def _stirred(_typing: Any, _number: Any, _place: Any, _step: Any) -> Any:
-    """`stirred(number, place, step)` is 32 bits that look random, of these three.
+def _stirred(_typing: Any, _row: Any, _place: Any, _step: Any) -> Any:
+    """`stirred(row, place, step)` is 32 bits that look random, of these three.
 
     The mixing is Chris Wellons's, found by search for little bias ("Prospecting for Hash Functions", 2018). In plain
     Numba the products would be 64 bits wide, and half as many at once.
     """
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        number, place, step = arguments
-        spread = builder.mul(builder.trunc(place, WORD), ir.Constant(WORD, 0x9E3779B1))
-        state = builder.add(builder.add(builder.bitcast(number, WORD), spread), step)
+        row, place, step = arguments
+        state = step
+        for number, factor in ((row, 0x85EBCA6B), (place, 0x9E3779B1)):
+            spread = builder.mul(builder.trunc(number, WORD), ir.Constant(WORD, factor))
+            state = builder.add(state, spread)
         for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
             state = builder.xor(state, builder.lshr(state, ir.Constant(WORD, shift)))
             state = builder.mul(state, ir.Constant(WORD, factor))
         return builder.xor(state, builder.lshr(state, ir.Constant(WORD, 15)))
 
-    return types.uint32(types.float32, types.intp, types.uint32), generate
+    return types.uint32(types.intp, types.intp, types.uint32), generate
 
 
 widened: Any = intrinsic(_widened)

@@ -36,7 +36,9 @@ def backward(
         while at < end and row_by[at] == row:
             add_scaled(values[slot_by[at]], gradients[example_by[at]], gradient)
             at += 1
-        update(kind, weight[row], gradient, first[min(row, last_first)], second[min(row, last_second)], how)
+        update(
+            kind, row, weight[row], gradient, first[min(row, last_first)], second[min(row, last_second)], how
+        )
 
 
 @kernel

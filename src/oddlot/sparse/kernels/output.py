@@ -60,8 +60,9 @@ def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, grad
     while at < end and row_by[at] == row:
         prefetch(deltas, slot_by[min(at + AHEAD, end - 1)])
         e, delta = example_by[at], deltas[slot_by[at]] * scale
-        add_both(delta, hidden[e], gradient, w, hidden_gradients[e])
-        bias_gradient += delta
+        if delta != 0:  # as of examples without labels, whose hidden vector may be anything
+            add_both(delta, hidden[e], gradient, w, hidden_gradients[e])
+            bias_gradient += delta
         at += 1
     return at, bias_gradient
 
@@ -86,8 +87,8 @@ def backward(
         at, of_bias[0] = sum_row(
             at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients[part]
         )
-        update(kind, w, gradient, first[m], second[v], how)
-        update(kind, bias[row : row + 1], of_bias, bias_first[m : m + 1], bias_second[v : v + 1], how)
+        update(kind, row, w, gradient, first[m], second[v], how)
+        update(kind, row, bias[row : row + 1], of_bias, bias_first[m : m + 1], bias_second[v : v + 1], how)
 
 
 @kernel
@@ -118,8 +119,8 @@ def catch_up_rows(
     while at < end:
         row = row_by[at]
         one = slice(row, row + 1)
-        catch_up(weight[row], first[row], second[row], how, touched[row], step - 1, corrections)
-        catch_up(bias[one], bias_first[one], bias_second[one], how, touched[row], step - 1, corrections)
+        catch_up(row, weight[row], first[row], second[row], how, touched[row], step - 1, corrections)
+        catch_up(row, bias[one], bias_first[one], bias_second[one], how, touched[row], step - 1, corrections)
         touched[row] = step
         while at < end and row_by[at] == row:
             at += 1

@@ -46,12 +46,13 @@ def add_both(a, hidden, gradient, weight, hidden_gradient):
 
 
 @kernel
-def adam(weight, gradient, first, second, how):
-    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1); moments are float32, or bfloat16 rounded by chance."""
+def adam(row, weight, gradient, first, second, how):
+    """One step of Adam (Kingma, Ba, ICLR 2015, algorithm 1); moments are float32, or bfloat16 rounded by chance,
+    which depends on the row's number, the place in it and the step alone."""
     one, step = np.float32(1), np.uint32(how[STEP])
     rate, b1, b2, eps, scale = how[LR] * how[SCALE1], how[BETA1], how[BETA2], how[EPS], how[SCALE2]
     for i in range(weight.shape[0]):
-        noise = stirred(gradient[i], i, step)
+        noise = stirred(row, i, step)
         m = b1 * widened(first[i]) + (one - b1) * gradient[i]
         v = b2 * widened(second[i]) + (one - b2) * gradient[i] * gradient[i]
         first[i] = narrowed(m, first[i], noise)
@@ -60,10 +61,10 @@ def adam(weight, gradient, first, second, how):
 
 
 @kernel
-def update(kind, weight, gradient, first, second, how):
+def update(kind, row, weight, gradient, first, second, how):
     """One step on one row. Of Adagrad, `second` is the row's one number: the mean squares, summed over steps."""
     if kind == ADAM:
-        adam(weight, gradient, first, second, how)
+        adam(row, weight, gradient, first, second, how)
         return
     rate = how[LR]
     if kind == ADAGRAD:
@@ -73,7 +74,7 @@ def update(kind, weight, gradient, first, second, how):
 
 
 @kernel
-def catch_up(weight, first, second, how, touched, step, corrections):
+def catch_up(row, weight, first, second, how, touched, step, corrections):
     """What dense Adam would have done to a row since the step `touched`, when it had its last gradient, until `step`.
 
     Without gradients the moments shrink by b1 and b2 a step, so that the j-th step moves a weight by `lr * m /
@@ -88,7 +89,7 @@ def catch_up(weight, first, second, how, touched, step, corrections):
     fade1, fade2 = how[BETA1] ** np.float32(gap), how[BETA2] ** np.float32(gap)
     for i in range(weight.shape[0]):
         m, v = widened(first[i]), widened(second[i])
-        noise = stirred(weight[i], i, np.uint32(step))
+        noise = stirred(row, i, np.uint32(step))
         if v > 0:
             weight[i] -= how[LR] * total * m / np.sqrt(v)
         first[i] = narrowed(m * fade1, first[i], noise)

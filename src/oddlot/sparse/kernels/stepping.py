@@ -14,4 +14,4 @@ def adam_rows(part, parts, rows, gradients, weight, first, second, how):
         prefetch_row(weight[later])
         prefetch_row(first[later])
         prefetch_row(second[later])
-        adam(weight[row], gradients[i], first[row], second[row], how)
+        adam(row, weight[row], gradients[i], first[row], second[row], how)

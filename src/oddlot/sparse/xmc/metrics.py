@@ -10,11 +10,11 @@ A, B = 0.55, 1.5
 
 
 def hits(best: NDArray[np.integer], labels: Csr) -> NDArray[np.bool_]:
-    """Which of the labels `best[i]`, the best first, are among those of point i: [points, k]."""
+    """Which of the labels `best[i]`, the best first, are among those of point i: [points, k]. -1 stands for none."""
     points = np.arange(len(labels), dtype=np.int64)
     width = labels.shape[1]
     truth = np.repeat(points, np.diff(labels.indptr)) * width + labels.indices
-    return np.isin(points[:, None] * width + best, truth)
+    return np.isin(points[:, None] * width + best, truth) & (best >= 0)
 
 
 def precision(best: NDArray[np.integer], labels: Csr, k: int) -> float:
