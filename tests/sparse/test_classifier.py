@@ -83,7 +83,18 @@ def test_one_label_each() -> None:
     assert found.score(X, each) > 0.4
 
 
-def test_few_labels_are_scored_with_a_recall_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_few_labels_all_are_scored(caplog: pytest.LogCaptureFixture) -> None:
+    found = trained(epochs=1)
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        some = found.predict_topk(X_TEST, 5, exact=False, recall=0.99)
+    assert (some == found.predict_topk(X_TEST, 5)).all()
+    assert "all labels are scored" in caplog.text
+
+
+def test_few_labels_are_scored_with_a_recall_that_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained()
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
         some = found.predict_topk(X_TEST, 5, exact=False, recall=0.9)

@@ -42,7 +42,7 @@ def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
     index = Index(weight, bias)
     probes, has = index.probes_for(hidden, 5, 0.9)
     assert has >= 0.9
-    assert probes * topk.EACH < 0.5 * len(weight)
+    assert probes <= len(index.clustering.means) / 16
     assert probes == topk.FIRST_PROBES or index.recall(hidden, 5, probes // 2) < 0.9
 
 
@@ -59,3 +59,28 @@ def test_few_rows_are_clustered_too(rows: int) -> None:
     weight = np.ones((rows, 4), np.float32)
     index = Index(weight, np.arange(rows, dtype=np.float32))
     assert index.topk(np.ones((2, 4), np.float32), 1, 1 << 10)[1].tolist() == [[rows - 1]] * 2
+
+
+def test_what_a_recall_needs_is_counted_again_until_there_are_enough_examples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index, counted, measured = Index(weight, bias), list[int](), Index._measured
+
+    def watched(self: Index, k: int, recall: float) -> tuple[int, float]:
+        counted.append(len(self.seen))
+        return measured(self, k, recall)
+
+    monkeypatch.setattr(Index, "_measured", watched)
+    for _ in range(5):
+        for low in range(200):
+            index.probes_for(hidden[low : low + 1], 1, 0.9)
+    assert counted == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    index.probes_for(hidden, 3, 0.9)
+    assert len(counted) == 11, "for other labels it is another number"
+
+
+def test_where_many_clusters_are_needed_all_rows_are_scored() -> None:
+    chance = np.random.default_rng(1)
+    weight, hidden = (chance.standard_normal((count, 16)).astype(np.float32) for count in (3000, 100))
+    assert Index(weight, np.zeros(3000, np.float32)).probes_for(hidden, 5, 1.0) == (0, 1.0)

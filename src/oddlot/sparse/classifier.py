@@ -26,8 +26,6 @@ from oddlot.sparse.xmc.metrics import precision
 
 logger = logging.getLogger(__name__)
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
-CALIBRATED = 512
-"""examples by which the clusters for a recall are counted"""
 SCORED_AT_ONCE = 256
 
 
@@ -138,7 +136,8 @@ class SlideClassifier:
         """The k best labels of each example, the best first, [examples, k].
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` of the
-        exact ones for the first examples of `X`; that share and the clusters are logged, and a label -1 was not found.
+        exact ones for the first 512 examples that were asked about since training; that share and the clusters are
+        logged, and a label -1 was not found. Where that would take longer than scoring all labels, all are scored.
         """
         features = checked(X, "X")
         self._check(features)
@@ -151,11 +150,10 @@ class SlideClassifier:
         with torch.no_grad():
             for low in range(0, len(features), SCORED_AT_ONCE):
                 hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
-                if exact:
+                index, probes = (None, 0) if exact else self._calibrated(hidden.numpy(), k, recall)
+                if index is None or not probes:
                     parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
                 else:
-                    if not parts:
-                        index, probes = self._calibrated(features, k, recall)
                     parts.append(index.topk(hidden.numpy(), k, probes)[1])
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
@@ -272,15 +270,22 @@ class SlideClassifier:
                 f"X has {features.shape[1]:,} features, in training there were {self.input.in_features:,}"
             )
 
-    def _calibrated(self, features: Csr, k: int, recall: float) -> tuple[Index, int]:
-        """Clusters of the labels as they are now, and how many for that recall on these examples."""
+    def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int]:
+        """Clusters of the labels as they are now, and how many for that recall; 0 where scoring all takes less time."""
         if self._index is None or self._index[0] != self.output.step:
             weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
             self._index = self.output.step, Index(weight, bias, self.settings.seed)
-        sample = self._hidden(features.rows(np.arange(min(CALIBRATED, len(features))))).numpy()
-        probes, has = self._index[1].probes_for(sample, k, recall)
-        logger.info("%d clusters find %.3f of the %d best labels", probes, has, k)
-        return self._index[1], probes
+        index = self._index[1]
+        before = index.known.get((k, recall))
+        probes, has = index.probes_for(hidden, k, recall)
+        if index.known.get((k, recall)) != before:
+            told = (
+                f"{probes} clusters find {has:.3f} of the {k} best labels"
+                if probes
+                else "all labels are scored"
+            )
+            logger.info("%s", told)
+        return index, probes
 
 
 def checked(matrix: Any, name: str) -> Csr:

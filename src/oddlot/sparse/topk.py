@@ -14,7 +14,11 @@ BLOCK = 1 << 16
 EACH, ROUNDS, GROUPS = 8, 5, 32
 """rows of a cluster, about; rounds of k-means and groups of centers that a row is compared with: more than in training,
 where clusters are made over and over"""
-FIRST_PROBES, MOST_PROBES = 4, 1024
+FIRST_PROBES = 4
+SHARE_THAT_PAYS = 1 / 16
+"""of the clusters: with more of them, a row each, all rows are scored in less time as one product"""
+CALIBRATED = 512
+"""examples by which the clusters for a recall are counted"""
 
 
 def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -35,6 +39,9 @@ class Index:
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, ROUNDS, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
+        self.seen = np.empty((0, weight.shape[1]), np.float32)
+        self.known = dict[tuple[int, float], tuple[int, float, int]]()
+        """by labels and recall: the clusters, the recall that they have, and on how many examples"""
 
     def topk(
         self, hidden: NDArray[np.float32], k: int, probes: int
@@ -58,14 +65,34 @@ class Index:
 
     def recall(self, hidden: NDArray[np.float32], k: int, probes: int) -> float:
         """The share of the k largest logits of these examples that is found."""
-        like = torch.from_numpy(hidden), torch.from_numpy(self.weight), torch.from_numpy(self.bias)
-        _, exact = exact_topk(*like, k)
-        _, found = self.topk(hidden, k, probes)
-        return float((exact.numpy()[:, :, None] == found[:, None, :]).any(2).mean())
+        return self._found(self._exact(hidden, k), hidden, probes)
 
     def probes_for(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[int, float]:
-        """The fewest clusters, a power of two, with that recall on these examples, and the recall that they have."""
-        probes, most = FIRST_PROBES, min(MOST_PROBES, len(self.clustering.means))
-        while (has := self.recall(hidden, k, probes)) < recall and probes < most:
-            probes *= 2
+        """The fewest clusters, 4, 8, 16 ..., with that recall on the first 512 examples it was asked about, and the
+        recall that they have; 0 and 1.0 where scoring all rows takes less time.
+
+        Counted again when there are twice as many examples as the last time, and then no more.
+        """
+        self.seen = np.concatenate([self.seen, hidden[: CALIBRATED - len(self.seen)]])
+        probes, has, examples = self.known.get((k, recall), (0, 0.0, 0))
+        if len(self.seen) >= 2 * examples and len(self.seen):
+            probes, has = self._measured(k, recall)
+            self.known[k, recall] = probes, has, len(self.seen)
         return probes, has
+
+    def _measured(self, k: int, recall: float) -> tuple[int, float]:
+        exact, probes = self._exact(self.seen, k), FIRST_PROBES
+        while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.clustering.means)):
+            if (has := self._found(exact, self.seen, probes)) >= recall:
+                return probes, has
+            probes *= 2
+        return 0, 1.0
+
+    def _exact(self, hidden: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        like = torch.from_numpy(hidden), torch.from_numpy(self.weight), torch.from_numpy(self.bias)
+        return exact_topk(*like, k)[1].numpy()
+
+    def _found(self, exact: NDArray[np.int64], hidden: NDArray[np.float32], probes: int) -> float:
+        """The share of these rows that so many clusters find."""
+        _, found = self.topk(hidden, exact.shape[1], probes)
+        return float((exact[:, :, None] == found[:, None, :]).any(2).mean())
