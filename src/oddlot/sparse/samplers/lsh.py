@@ -19,8 +19,8 @@ from oddlot.sparse.threads import Crew
 BLOCK = 1 << 16
 """rows that are projected at once"""
 MOST_BITS = 20
-MEASURED = 256
-"""vectors by which digits are chosen"""
+MEASURED, AMONG = 256, 1 << 12
+"""vectors by which digits are chosen, and rows, of so many as there are, that they are asked among"""
 FEW, MANY = 0.1, 100.0
 """times what is wanted: then the digits are too many, or too few"""
 logger = logging.getLogger(__name__)
@@ -138,11 +138,12 @@ class LSH:
         is none, those of a row beside itself."""
         self.chosen_digits = digits
         self._draw(weight.shape[1], digits, seed)
-        queries = weight[:: max(1, len(weight) // MEASURED)] if self.asked is None else self.asked
-        codes, asked = self._codes(crew, weight), self._codes(crew, np.ascontiguousarray(queries))
+        rows = np.ascontiguousarray(weight[:: max(1, len(weight) // AMONG)])
+        queries = rows[:: max(1, len(rows) // MEASURED)] if self.asked is None else self.asked
+        codes, asked = self._codes(crew, rows), self._codes(crew, np.ascontiguousarray(queries))
         sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
         held = sum(float(size[own].mean()) for size, own in zip(sizes, asked, strict=True))
-        return held - self.tables * (self.asked is None)
+        return (held - self.tables * (self.asked is None)) * len(weight) / len(rows)
 
     def _warn_of_digits(self, crew: Crew, weight: NDArray[Any], seed: int) -> None:
         """Those that were chosen by somebody leave buckets empty or overfull."""
