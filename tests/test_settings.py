@@ -18,7 +18,7 @@ from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile, Override, describe_settings
 from oddlot.strategies import BY_NAME, Asynchronous, FastestK, LocalSGD, Synchronous
 from oddlot.train.schedules import Cosine, Linear, MultiStep
-from oddlot.wire.codec import Half
+from oddlot.wire.codec import Half, Plain
 
 JOB = """\
 task = "digits"
@@ -89,7 +89,7 @@ def test_a_task_alone_takes_the_defaults() -> None:
 def test_the_command_line_wins(tmp_path: Path) -> None:
     file = read(tmp_path, JOB, "strategy.server.lr=0.1", "until=loss<=1e-3", "workers=1", "codec=plain")
     assert file.strategy() == LocalSGD(4, SGD(lr=0.1, momentum=0.9))
-    assert file.fit_options() == {"until": "loss<=1e-3"}
+    assert file.fit_options() == {"until": "loss<=1e-3", "codec": Plain()}
     assert file.local() == Local(workers=1)
 
 

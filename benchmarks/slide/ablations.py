@@ -6,9 +6,10 @@ from typing import Any
 import torch
 
 from benchmarks.report import show
-from benchmarks.slide.hashing import SETS, TUNED
-from benchmarks.slide.setting import BATCH, THREADS, Set, generated, real
-from benchmarks.slide.systems import Ours, Tuned, precision, train
+from benchmarks.slide.hashing import TUNED
+from benchmarks.slide.runs import ours, trained
+from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
+from benchmarks.slide.systems import Tuned
 from oddlot.sparse import LSH, Clusters, Uniform
 from oddlot.sparse.sampler import Refresh, Sampler
 
@@ -17,7 +18,7 @@ Change = tuple[str, Callable[[], Sampler], dict[str, Any]]
 CLUSTERS: tuple[Change, ...] = (
     ("as it is", Clusters, {}),
     ("fp32 moments", Clusters, {"moments": "fp32"}),
-    ("row-wise Adagrad", Clusters, {"adagrad": 0.1}),
+    *((f"row-wise Adagrad, rate {rate}", Clusters, {"adagrad": rate}) for rate in (0.03, 0.1, 0.3)),
     (ONE, Clusters, {}),
     ("clusters of 8 rows, 16 of them", lambda: Clusters(8, 16), {}),
     ("clusters of 32 rows, 8 of them", lambda: Clusters(32, 8), {}),
@@ -36,7 +37,7 @@ CLUSTERS: tuple[Change, ...] = (
 
 
 def _hashed(
-    digits: int | None = None, tables: int = 50, changed_only: bool = False, **refresh: Any
+    digits: int | None = None, tables: int | None = None, changed_only: bool = False, **refresh: Any
 ) -> Callable[[], Sampler]:
     return lambda: LSH(
         "simhash", digits, tables, 130, 100, refresh=Refresh(**refresh), changed_only=changed_only
@@ -44,9 +45,9 @@ def _hashed(
 
 
 HASHES: tuple[Change, ...] = (
-    ("SimHash, K chosen, L = 50", _hashed(), {}),
-    *((f"K = {digits}", _hashed(digits), {}) for digits in (4, 6, 8, 10, 12)),
-    *((f"L = {tables}", _hashed(tables=tables), {}) for tables in (10, 25, 100)),
+    ("SimHash, K and L chosen", _hashed(), {}),
+    *((f"K = {digits}, L chosen", _hashed(digits), {}) for digits in (4, 6, 8, 10, 12)),
+    *((f"K chosen, L = {tables}", _hashed(tables=tables), {}) for tables in (10, 25, 50, 100)),
     *((f"tables made anew every {every} steps", _hashed(every=every), {}) for every in (10, 200)),
     ("tables made anew every 10 steps, rows that changed", _hashed(every=10, changed_only=True), {}),
     ("tables made anew every 50 exp(i / 5) steps", _hashed(every=50, slower=0.2), {}),
@@ -58,22 +59,18 @@ def measure(quick: bool) -> None:
     """Two tables, single runs."""
     changes = CLUSTERS[:4] if quick else CLUSTERS
     _table("30,000 outputs", generated("30k", EXAMPLES // 2), EXAMPLES, Tuned(), changes)
-    data = real(SETS[0])
-    if data is not None:
-        changes = HASHES[:4] if quick else HASHES
-        _table(f"{SETS[0]}, {PASSES} passes", data, PASSES * len(data.x), TUNED[-2], changes)
+    for name, data in real():
+        if name == REAL[0]:
+            changes = HASHES[:4] if quick else HASHES
+            _table(f"{name}, {PASSES} passes", data, PASSES * len(data.x), TUNED[2], changes)
 
 
 def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Change, ...]) -> None:
     rows = []
     for name, make, how in changes:
         torch.set_num_threads(1 if name == ONE else THREADS)
-        system = Ours(data.x.shape[1], data.y.shape[1], tuned, make(), **how)
-        seconds = train(system, data, examples)
-        active = system.output.active_rows
-        rows.append(
-            [name, f"{precision(system, data):.3f}", f"{1e6 * seconds / examples:.0f}", f"{active:.0f}"]
-        )
+        end = trained(ours(make, **how), tuned, data, examples)
+        rows.append([name, f"{end.p1:.3f}", f"{1e6 * end.seconds / examples:.0f}", f"{end.active:.0f}"])
         print(*rows[-1], flush=True)
         torch.set_num_threads(THREADS)
     show(f"{title}, batch {BATCH}", ["", "P@1", "ms for 1,000 examples", "active rows"], rows)

@@ -22,7 +22,13 @@ WARM, BATCHES, ROUNDS = 4, 16, 7
 ROW = 4 * HIDDEN
 PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
 """bytes of a pair while it is grouped: rows are read to count, to scatter and to count again, pairs twice written"""
+LOGIT = 4 + 4
+"""bytes of a pair in the softmax: its logit is read, the gradient by it written"""
+TAKEN = 4 + 4 + 4
+"""of a pair while it is chosen: its row is written, the mark of who has it read and written"""
 GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
+Phase = tuple[float, float, float]
+"""bytes, seconds and the seconds of the same bytes alone, of one batch"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
@@ -70,7 +76,7 @@ def copy(part: int, parts: int, a: NDArray[Any], b: NDArray[Any]) -> None:
 
 
 class Watched:
-    """The seconds of every kernel while inside, by its module and name."""
+    """The seconds of every kernel while inside, by its module and name, and of methods."""
 
     def __init__(self) -> None:
         self.seconds = dict[str, float]()
@@ -86,6 +92,17 @@ class Watched:
 
         Crew.__call__ = timed  # type: ignore[method-assign,assignment]  # for a while
         return self
+
+    def time(self, owner: object, name: str) -> None:
+        """The same of a method, by its name."""
+        before = getattr(owner, name)
+
+        def timed(*arguments: Any) -> None:
+            began = time.perf_counter()
+            before(*arguments)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+        setattr(owner, name, timed)
 
     def __exit__(self, *_: object) -> None:
         Crew.__call__ = self.before  # type: ignore[method-assign]
@@ -120,29 +137,54 @@ def measure(shapes: list[str]) -> dict[str, float]:
     return figures
 
 
-def _phases(shape: str, sampler: Sampler) -> dict[str, tuple[float, float, float]]:
-    """Bytes, seconds and the seconds of the same bytes alone, of one batch."""
+def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
+    """What a batch consists of."""
     data = generated(shape, (WARM + BATCHES) * BATCH)
     given = list(data.batches((WARM + BATCHES) * BATCH))
     system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), sampler)
     for x, y in given[:WARM]:
         system.step(x, y)
-    touched: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
-    pairs = 0
+    pairs: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
     with Watched() as watched:
+        watched.time(system.output.sampler, "choose")
         for x, y in given[WARM:]:
             system.step(x, y)
             for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
-                rows = of.by_row[0][: of.bucket_starts[-1]]
-                touched[layer].append(np.unique(rows))
-                pairs += len(rows)
-    found = dict[str, tuple[float, float, float]]()
-    for layer, rows_of in touched.items():
-        found |= _layer(layer, system.output if layer == "output" else system.input, rows_of, watched)
-    seconds = sum(watched.seconds[one] for one in GROUPING) / BATCHES
-    moved = np.zeros((PAIR_READ + PAIR_WRITTEN) // 2 * pairs // BATCHES, np.uint8)
-    copied = _median(lambda other: Crew().share(copy, moved, other), [np.empty_like(moved)] * ROUNDS)
-    return found | {"grouping": (2.0 * len(moved), seconds, copied)}
+                pairs[layer].append(of.by_row[0][: of.bucket_starts[-1]].copy())
+    found = dict[str, Phase]()
+    for name, layer_of in (("output", system.output), ("input", system.input)):
+        found |= _layer(name, layer_of, [np.unique(rows) for rows in pairs[name]], watched)
+    of_output = sum(len(rows) for rows in pairs["output"]) / BATCHES
+    every = of_output + sum(len(rows) for rows in pairs["input"]) / BATCHES
+    grouping = sum(watched.seconds[one] for one in GROUPING) / BATCHES
+    found |= {
+        "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
+        "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
+    }
+    moved, own = TAKEN * of_output, system.output.sampler
+    if isinstance(own, Clusters):
+        moved += own.clustering.means.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
+    found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
+    return found | (_making(system, own) if isinstance(own, Clusters) else {})
+
+
+def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
+    """Clusters anew, shared out over the steps until the next time. For each center of a round of k-means a row is read
+    and written twice: to find it among those of its group, and to average it."""
+    layer = system.output
+    steps = own.refresh.next - 1  # the first time was at step 1
+    began = time.perf_counter()
+    own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
+    seconds = time.perf_counter() - began
+    moved = layer.weight.nbytes * (1 + 3 * own.clustering.rounds)
+    return {"making clusters": _in_order(moved / steps, seconds / steps)}
+
+
+def _in_order(moved: float, seconds: float) -> Phase:
+    """A phase whose bytes lie one after the other: its floor is that of copying half as many."""
+    source = np.zeros(int(moved) // 2, np.uint8)
+    copied = _median(lambda other: Crew().share(copy, source, other), [np.empty_like(source)] * ROUNDS)
+    return moved, seconds, copied
 
 
 def _layer(
@@ -150,7 +192,7 @@ def _layer(
     layer: SampledLinear | SparseInputLinear,
     touched: list[NDArray[np.int32]],
     watched: Watched,
-) -> dict[str, tuple[float, float, float]]:
+) -> dict[str, Phase]:
     """The same of a layer's rows, forward and backward."""
     crew, one, weight = Crew(), np.ones(HIDDEN, np.float32), layer.weight.detach().numpy()
     first, second = (kept.view(np.float32) for kept in (layer._state.first, layer._state.second))

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from statistics import mean
 
 from benchmarks.report import show, told
-from benchmarks.slide.setting import Set, real
-from benchmarks.slide.systems import Ours, Tuned, precision, train
+from benchmarks.slide.runs import best_of, ours, trained
+from benchmarks.slide.setting import REAL, real
+from benchmarks.slide.systems import Tuned
 from oddlot.sparse import LSH, Clusters, Uniform
 from oddlot.sparse.sampler import Sampler
 
-SETS = ("xmc_tate_subjects", "xmc_delicious")
 ACTIVE = 230
 TUNED = (Tuned(1e-3, 1e-2), *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)))
 """tried for every sampler with one seed; the best is repeated with others"""
@@ -24,36 +24,24 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 def measure(quick: bool) -> dict[str, float]:
     """Points of P@1 that hashes (simhash, the paper's kind) have more than chance, at as many active rows."""
-    figures = dict[str, float]()
-    for name in SETS:
-        data = real(name)
-        if data is None:
-            continue
-        epochs, seeds = (3, 1) if quick else (6, 3)
-        rows, best = list[list[str]](), dict[str, float]()
+    figures, (epochs, seeds) = dict[str, float](), (3, 1) if quick else (6, 3)
+    for name, data in real():
+        rows, p1s, examples = list[list[str]](), dict[str, float](), epochs * len(data.x)
         for kind, make in SAMPLERS.items():
-            tried = {tuned: _trained(data, make(), tuned, epochs, 0) for tuned in TUNED}
-            tuned = max(tried, key=lambda one: tried[one][0])
-            runs = [tried[tuned], *(_trained(data, make(), tuned, epochs, seed) for seed in range(1, seeds))]
-            p1 = [one[0] for one in runs]
-            best[kind] = mean(p1)
-            active, seconds = mean(one[1] for one in runs), mean(one[2] for one in runs)
+            tuned, first = best_of(TUNED, ours(make), data, examples)
+            others = (trained(ours(make), tuned, data, examples, seed) for seed in range(1, seeds))
+            points = [first, *others]
+            p1s[kind] = mean(point.p1 for point in points)
+            active, seconds = (
+                mean(getattr(point, what) for point in points) for what in ("active", "seconds")
+            )
             setting = f"{tuned.lr:g}, {tuned.input_lr:g}"
-            rows.append([kind, f"{active:.0f}", setting, told(p1), f"{seconds:.1f}"])
+            rows.append([kind, f"{active:.0f}", setting, told([p.p1 for p in points]), f"{seconds:.1f}"])
+            print(*rows[-1], flush=True)
         columns = ["rows beside the labels", "active", "learning rates", f"P@1 after {epochs} passes", "s"]
-        show(
-            f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(TUNED)} settings",
-            columns,
-            rows,
-        )
-        if name == SETS[0]:
-            figures["lsh_minus_uniform_p1"] = 100 * (best["simhash"] - best["uniform"])
-            figures["clusters_minus_uniform_p1"] = 100 * (best["clusters"] - best["uniform"])
+        title = f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(TUNED)} settings"
+        show(title, columns, rows)
+        if name == REAL[0]:
+            figures["lsh_minus_uniform_p1"] = 100 * (p1s["simhash"] - p1s["uniform"])
+            figures["clusters_minus_uniform_p1"] = 100 * (p1s["clusters"] - p1s["uniform"])
     return figures
-
-
-def _trained(data: Set, sampler: Sampler, tuned: Tuned, epochs: int, seed: int) -> tuple[float, float, float]:
-    """P@1 at the end, the active rows of an example in the last batch, the seconds."""
-    system = Ours(data.x.shape[1], data.y.shape[1], tuned, sampler)
-    seconds = train(system, data, epochs * len(data.x), seed)
-    return precision(system, data), system.output.active_rows, seconds

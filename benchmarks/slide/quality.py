@@ -1,15 +1,14 @@
 """P@1 over examples and over time on 30,000 outputs, each system at the best of the same settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
 
 from benchmarks.report import show, told
-from benchmarks.slide.setting import Set, generated
-from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned, precision, train
+from benchmarks.slide.runs import Made, Point, ours, trained
+from benchmarks.slide.setting import generated
+from benchmarks.slide.systems import Dense, Sampled, Tuned
 from oddlot.sparse import LSH, Clusters, Uniform
-from oddlot.sparse.sampler import Sampler
 
 PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
 """examples of a pass, those of the runs by which settings are searched, and those of the largest set"""
@@ -21,15 +20,6 @@ GRID: dict[str, tuple[float, ...]] = {
     "input_std": (0.03, 0.1),
 }
 """what is tried for every system alike: one after the other, the others being the best so far"""
-Made = Callable[[int, int, Tuned], System]
-"""by the numbers of features and labels"""
-
-
-def ours(sampler: Callable[[], Sampler]) -> Made:
-    """Our layers with such a sampler."""
-    return lambda features, labels, tuned: Ours(features, labels, tuned, sampler())
-
-
 SYSTEMS: dict[str, Made] = {
     "dense": Dense,
     "sampled": Sampled,
@@ -45,30 +35,15 @@ FIT = {"dense": 3, "sampled": 4}
 """so many of the lengths fit into the time that dense softmax takes for four passes; of the others all do"""
 
 
-class Point(NamedTuple):
-    """How a run ended."""
-
-    examples: int
-    seconds: float
-    """of its steps"""
-    p1: float
-
-
-def trained(make: Made, tuned: Tuned, data: Set, examples: int, seed: int = 0) -> Point:
-    """A whole run, on examples in an order of the seed."""
-    system = make(data.x.shape[1], data.y.shape[1], tuned)
-    return Point(examples, train(system, data, examples, seed), precision(system, data))
-
-
 def search() -> None:
-    """Print the setting that ends best for every system; the same ones are tried for all."""
+    """Print the setting that ends best for every system, on points held back; the same are tried for all."""
     data = generated("30k", PASS)
     for name, make in SYSTEMS.items():
         best, seen = Tuned(), dict[Tuned, float]()
         for key, values in GRID.items():
             for tuned in (replace(best, **{key: value}) for value in values):
                 if tuned not in seen:
-                    seen[tuned] = trained(make, tuned, data, SEARCHED).p1
+                    seen[tuned] = trained(make, tuned, data, SEARCHED).held
             best = max(seen, key=lambda tuned: seen[tuned])
         tried = (f"{tuned}: {p1:.3f}" for tuned, p1 in seen.items())
         print(f"{name}: {best}", *tried, sep="\n    ", flush=True)

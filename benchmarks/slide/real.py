@@ -1,7 +1,8 @@
 """P@1 over examples and over time on real labels, each system at the best of the same settings, one seed."""
 
-from benchmarks.slide.hashing import SETS, TUNED
-from benchmarks.slide.quality import SYSTEMS, Ends, Made, compared, ours, trained
+from benchmarks.slide.hashing import TUNED
+from benchmarks.slide.quality import SYSTEMS, Ends, compared
+from benchmarks.slide.runs import Made, best_of, ours, trained
 from benchmarks.slide.setting import real
 from oddlot.sparse import Clusters
 
@@ -15,18 +16,13 @@ MADE: dict[str, Made] = {
 
 def measure(quick: bool) -> dict[str, float]:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    figures = dict[str, float]()
-    for name in SETS:
-        data = real(name)
-        if data is None:
-            continue
-        passes = PASSES[::2] if quick else PASSES
+    figures, passes = dict[str, float](), PASSES[::2] if quick else PASSES
+    for name, data in real():
         ends: Ends = {}
         for kind, make in MADE.items():
-            tried = {tuned: trained(make, tuned, data, passes[-1] * len(data.x)) for tuned in TUNED}
-            best = max(tried, key=lambda tuned: tried[tuned].p1)
+            best, longest = best_of(TUNED, make, data, passes[-1] * len(data.x))
             shorter = [trained(make, best, data, count * len(data.x)) for count in passes[:-1]]
-            ends[kind] = [[*shorter, tried[best]]]
+            ends[kind] = [[*shorter, longest]]
             print(f"{kind}: {best}", *(f"{p.seconds:.1f} s {p.p1:.3f}" for p in ends[kind][0]), flush=True)
         figures |= compared(f"{name}, {data.y.shape[1]:,} labels", ends, name.removeprefix("xmc_"))
     return figures

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,19 @@ SHAPES = {
     "200k": Shape(135_909, 200_000),
     "670k": Shape(135_909, 670_091),
 }
-TEST = 8_192
+TEST, HELD = 8_192, 4_096
+"""points to test on, and by which settings are chosen where a set has no others"""
+REAL = ("xmc_tate_subjects", "xmc_delicious")
 
 
 @dataclass(frozen=True)
 class Set:
-    """Features and labels, to train on and to test."""
+    """Features and labels, to train on, to choose settings by, and to test."""
 
     x: Csr
     y: Csr
+    x_held: Csr
+    y_held: Csr
     x_test: Csr
     y_test: Csr
 
@@ -47,17 +52,26 @@ class Set:
 @cache
 def generated(shape: str, examples: int) -> Set:
     """A set like the published ones."""
-    return Set(*generate(examples, SHAPES[shape], 1), *generate(TEST, SHAPES[shape], 2))
+    parts = (
+        generate(count, SHAPES[shape], stream) for count, stream in ((examples, 1), (TEST, 3), (TEST, 2))
+    )
+    return Set(*chain.from_iterable(parts))
 
 
-@cache
-def real(name: str) -> Set | None:
-    """A set of the files in ODDLOT_DATA; None where it is not there."""
-    folder = Path(os.environ.get("ODDLOT_DATA", "")) / name
-    if not (folder / "train.txt.gz").is_file():
-        print(f"{name}: ODDLOT_DATA names no folder with it, so it is left out")
-        return None
-    return Set(*read_xmc(folder / "train.txt.gz"), *read_xmc(folder / "test.txt.gz"))
+def real() -> Iterator[tuple[str, Set]]:
+    """The real sets that are in ODDLOT_DATA, by name; of their training points some are held back."""
+    for name in REAL:
+        folder = Path(os.environ.get("ODDLOT_DATA", "")) / name
+        if not (folder / "train.txt.gz").is_file():
+            print(f"{name}: ODDLOT_DATA names no folder with it, so it is left out")
+            continue
+        x, y = read_xmc(folder / "train.txt.gz")
+        order = np.random.default_rng(0).permutation(len(x))
+        held, rest = order[:HELD], order[HELD:]
+        yield (
+            name,
+            Set(x.rows(rest), y.rows(rest), x.rows(held), y.rows(held), *read_xmc(folder / "test.txt.gz")),
+        )
 
 
 def right(best: NDArray[np.int64], y: Csr) -> float:

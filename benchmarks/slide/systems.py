@@ -1,23 +1,20 @@
 """The same network, one hidden layer of 128, trained in three ways: ours, dense, and sampled by PyTorch's means."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.slide.setting import BATCH, HIDDEN, Set, right
+from benchmarks.slide.setting import HIDDEN
 from oddlot.sparse import Adam, SampledLinear, SparseInputLinear
 from oddlot.sparse.optimizers import Moments, RowAdagrad
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.xmc.csr import Csr
 
 SHARED = 4096
-TEST_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -42,27 +39,6 @@ class System(Protocol):
         """All logits."""
 
 
-def train(system: System, data: Set, examples: int, seed: int = 0) -> float:
-    """A whole run, in which all learning rates fall linearly to zero; the seconds of its steps."""
-    steps, seconds = examples // BATCH, 0.0
-    for number, (x, y) in enumerate(data.batches(steps * BATCH, seed)):
-        began = time.perf_counter()
-        system.fall(1 - number / steps)
-        system.step(x, y)
-        seconds += time.perf_counter() - began
-    return seconds
-
-
-def precision(system: System, data: Set) -> float:
-    """P@1 on the test points, all outputs being scored."""
-    best = list[NDArray[np.int64]]()
-    with torch.no_grad():
-        for low in range(0, len(data.x_test), TEST_BATCH):
-            part = data.x_test.rows(np.arange(low, min(low + TEST_BATCH, len(data.x_test))))
-            best.append(system.scores(part).argmax(1).numpy())
-    return right(np.concatenate(best), data.y_test)
-
-
 def _falls(optimizers: Sequence[torch.optim.Optimizer]) -> Callable[[float], None]:
     """A function that changes all their rates."""
     groups = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
@@ -85,11 +61,12 @@ class Ours:
         sampler: Sampler,
         adagrad: float = 0.0,
         moments: Moments = "bf16",
+        seed: int = 0,
     ) -> None:
         of_input = Adam(tuned.input_lr, moments=moments)
-        self.input = SparseInputLinear(features, HIDDEN, of_input, std=tuned.input_std)
+        self.input = SparseInputLinear(features, HIDDEN, of_input, seed, tuned.input_std)
         optimizer = RowAdagrad(adagrad) if adagrad else Adam(tuned.lr, moments=moments)
-        self.output = SampledLinear(HIDDEN, labels, sampler, optimizer)
+        self.output = SampledLinear(HIDDEN, labels, sampler, optimizer, seed)
         self.bias = torch.optim.Adam([self.input.bias], lr=tuned.input_lr, fused=True)
         self.own = [(one, one.lr) for one in (self.input.optimizer, self.output.optimizer) if one is not None]
         self.falls = _falls([self.bias])
@@ -131,6 +108,12 @@ class _Bag(nn.Module):
         return torch.relu(out)
 
 
+def mean_over(losses: Tensor, there: Tensor) -> Tensor:
+    """Of the examples that have labels, as ours."""
+    some = there.any(1)
+    return (losses * some).sum() / some.sum().clamp(min=1)
+
+
 def padded(y: Csr) -> tuple[Tensor, Tensor]:
     """Labels of each example, filled up with label 0, and which of them are meant."""
     counts = np.diff(y.indptr)
@@ -143,8 +126,8 @@ def padded(y: Csr) -> tuple[Tensor, Tensor]:
 class Dense:
     """PyTorch: all outputs, fused Adam on all weights."""
 
-    def __init__(self, features: int, labels: int, tuned: Tuned) -> None:
-        torch.manual_seed(0)
+    def __init__(self, features: int, labels: int, tuned: Tuned, seed: int = 0) -> None:
+        torch.manual_seed(seed)
         self.input, self.output = _Bag(features, tuned.input_std), nn.Linear(HIDDEN, labels)
         nn.init.normal_(self.output.weight, std=HIDDEN**-0.5)
         nn.init.zeros_(self.output.bias)
@@ -158,10 +141,10 @@ class Dense:
     def step(self, x: Csr, y: Csr) -> float:
         logits = self.output(self.input(x))
         table, there = padded(y)
-        own = (logits.gather(1, table) * there).sum(1) / there.sum(1)
-        loss = (torch.logsumexp(logits, 1) - own).mean()
+        own = (logits.gather(1, table) * there).sum(1) / there.sum(1).clamp(min=1)
+        loss = mean_over(torch.logsumexp(logits, 1) - own, there)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
         self.optimizer.step()
         return float(loss.detach())
 
@@ -173,9 +156,9 @@ class Dense:
 class Sampled:
     """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; Adam on the rows in use."""
 
-    def __init__(self, features: int, labels: int, tuned: Tuned) -> None:
-        torch.manual_seed(0)
-        self.labels, self.chance = labels, torch.Generator().manual_seed(1)
+    def __init__(self, features: int, labels: int, tuned: Tuned, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.labels, self.chance = labels, torch.Generator().manual_seed(seed + 1)
         self.input = _Bag(features, tuned.input_std)
         self.input.bag.sparse = True
         self.weight, self.bias = (
@@ -206,10 +189,10 @@ class Sampled:
         own = (self.weight(table) * hidden[:, None]).sum(2) + self.bias(table)[:, :, 0]
         own = own.masked_fill(~there, -torch.inf)
         total = torch.logsumexp(torch.cat([own, logits], 1), 1)
-        loss = (total - own.masked_fill(~there, 0.0).sum(1) / there.sum(1)).mean()
+        loss = mean_over(total - own.masked_fill(~there, 0.0).sum(1) / there.sum(1).clamp(min=1), there)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
         for optimizer in self.optimizers:
             optimizer.step()
         return float(loss.detach())

@@ -18,7 +18,7 @@ from oddlot.run_folder import RunFolder
 from oddlot.train.job import Job
 from oddlot.train.saver import KEEP
 from oddlot.training import prepared
-from oddlot.wire.codec import Codec, Plain
+from oddlot.wire.codec import Codec
 
 
 class Interrupted(KeyboardInterrupt):
@@ -67,7 +67,8 @@ def fit(
     `about` is plain data of yours that run.json keeps.
 
     `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
-    encodes updates on their way to the hub (`Half("bf16")`). With `shards` the data are cut into so many fixed parts,
+    encodes updates on their way to the hub (`Half("bf16")`; None: `NonZero()` for a job that is sparse, else
+    `Plain()`). With `shards` the data are cut into so many fixed parts,
     and a worker is preferably given what it has had before; data that lie in parts (`Shards`) are cut so anyway. A
     machine keeps the shards that it has had, unless `keep_shards` is false: then each task brings its data along.
     `epoch_barrier` begins an epoch only when the one before is wholly merged; otherwise they overlap. Samples whose
@@ -82,7 +83,7 @@ def fit(
     settings = Settings(
         until=until,
         seed=seed,
-        codec=Plain() if codec is None else codec,
+        codec=codec,
         shards=shards,
         keep_shards=keep_shards,
         epoch_barrier=epoch_barrier,

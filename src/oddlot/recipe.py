@@ -40,7 +40,8 @@ class Settings:
     until: str = ""
     """empty: the job's own"""
     seed: Seed = 0
-    codec: Codec = Plain()  # noqa: RUF009 - frozen, and without state
+    codec: Codec | None = None
+    """None: `NonZero()` for a job that is sparse, else `Plain()`"""
     shards: AtLeastOne = 1
     keep_shards: bool = True
     epoch_barrier: bool = False
@@ -66,7 +67,7 @@ class Recipe:
         _check_strategy(self.strategy)
         _check_place(self.on)
         check_settings(self.settings)
-        _check_codec(self.settings.codec)
+        _check_codec(self.codec)
         _check_about(self.settings.about)
         choose_device(self.job.device)  # raises UsageError now, not later
         self._check_sizes()
@@ -80,6 +81,15 @@ class Recipe:
         self._warn_of_one_shard()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
+
+    @property
+    def codec(self) -> Codec:
+        """How updates travel."""
+        if self.settings.codec is not None:
+            return self.settings.codec
+        from oddlot.wire.nonzero import NonZero
+
+        return NonZero() if self.job.sparse else Plain()
 
     def _warn_of_one_shard(self) -> None:
         """A strategy whose tasks are whole shards would have everybody pass over all of the data."""

@@ -146,7 +146,7 @@ class RunTable(Table):
     dollars_per_hour: Price | None = None
     until: Text | None = None
     seed: Seed | None = None
-    codec: Literal["plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16"] = "plain"
+    codec: Literal["plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16"] | None = None
     evaluate_every: str | None = None
     checkpoint_every: str | None = None
     checkpoints: Text | None = None
@@ -310,7 +310,7 @@ class JobFile:
     def fit_options(self) -> dict[str, Any]:
         """Those arguments of `fit` that were given."""
         codec = self.table.codec
-        return self._given(*FIT_OPTIONS) | ({} if codec == "plain" else {"codec": _codec(codec)})
+        return self._given(*FIT_OPTIONS) | ({} if codec is None else {"codec": _codec(codec)})
 
     def local(self) -> "Local":
         """The worker processes."""

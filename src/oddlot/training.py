@@ -187,7 +187,8 @@ class Training:
     def _numbers(self) -> Numbers:
         job, how = self.recipe.job, self.recipe.settings
         constants = self.layout.constants(self.model)
-        return Numbers(job, self.layout, constants, how.codec, how.seed, self.recipe.cuts, how.keep_shards)
+        codec = self.recipe.codec
+        return Numbers(job, self.layout, constants, codec, how.seed, self.recipe.cuts, how.keep_shards)
 
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()

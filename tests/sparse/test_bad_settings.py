@@ -1,6 +1,7 @@
 """Settings, matrices and files that make no sense are refused in a sentence, before anything is computed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from oddlot.sparse import (
 )
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.xmc.csr import Csr
-from oddlot.sparse.xmc.metrics import ndcg, precision
+from oddlot.sparse.xmc.metrics import ndcg, precision, propensity_precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc
 
 
@@ -50,6 +51,11 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
         (LSH, {"family": "foo"}),
         (Refresh, {"every": 0}),
         (Refresh, {"slower": float("nan")}),
+        (Refresh, {"slower": 800.0}),
+        (LSH, {"found": 0}),
+        (SampledLinear, {"in_features": 3, "out_features": 5, "std": float("nan")}),
+        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": Clusters}),
+        (SparseInputLinear, {"in_features": 3, "out_features": 5, "std": -1.0}),
         (SGD, {"lr": -1.0}),
         (RowAdagrad, {"eps": float("inf")}),
         (Adam, {"lr": float("nan")}),
@@ -192,6 +198,9 @@ def test_a_label_that_stands_there_twice_is_one() -> None:
     assert ndcg(best, twice, 3) == ndcg(best, once, 3)
     with pytest.raises(ValueError, match="k = 9: 3 best labels of each point were given"):
         ndcg(best, once, 9)
+    for metric in (precision, partial(propensity_precision, propensity=np.ones(5))):
+        with pytest.raises(ValueError, match="k = 4: 3 best labels of each point were given"):
+            metric(best, once, 4)
 
 
 def test_a_score_is_of_one_label() -> None:
@@ -202,7 +211,7 @@ def test_a_score_is_of_one_label() -> None:
 @pytest.mark.parametrize("starts", [[0, 3_000_000], [0, 3, 2], [1, 2], [-1, 2], [], [[0, 2]], [0.0, 2.0]])
 def test_starts_that_are_none(starts: Any) -> None:
     layer = SparseInputLinear(10, 4)
-    with pytest.raises(ValueError, match="the starts of rows"):
+    with pytest.raises(ValueError, match="the starts of features"):
         layer(np.array(starts), np.array([1, 2]), np.array([0.5, 0.5]))
     with pytest.raises(ValueError, match="2 features have 1 values"):
         layer(np.array([0, 2]), np.array([1, 2]), np.array([0.5]))

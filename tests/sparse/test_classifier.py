@@ -1,6 +1,7 @@
 """The estimator: it learns, ends early, comes back from its files, and says what it cannot take."""
 
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from oddlot.sparse import SlideClassifier, Uniform
+from oddlot.sparse import LSH, SlideClassifier, Uniform
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 
@@ -22,14 +25,9 @@ def trained(**settings: Any) -> SlideClassifier:
     return SlideClassifier(**{"hidden": 32, "epochs": 12, "batch": 64, **settings}).fit(X, Y)
 
 
-def like_scipy(matrix: Csr) -> Any:
-    """What a matrix of scipy has, in its types."""
-    return SimpleNamespace(
-        indptr=matrix.indptr.astype(np.int32),
-        indices=matrix.indices,
-        data=matrix.data.astype(np.float64),
-        shape=matrix.shape,
-    )
+def of_scipy(matrix: Csr) -> Any:
+    """The same, with numbers of other types."""
+    return csr_matrix((matrix.data.astype(np.float64), matrix.indices, matrix.indptr), matrix.shape)
 
 
 def test_it_learns() -> None:
@@ -42,8 +40,32 @@ def test_it_learns() -> None:
 
 
 def test_matrices_of_scipy_are_taken() -> None:
-    found = SlideClassifier(hidden=32, epochs=12, batch=64).fit(like_scipy(X), like_scipy(Y))
-    assert found.predict(like_scipy(X_TEST)).tolist() == trained().predict(X_TEST).tolist()
+    found = SlideClassifier(hidden=32, epochs=12, batch=64).fit(of_scipy(X), of_scipy(Y))
+    assert found.predict(of_scipy(X_TEST)).tolist() == trained().predict(X_TEST).tolist()
+    parts = X_TEST.data[::-1], X_TEST.indices[::-1], X_TEST.indptr[-1] - X_TEST.indptr[::-1]
+    backwards = csr_matrix(parts, X_TEST.shape)
+    assert not backwards.has_sorted_indices
+    assert found.predict(backwards)[::-1].tolist() == found.predict(X_TEST).tolist()
+
+
+def test_scikit_learn_cross_validates_it() -> None:
+    settings: Any = {"hidden": 32, "epochs": 8, "batch": 64}
+    x, y = of_scipy(X), of_scipy(Y).toarray() > 0
+    scores = cross_val_score(SlideClassifier(**settings), x, y, cv=3)
+    assert scores.min() > 0.4
+    search = GridSearchCV(SlideClassifier(**settings), {"lr": [1e-6, 3e-3]}, cv=2).fit(x, y)
+    assert search.best_params_ == {"lr": 3e-3}
+
+
+def test_progress_is_printed_if_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    trained(epochs=1)
+    assert capsys.readouterr().out == ""
+    trained(epochs=2, verbose=True, sampler=LSH(found=50))
+    told = capsys.readouterr().out
+    assert "digits in" in told
+    assert re.search(r"epoch 2: 5/10 of it, loss \d", told)
+    assert re.search(r"epoch 2: loss \d\S*, active_rows 1\d\d", told)
+    assert not logging.getLogger("oddlot.sparse").handlers
 
 
 def test_the_same_seed_gives_the_same_and_another_one_does_not() -> None:
@@ -88,7 +110,7 @@ def test_of_few_labels_all_are_scored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
         some = found.predict_topk(X_TEST, 5, exact=False, recall=0.99)
     assert (some == found.predict_topk(X_TEST, 5)).all()
-    assert "all labels are scored" in caplog.text
+    assert "all rows are scored" in caplog.text
 
 
 def test_few_labels_are_scored_with_a_recall_that_is_told(
@@ -135,7 +157,7 @@ def changed(matrix: Csr, **parts: Any) -> Any:
     ("x", "y", "told"),
     [
         (np.zeros((3000, 800)), Y, "X is no CSR matrix"),
-        (X, np.zeros((3000, 400)), "y is neither a CSR matrix nor a 1-D array of whole numbers"),
+        (X, np.full((3000, 400), 0.5), "y is neither a CSR matrix nor a 1-D array of whole numbers"),
         (X, np.full(3000, -1), "y has a label -1: labels are counted from 0"),
         (X, np.arange(5), "X has 3,000 examples, y 5"),
         (
@@ -165,8 +187,12 @@ def test_what_it_cannot_predict() -> None:
 
 
 def test_rates_that_diverge_are_told() -> None:
-    with pytest.raises(FloatingPointError, match="the loss of epoch 1 is not finite: lower lr or input_lr"):
-        trained(lr=1e30, input_lr=1e30)
+    """At the first batch that is not finite, on which nothing steps."""
+    found = SlideClassifier(hidden=32, batch=64, lr=1e30, input_lr=1e30)
+    told = r"the loss of batch \d+ of epoch 1 is (nan|inf): lower lr or input_lr"
+    with pytest.raises(FloatingPointError, match=told):
+        found.fit(X, Y)
+    assert found.input.bias.isfinite().all()
 
 
 def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:

@@ -117,12 +117,13 @@ def test_row_wise_adagrad_is_its_formula() -> None:
     stepped(RowAdagrad(lr=0.1), _RowAdagrad, lr=0.1)
 
 
-def test_a_row_that_waited_is_where_dense_adam_has_it() -> None:
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.99), (0.0, 0.9)])
+def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]) -> None:
     """Each step touches few rows; the others' moments fade, and go on moving them."""
     rows, hidden = 50, some_hidden(2)
-    layer = a_layer(Uniform(3), Adam(lr=0.01, decay=True), rows)
+    layer = a_layer(Uniform(3), Adam(lr=0.01, betas=betas, decay=True), rows)
     twin = a_layer(Uniform(3), None, rows)
-    dense = torch.optim.Adam(twin.parameters(), lr=0.01)
+    dense = torch.optim.Adam(twin.parameters(), lr=0.01, betas=betas)
     for step in range(60):
         labels = torch.tensor([step % rows, (step * 7) % rows])
         for one in (layer, twin):
@@ -136,6 +137,68 @@ def test_a_row_that_waited_is_where_dense_adam_has_it() -> None:
         if step < 20:  # until rows touched differ by what eps and rounding do
             touched = torch.from_numpy(layer._touched == step + 1)
             close(layer.weight[touched], twin.weight[touched], 2e-4)
+        if step == 12:  # those that wait too, where they are asked for
+            close(layer(hidden), twin(hidden), 5e-3)
+        if step == 19:
+            close(layer.state_dict()["weight"], twin.weight, 5e-4)
+
+
+def test_a_long_wait_is_summed_to_its_end() -> None:
+    """With a first moment that fades slowly; the row has one gradient, and 2,000 steps pass."""
+    layer = a_layer(Uniform(1), Adam(lr=0.01, betas=(0.99, 0.9999), decay=True), 2)
+    twin = nn.Parameter(layer.weight.detach().clone())
+    dense = torch.optim.Adam([twin], lr=0.01, betas=(0.99, 0.9999))
+    hidden, bias, label = some_hidden(1).detach(), layer.bias.detach().clone(), torch.tensor([0])
+    layer(hidden, label).backward()
+    nn.functional.cross_entropy(hidden @ twin.T + bias, label).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+    dense.step()
+    assert twin.grad is not None
+    twin.grad.zero_()
+    for _ in range(2000):
+        dense.step()
+    layer.step += 2000
+    close(layer.state_dict()["weight"], twin, 2e-3)
+    assert (twin - a_layer(Uniform(1), None, 2).weight).abs().min() > 0.2, "it has moved far"
+
+
+def test_a_loss_without_a_gradient_teaches_nothing() -> None:
+    layer = a_layer(Uniform(8), Adam(lr=0.1, decay=True))
+    layer(some_hidden(), SEVERAL).backward()
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    with torch.no_grad():
+        losses = [float(layer(some_hidden(), SEVERAL)) for _ in range(3)]
+    assert losses == losses[:1] * 3
+    assert layer.step == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
+
+
+def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
+    net, layer = nn.Linear(4, COLUMNS), a_layer(optimizer=Adam())
+    hidden = net(torch.ones(BATCH, 4)) * 2
+    loss, before = layer(hidden, SEVERAL), layer.weight.detach().clone()
+    hidden += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert torch.equal(layer.weight, before)
+
+
+def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
+    ends = list[Tensor]()
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        layer = SampledLinear(COLUMNS, 500, LSH(found=20, by_chance=1), None, seed=None)
+        layer(some_hidden(), SEVERAL)
+        assert isinstance(layer.sampler, LSH)
+        ends.append(layer.sampler.planes)
+    assert torch.equal(ends[0], ends[1])
+    assert ends[0].shape != ends[2].shape or not torch.equal(ends[0], ends[2])
+
+
+def test_a_batch_that_memory_cannot_hold_says_what_it_needs() -> None:
+    layer = a_layer(Dense(), rows=100_000)
+    told = r"a batch of 1,000,000 with 100,001 outputs each needs 3,600\.0 GB, this machine has"
+    with pytest.raises(MemoryError, match=told):
+        layer(torch.zeros(1_000_000, COLUMNS), torch.zeros(1_000_000, dtype=torch.int64))
 
 
 def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """What samplers find: hashes against their collision laws, clusters, and what is told where they do not fit."""
 
 import logging
+import re
 from math import pi
 from typing import Any
 
@@ -15,6 +16,7 @@ from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.nearest import nearest
 from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.samplers.lsh import Choice
 from oddlot.sparse.threads import Crew
 
 COLUMNS = 32
@@ -22,8 +24,8 @@ COLUMNS = 32
 
 def drawn(family: Any, digits: int, count: int = 50) -> LSH:
     lsh = LSH(family, digits=digits, tables=count)
-    lsh.chosen_digits = digits
-    lsh._draw(COLUMNS, digits, seed=1)
+    lsh.chosen = Choice(digits, count)
+    lsh._draw(COLUMNS, seed=1)
     return lsh
 
 
@@ -180,12 +182,11 @@ def test_clusters_are_others_each_time() -> None:
     weight, bias, own = some_rows(), np.zeros(2000, np.float32), Clustering(each=10)
     codes = list[NDArray[np.int32]]()
     for _ in range(2):
-        own.update(Crew(), weight, bias, 0)
+        own.update(Crew(), weight, bias, len(codes))
         codes.append(own.codes.copy())
     assert (codes[0] != codes[1]).mean() > 0.5
-    again = Clustering(each=10)
-    again.update(Crew(), weight, bias, 0)
-    assert (again.codes == codes[0]).all(), "the same seed gives the same"
+    own.update(Crew(), weight, bias, 0)
+    assert (own.codes == codes[0]).all(), "the same seed gives the same"
 
 
 def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
@@ -208,14 +209,24 @@ def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found[0] == found[1]).all()
 
 
+@pytest.mark.parametrize("family", ["simhash", "dwta"])
 @pytest.mark.parametrize(("found", "rows"), [(20, 300), (200, 300), (200, 20_000)])
-def test_digits_are_chosen_by_what_is_found(found: int, rows: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_digits_and_tables_are_chosen_by_what_is_found(
+    family: Any, found: int, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No more of both than are needed."""
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
-    sampler = LSH(found=found, by_chance=0)
+    sampler = LSH(family, found=found, by_chance=0)
     with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
         got = rows_for(sampler, weight, weight[:50])
     assert np.mean([len(one) for one in got]) > 0.4 * min(found, rows)
-    assert f"simhash: {sampler.chosen_digits} digits in 50 tables for {rows} rows" in caplog.text
+    digits, tables = sampler.chosen.digits, sampler.chosen.tables
+    assert f"{family} for {rows} rows: {digits} digits in {tables} tables give" in caplog.text
+    few = LSH(family, digits, tables // 2, found, 0)
+    assert np.mean([len(one) for one in rows_for(few, weight, weight[:50])]) < np.mean(
+        [len(one) for one in got]
+    )
+    assert tables <= 50
 
 
 def test_digits_follow_what_is_asked() -> None:
@@ -231,9 +242,10 @@ def test_digits_follow_what_is_asked() -> None:
     for _ in range(3):
         hidden = chance.standard_normal((64, COLUMNS)).astype(np.float32)
         hidden[:, 0] -= 8
+        layer.step += 1
         active = layer._begin(hidden, Labels.of(np.zeros(64, np.int64), 1)).active
         found.append(float((active.sure - 1).mean()))
-        digits.append(sampler.chosen_digits)
+        digits.append(sampler.chosen.digits)
     assert found[0] < 30, digits
     assert found[1] > 50, digits
     assert digits[0] > digits[1] == digits[2]
@@ -266,16 +278,23 @@ def test_only_rows_that_changed_are_hashed_again(family: Any, monkeypatch: pytes
     assert wholes[0] == wholes[1] - 3
 
 
-@pytest.mark.parametrize(("digits", "rows", "found"), [(18, 500, 200), (1, 20_000, 100)])
-def test_wrong_digits_are_told_with_what_would_be_better(digits: int, rows: int, found: int) -> None:
+@pytest.mark.parametrize(
+    ("digits", "tables", "rows", "found"),
+    [(18, None, 500, 200), (1, None, 20_000, 100), (9, 1, 20_000, 2_000), (None, 1, 20_000, 2_000)],
+)
+def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
+    digits: int | None, tables: int | None, rows: int, found: int
+) -> None:
     """Empty buckets, and overfull ones; what is told is taken without a word."""
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (rows, 5))
-    told = rf"50 hash tables of {digits} digits hold \d+ rows .* where {found} are wanted: take \d+ digits"
+    told = rf"{digits or ''} digits in {tables or ''}.* where {found} are wanted: take \d+ digits, \d+ tables"
     with pytest.warns(UserWarning, match=told) as warned:
-        rows_for(LSH(digits=digits, found=found), weight, hidden)
-    better = int(str(warned[0].message).rpartition("take ")[2].split()[0])
-    rows_for(LSH(digits=better, found=found), weight, hidden)
+        rows_for(LSH(digits=digits, tables=tables, found=found), weight, hidden)
+    assert warned[0].filename == __file__, "the line that has led there"
+    better = re.search(r"take (\d+) digits, (\d+) tables", str(warned[0].message))
+    assert better is not None
+    rows_for(LSH(digits=int(better[1]), tables=int(better[2]), found=found), weight, hidden)
 
 
 @pytest.mark.parametrize("options", [{"digits": 21}, {"family": "dwta", "digits": 7}])

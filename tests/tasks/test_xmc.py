@@ -1,9 +1,11 @@
 """Extreme classification as a task: files, strategies, bytes, and what is wrong with what was asked for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +19,6 @@ from oddlot import (
     FederatedAveraging,
     LocalSGD,
     Machine,
-    NonZero,
     Plain,
     Simulated,
     Synchronous,
@@ -33,6 +34,9 @@ from oddlot.train.learner import torch_optimizer
 from tests.command import Oddlot
 
 SHAPE = Shape(400, 2_000, 20.0, 3.0)
+TEST = generate(256, SHAPE, 2)
+COMMONEST = np.bincount(TEST[1].indices).max() / 256
+"""P@1 of who has learnt nothing but which label is the commonest"""
 ON = [Machine("a", 0.001), Machine("b", 0.001)]
 
 
@@ -40,8 +44,8 @@ ON = [Machine("a", 0.001), Machine("b", 0.001)]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small set, one file packed and one not."""
     path = tmp_path_factory.mktemp("set")
-    write_xmc(path / "train.txt.gz", *generate(1_024, SHAPE, 1))
-    write_xmc(path / "test.txt", *generate(256, SHAPE, 2))
+    write_xmc(path / "train.txt.gz", *generate(2_048, SHAPE, 1))
+    write_xmc(path / "test.txt", *TEST)
     return path
 
 
@@ -61,13 +65,13 @@ STRATEGIES: dict[str, tuple[Strategy, int]] = {
 def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
     """The same result with fewer bytes."""
     strategy, shards = STRATEGIES[name]
-    job = xmc(str(folder), hidden=16, active=20, batch=32)
+    job = replace(xmc(str(folder), hidden=16, active=20, batch=32), optimizer=oddlot.Adam(lr=1e-2))
     runs = [
-        oddlot.fit(job, strategy, Simulated(ON), until="epochs>=4", shards=shards, codec=codec)
-        for codec in (Plain(), NonZero())
+        oddlot.fit(job, strategy, Simulated(ON), until="epochs>=6", shards=shards, codec=codec)
+        for codec in (Plain(), None)  # None: as a sparse job wants it
     ]
     assert runs[0].summary["metrics"] == runs[1].summary["metrics"]
-    assert runs[0].summary["metrics"]["p1"] > 5 / 2_000, "far above chance"
+    assert runs[0].summary["metrics"]["p1"] > 1.5 * COMMONEST
     assert runs[1].summary["bytes_up"] <= runs[0].summary["bytes_up"] * 1.01
     if name in {"synchronous", "asynchronous", "fastest_k"}:
         assert runs[1].summary["bytes_up"] < 0.7 * runs[0].summary["bytes_up"], "a batch touches few rows"
@@ -91,6 +95,8 @@ def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Od
         "task_options.hidden=16",
         "--set",
         "job.batch=32",
+        "--set",
+        "job.optimizer.lr=0.01",
         "--until",
         "epochs>=4",
         "--workers",
@@ -98,7 +104,7 @@ def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Od
     )
     plain = oddlot.json("train", "xmc", "--data", str(folder), *words, "--strategy", "local_sgd")
     assert {"p1", "p3", "p5", "ndcg5", "psp5"} <= plain["metrics"].keys()
-    assert plain["metrics"]["p1"] > 5 / 2_000
+    assert plain["metrics"]["p1"] > COMMONEST
     assert 0 < plain["metrics"]["psp5"] <= 1
 
 

@@ -7,7 +7,11 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.labels import Labels
+from oddlot.sparse.memory import check_memory
 from oddlot.sparse.threads import Crew
+
+BYTES_OF_A_SLOT = 36
+"""row, logit and its gradient; while they are grouped by row, twice the row, the example and the slot"""
 
 
 @dataclass
@@ -31,28 +35,26 @@ class Active:
     losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, np.float64))
 
     def begin(self, crew: Crew, labels: Labels, most: int, marks: "Marks") -> None:
-        """An active set for each example: of its labels, with room for `most` other rows."""
+        """An active set for each example: of its labels, with room for `most` other rows. MemoryError: they need more
+        than this machine has, or are more than 32 bits can tell apart."""
         examples = len(labels)
         width = labels.most + min(most, self.out_features)
         if examples != len(self.counts):
             self.counts, self.sure = np.empty(examples, np.int64), np.empty(examples, np.int64)
             self.losses, self.log_weights = np.empty(examples), np.empty(examples, np.float32)
         self.log_weights[:] = 0
-        if examples * width > len(self.rows):
-            self.rows = np.empty(examples * width, np.int32)
-            self.logits, self.deltas = (np.empty(examples * width, np.float32) for _ in range(2))
+        if (slots := examples * width) > len(self.rows):
+            what = f"a batch of {examples:,} with {width:,} outputs each"
+            check_memory(BYTES_OF_A_SLOT * slots, what)
+            if slots > np.iinfo(np.int32).max:
+                raise MemoryError(f"{what} is more than 32 bits can tell apart")
+            self.rows = np.empty(slots, np.int32)
+            self.logits, self.deltas = (np.empty(slots, np.float32) for _ in range(2))
         self.starts = np.arange(examples) * width
         self.seen, self.mark = marks.of(crew.parts, examples)
         crew.share(
-            choosing.take_labels,
-            labels.starts,
-            labels.rows,
-            self.starts,
-            self.rows,
-            self.counts,
-            self.seen,
-            self.mark,
-        )
+            choosing.take_labels, labels.starts, labels.rows, self.starts, self.rows, self.counts, self.seen, self.mark
+        )  # fmt: skip
         self.labels = self.counts.copy()
 
 

@@ -1,10 +1,14 @@
 """What settings may be, said in a sentence before anything is computed with them."""
 
+import sys
+import warnings
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+OURS = {"oddlot", "torch"}
 
 
 def check_whole(least: int = 1, **settings: Any) -> None:
@@ -23,12 +27,20 @@ def check_number(low: float, high: float, **settings: Any) -> None:
             raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")
 
 
-def checked_starts(starts: Any, count: int) -> NDArray[np.int64]:
-    """The row pointers of a CSR matrix of so many values. ValueError: they are none."""
+def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
+    """The row pointers of a CSR matrix of so many values. ValueError: they are none; `what` they are of."""
     given = np.asarray(starts)
     if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
-        raise ValueError("the starts of rows are a 1-D array of whole numbers, one more than rows")
+        raise ValueError(f"the starts of {what} are a 1-D array of whole numbers, one more than examples")
     found = given.astype(np.int64)  # differences of unsigned numbers are never negative
-    if found[0] != 0 or found[-1] != count or (np.diff(found) < 0).any():
-        raise ValueError(f"the starts of rows rise from 0 to how many there are, {count}")
+    if found[0] != 0 or found[-1] != values or (np.diff(found) < 0).any():
+        raise ValueError(f"the starts of {what} rise from 0 to how many there are, {values}")
     return found
+
+
+def warn(text: str) -> None:
+    """A UserWarning at the line, outside this package and PyTorch, that has led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

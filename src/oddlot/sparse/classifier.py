@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.input import SparseInputLinear
+from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.optimizers import Adam, Moments
 from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.progress import told
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.topk import Index, exact_topk
 from oddlot.sparse.xmc.csr import Csr
@@ -27,6 +29,8 @@ from oddlot.sparse.xmc.metrics import precision
 logger = logging.getLogger(__name__)
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SCORED_AT_ONCE = 256
+TOLD = 10
+"""times an epoch"""
 
 
 @dataclass
@@ -48,6 +52,8 @@ class Settings:
     patience: int = 2
     """epochs without a better P@1, after which it ends"""
     seed: int = 0
+    verbose: bool = False
+    """print progress: each epoch, and what a sampler chooses"""
 
     def __post_init__(self) -> None:
         check_whole(hidden=self.hidden, epochs=self.epochs, batch=self.batch, patience=self.patience)
@@ -61,9 +67,10 @@ class SlideClassifier:
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
 
     `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`), [examples, features];
-    `y` one of labels, [examples, labels], of which the places that are stored count, or one label each, a 1-D array of
-    whole numbers. Values that are not finite, and another number of features than in training, are a ValueError. An
-    example without features is scored by the biases alone; one without labels teaches nothing.
+    `y` one of labels, [examples, labels], of which the places that are stored count, the same as an array of zeros and
+    ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and another number of features
+    than in training, are a ValueError. An example without features is scored by the biases alone; one without labels
+    teaches nothing.
     """
 
     def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
@@ -80,7 +87,11 @@ class SlideClassifier:
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
         """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise."""
         features = checked(X, "X")
-        labels = checked_labels(y, len(features))
+        with told(self.settings.verbose):
+            self._fit(features, checked_labels(y, len(features)))
+        return self
+
+    def _fit(self, features: Csr, labels: Csr) -> None:
         self._begin(features.shape[1], labels.shape[1])
         order = np.random.default_rng(self.settings.seed).permutation(len(features))
         held = order[: int(self.settings.validation * len(order))]
@@ -91,10 +102,7 @@ class SlideClassifier:
             row = self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))
             if len(held):
                 row["p1"] = self.score(features.rows(held), labels.rows(held))
-            self.history.append(row)
-            logger.info(
-                "epoch %d: %s", epoch + 1, ", ".join(f"{name} {value:.4g}" for name, value in row.items())
-            )
+            self._note(row)
             if len(held) and row["p1"] > best:
                 best, since = row["p1"], epoch
                 state = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -103,7 +111,6 @@ class SlideClassifier:
         if state:
             self.model.load_state_dict(state)
             self._index = None
-        return self
 
     def partial_fit(self, X: Any, y: Any, labels: int | None = None) -> "SlideClassifier":
         """One pass over more examples; the first time it says how many `labels` there are, if `y` is 1-D."""
@@ -116,7 +123,8 @@ class SlideClassifier:
         if not self._begun:
             self._begin(features.shape[1], given.shape[1])
         self._check(features)
-        self.history.append(self._pass(features, given, len(self.history)))
+        with told(self.settings.verbose):
+            self._note(self._pass(features, given, len(self.history)))
         return self
 
     # --- prediction --------------------------------------------------------------------------------
@@ -179,6 +187,17 @@ class SlideClassifier:
         self.__dict__.pop("model", None)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks before it cross-validates: a classifier of sparse features and several labels."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True, multi_output=True),
+            classifier_tags=ClassifierTags(multi_label=True),
+            input_tags=InputTags(sparse=True),
+        )
+
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
@@ -231,19 +250,30 @@ class SlideClassifier:
     ) -> dict[str, float]:
         """Train on all once, in an order of this epoch; what the history tells. The first and the last of the learning
         rates, as shares of what is set."""
-        seen, (first, last) = list[tuple[float, float, float]](), rates
+        seen, (first, last), parts = list[tuple[float, float, float]](), rates, 0
         for number, batch in enumerate(self._batches(len(features), epoch)):
             self._set_rates(first + (last - first) * number * self.settings.batch / len(features))
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
+            if not isfinite(value := float(loss.detach())):
+                raise FloatingPointError(
+                    f"the loss of batch {number + 1} of epoch {epoch + 1} is {value}: lower lr or input_lr"
+                )
             self.bias_optimizer.zero_grad()
             loss.backward()
             self.bias_optimizer.step()
-            seen.append((float(loss.detach()), self.output.active_rows, self.output.chance_share))
+            seen.append((value, self.output.active_rows, self.output.chance_share))
+            if (done := TOLD * (number + 1) * self.settings.batch // len(features)) > parts:
+                parts = done
+                logger.info("epoch %d: %d/%d of it, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
         means = np.mean(seen or [(0.0, 0.0, 0.0)], 0)
-        if not np.isfinite(means).all():
-            raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite: lower lr or input_lr")
         return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
+
+    def _note(self, row: dict[str, float]) -> None:
+        """An epoch is over."""
+        self.history.append(row)
+        row_told = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
+        logger.info("epoch %d: %s", len(self.history), row_told)
 
     def _set_rates(self, share: float) -> None:
         how = self.settings
@@ -276,67 +306,4 @@ class SlideClassifier:
             weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
             self._index = self.output.step, Index(weight, bias, self.settings.seed)
         index = self._index[1]
-        before = index.known.get((k, recall))
-        probes, has = index.probes_for(hidden, k, recall)
-        if index.known.get((k, recall)) != before:
-            told = (
-                f"{probes} clusters find {has:.3f} of the {k} best labels"
-                if probes
-                else "all labels are scored"
-            )
-            logger.info("%s", told)
-        return index, probes
-
-
-def checked(matrix: Any, name: str) -> Csr:
-    """The matrix as arrays of one's own types. ValueError: it is no CSR matrix, or has values that are no numbers."""
-    if getattr(matrix, "format", "csr") != "csr":
-        raise ValueError(f"{name} is a matrix in the form {matrix.format}: its .tocsr() is one of rows")
-    try:
-        indptr, indices, data = np.asarray(matrix.indptr), np.asarray(matrix.indices), np.asarray(matrix.data)
-        shape = tuple(matrix.shape)
-    except AttributeError:
-        raise ValueError(f"{name} is no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
-    indptr = indptr.astype(np.int64)  # differences of unsigned numbers are never negative
-    used = indices[: indptr[-1]] if len(indptr) else indices
-    if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
-        raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
-    found = Csr(
-        indptr,
-        indices[: indptr[-1]].astype(np.int32) if len(indptr) else indices.astype(np.int32),
-        data[: indptr[-1]].astype(np.float32) if len(indptr) else data.astype(np.float32),
-        (int(shape[0]), int(shape[1])),
-    )
-    if (
-        len(indptr) != len(found) + 1
-        or indptr[0] != 0
-        or (np.diff(indptr) < 0).any()
-        or indptr[-1] > min(len(indices), len(data))
-    ):
-        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
-    if not np.isfinite(found.data).all():
-        row = int(np.searchsorted(indptr, np.flatnonzero(~np.isfinite(found.data))[0], "right")) - 1
-        raise ValueError(f"{name} has a value in row {row} that is not finite")
-    return found
-
-
-def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
-    """Labels as a matrix. ValueError: there are not as many as examples, or one is not among the `labels` known."""
-    if hasattr(y, "indptr"):
-        found = checked(y, "y")
-    else:
-        each = np.asarray(y)
-        if each.ndim != 1 or each.dtype.kind not in "iu":
-            raise ValueError("y is neither a CSR matrix nor a 1-D array of whole numbers")
-        if len(each) and each.min() < 0:
-            raise ValueError(f"y has a label {each.min()}: labels are counted from 0")
-        count = labels or int(each.max(initial=0)) + 1
-        data = np.ones(len(each), np.float32)
-        found = Csr(np.arange(len(each) + 1), each.astype(np.int32), data, (len(each), count))
-        if len(each) and each.max() >= count:
-            raise ValueError(f"y has the label {each.max()}, there are {count:,}")
-    if len(found) != examples:
-        raise ValueError(f"X has {examples:,} examples, y {len(found):,}")
-    if labels is not None and found.shape[1] != labels:
-        raise ValueError(f"y has {found.shape[1]:,} labels, there are {labels:,}")
-    return found
+        return index, index.probes_for(hidden, k, recall)[0]

@@ -19,19 +19,18 @@ logits, which is looked for, is above their mean (of 0.1, 0.15 and 0.2 all find 
 class Clustering:
     """About `rows / each` clusters, but at most 8,192, by `rounds` of k-means on unit vectors (Dhillon, Modha, 2001).
 
-    Each time it begins with other rows as centers: beginning with the last centers finds less, since centers stay where
+    With each seed it begins with other rows as centers: beginning with the last centers finds less, as they stay where
     they once were. A row is compared with the centers of a few `groups` of them alone.
     """
 
     def __init__(self, each: int, rounds: int = 2, groups: int = 8) -> None:
-        self.each, self.rounds, self.groups, self.times = each, rounds, groups, 0
+        self.each, self.rounds, self.groups = each, rounds, groups
         self.codes, self.scores = np.empty((1, 0), np.int32), torch.empty(0, 0)
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
         """Cluster the rows as they are now."""
         rows, columns = weight.shape
-        chance = np.random.default_rng([seed, self.times])
-        self.times += 1
+        chance = np.random.default_rng(seed)
         if self.codes.shape[1] != rows:
             self._make_room(rows, columns, min(MOST_CLUSTERS, max(1, rows // self.each)))
         crew.share(kernels.measure_lengths, weight, self.scales)

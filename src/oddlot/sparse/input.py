@@ -1,6 +1,7 @@
 """An input layer on rows of few numbers each."""
 
 from copy import copy
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from oddlot.sparse.checks import check_whole, checked_starts
+from oddlot.sparse.checks import check_number, check_whole, checked_starts
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
@@ -39,6 +40,7 @@ class SparseInputLinear(nn.Module):
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
         check_whole(0, seed=0 if seed is None else seed)
+        check_number(0, inf, std=std)
         needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features = in_features, out_features
@@ -52,7 +54,7 @@ class SparseInputLinear(nn.Module):
 
     def forward(self, starts: NDArray[Any], features: NDArray[Any], values: NDArray[Any]) -> Tensor:
         """The sums of the examples' rows, and the bias."""
-        starts = checked_starts(starts, len(features))
+        starts = checked_starts(starts, len(features), "features")
         if len(values) != len(features):
             raise ValueError(f"{len(features)} features have {len(values)} values")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:

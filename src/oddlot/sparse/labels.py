@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oddlot.sparse.checks import checked_starts
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -22,12 +24,10 @@ class Labels:
         ValueError: one is none of the `out_features`, or the arrays are none of a CSR matrix.
         """
         if isinstance(given, tuple):
-            starts, rows = (np.asarray(part) for part in given)
-            if starts.ndim != 1 or rows.ndim != 1 or starts.dtype.kind not in "iu":
+            rows = np.asarray(given[1])
+            if len(given) != 2 or rows.ndim != 1:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
-            starts = starts.astype(np.int64)  # differences of unsigned numbers are never negative
-            if not len(starts) or starts[0] != 0 or starts[-1] != len(rows) or (np.diff(starts) < 0).any():
-                raise ValueError("the starts of labels rise from 0 to how many there are")
+            starts = checked_starts(given[0], len(rows), "labels")
         else:
             table = torch.as_tensor(given).cpu().numpy()
             if table.ndim not in (1, 2):

@@ -1,7 +1,7 @@
 """Optimizers that step on a row as soon as its gradient is known, and leave alone what was not touched."""
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from oddlot.sparse.checks import check_number
 from oddlot.sparse.kernels import rows as kernels
 
-STEPS_CORRECTED = 1 << 14
-"""after which Adam's correction of its moments' beginning is 1"""
+MOST_CORRECTED = 1 << 22
+"""steps of which the correction of Adam's moments' beginning is kept, at most"""
+EPSILON = 2.0**-24
 STEPS_TOLD = 1 << 24
 """steps that a float32 tells apart"""
 Moments = Literal["fp32", "bf16"]
@@ -106,9 +107,10 @@ class Adam:
         return np.array([self.lr, b1, b2, self.eps, *scales, step % STEPS_TOLD], np.float32)
 
     def corrections(self) -> NDArray[np.float32]:
-        """What the moments' beginning at 0 does to a step, by its number."""
+        """What the moments' beginning at 0 does to a step, by its number, until a float32 no longer tells."""
         b1, b2 = self.betas
-        steps = np.maximum(1, np.arange(STEPS_CORRECTED))
+        gone = max(log(EPSILON) / log(beta) if beta else 1.0 for beta in self.betas)
+        steps = np.maximum(1, np.arange(int(min(gone, MOST_CORRECTED)) + 2))
         return (np.sqrt(1 - b2**steps) / (1 - b1**steps)).astype(np.float32)
 
 

@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from oddlot.sparse.active import Active, Marks
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
@@ -53,7 +53,7 @@ class SampledLinear(nn.Module):
     are a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
     matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an
     example without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not
-    finite changes nothing here.
+    finite changes nothing here, and under `torch.no_grad()` none does.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -77,6 +77,8 @@ class SampledLinear(nn.Module):
         check_whole(in_features=in_features, out_features=out_features)
         check_whole(0, seed=0 if seed is None else seed)
         check_sampler(sampler)
+        std = in_features**-0.5 if std is None else std
+        check_number(0, inf, std=std)
         needs = out_features * bytes_of_row(optimizer, in_features)
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
@@ -84,7 +86,6 @@ class SampledLinear(nn.Module):
         self.optimizer, self.step, self._number = copy(optimizer), 0, next(_NUMBERS)
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
-        std = in_features**-0.5 if std is None else std
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
         if optimizer is not None:
@@ -97,6 +98,7 @@ class SampledLinear(nn.Module):
         self.active_rows, self.chance_share = 0.0, 0.0
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
@@ -105,11 +107,13 @@ class SampledLinear(nn.Module):
         if self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
             raise ValueError(f"the rows are {self.weight.dtype} on {self.weight.device}: float32 on the CPU")
         if labels is None:
+            self._catch_up(Crew())
             return nn.functional.linear(hidden, self.weight, self.bias)
         given = Labels.of(labels, self.out_features)
         if len(given) != len(hidden):
             raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
-        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.step += (learns := torch.is_grad_enabled())
+        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given, learns)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
 
     def extra_repr(self) -> str:
@@ -117,23 +121,22 @@ class SampledLinear(nn.Module):
 
     # --- the two halves of a step ----------------------------------------------------------------
 
-    def _begin(self, hidden: NDArray[np.float32], labels: Labels) -> Batch:
+    def _begin(self, hidden: NDArray[np.float32], labels: Labels, learns: bool = True) -> Batch:
         """Choose the active sets, and compute their loss and its gradient by the logits."""
-        crew, (weight, bias) = Crew(), self._plain()
+        crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
-        self.step += 1
         self._own_sampler()
-        self.sampler.prepare(crew, weight, bias, self.step, self.seed or 0)
+        self.sampler.prepare(crew, weight, bias, self.step, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
-        self.sampler.choose(crew, hidden, active, self._chance())
+        self.sampler.choose(crew, hidden, active, chance)
         total, sure = int(active.counts.sum()), int(active.sure.sum())
         self.active_rows, self.chance_share = (
             total / max(1, len(active.counts)),
             (total - sure) / max(1, total),
         )
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
-        self._catch_up(crew, batch.pairs)
+        self._catch_up(crew, batch.pairs, self.step - learns)
         crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
         crew.share(
             output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
@@ -155,13 +158,14 @@ class SampledLinear(nn.Module):
             return int(torch.randint(2**62, ()))
         return (self.seed * STREAM + self.step) * STEP % 2**62
 
-    def _catch_up(self, crew: Crew, pairs: Pairs) -> None:
+    def _catch_up(self, crew: Crew, pairs: Pairs | None = None, step: int | None = None) -> None:
+        """Bring the rows of a batch, or all, to where dense Adam has them after so many steps."""
         if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
             return
-        bounds, bucket_starts, row_by, *_ = pairs.sorted
-        crew(
-            output.catch_up_rows, bounds, bucket_starts, row_by, *self._plain(), *self._kept(),
-            self.optimizer.numbers(self.step), self._touched, self.step, self._corrections,
+        rows = np.arange(self.out_features) if pairs is None else pairs.rows
+        crew.share(
+            output.catch_up_rows, rows, *self._plain(), *self._kept(), self.optimizer.numbers(max(1, self.step)),
+            self._touched, self.step if step is None else step, self._corrections,
         )  # fmt: skip
 
     def _finish(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
@@ -180,6 +184,8 @@ class SampledLinear(nn.Module):
                 output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
                 *self._kept(), self.optimizer.numbers(self.step),
             )  # fmt: skip
+            if isinstance(self.optimizer, Adam) and self.optimizer.decay:
+                self._touched[batch.pairs.rows] = self.step
         self._free.append(batch)
         return hidden_gradients.sum(0), *rows
 
@@ -209,13 +215,29 @@ def _forget(layer: SampledLinear, _: object) -> None:
     layer.sampler.forget()
 
 
+def _up_to_date(layer: SampledLinear, *_: object) -> None:
+    """Its weights are asked for."""
+    layer._catch_up(Crew())
+
+
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, _weight: Tensor, _bias: Tensor, layer: SampledLinear, labels: Labels
+        ctx: Any,
+        hidden: Tensor,
+        _weight: Tensor,
+        _bias: Tensor,
+        layer: SampledLinear,
+        labels: Labels,
+        learns: bool,
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
-        ctx.layer, ctx.batch, ctx.like = layer, layer._begin(plain, labels), (hidden.device, hidden.dtype)
+        ctx.save_for_backward(hidden)  # whose memory `plain` may be
+        ctx.layer, ctx.batch, ctx.like = (
+            layer,
+            layer._begin(plain, labels, learns),
+            (hidden.device, hidden.dtype),
+        )
         return hidden.new_tensor(ctx.batch.loss)
 
     @staticmethod
@@ -224,5 +246,6 @@ class _Loss(torch.autograd.Function):
         batch, ctx.batch = ctx.batch, None
         if batch is None:
             raise RuntimeError("the gradient of this loss has been taken: its rows have been stepped on")
+        ctx.saved_tensors  # noqa: B018 - PyTorch says so if somebody has changed the hidden vectors in place
         hidden, weight, bias = ctx.layer._finish(batch, float(gradient))
-        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None
+        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None, None

@@ -72,6 +72,12 @@ class Pairs:
         return int(counts.sum()), np.cumsum(counts) - counts
 
     @property
+    def rows(self) -> NDArray[np.int32]:
+        """Those that have a pair, each once."""
+        every = self.by_row[0][: self.bucket_starts[-1]]
+        return every[np.flatnonzero(np.diff(every, prepend=-1))]
+
+    @property
     def sorted(self) -> tuple[NDArray[Any], ...]:
         """What the kernels that go row by row are given."""
         return (self.bounds, self.bucket_starts, *self.by_row)

@@ -1,7 +1,7 @@
 """What a sampler is: it chooses the rows of the output layer that are computed for an example, beside its labels."""
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.threads import Crew
 
 LEAST_STEPS, ROWS_A_STEP = 50, 1_000
+STILL = 100.0
+"""with it, the second time never comes"""
 
 
 class Sampler(Protocol):
@@ -23,7 +25,12 @@ class Sampler(Protocol):
         """Before the batch of this step, counted from 1: what it knows about the rows may be too old."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
-        """Add rows to every example: first those that are sure to be there, then those by chance."""
+        """Add rows to every example: first those that are sure to be there, then those by chance.
+
+        A row once for an example, from `active.rows[active.starts[e] + active.counts[e]]` on; `active.counts` grows,
+        `active.sure` becomes how many are sure, labels among them, and `active.log_weights` for how many rows each of
+        the others stands.
+        """
 
     def forget(self) -> None:
         """The rows are others now."""
@@ -31,7 +38,7 @@ class Sampler(Protocol):
 
 def check_sampler(sampler: object) -> None:
     """ValueError: it is neither a sampler nor None, which stands for the default."""
-    if sampler is not None and not hasattr(sampler, "choose"):
+    if isinstance(sampler, type) or not (sampler is None or hasattr(sampler, "choose")):
         raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
 
 
@@ -52,7 +59,7 @@ class Refresh:
     def __post_init__(self) -> None:
         if self.every is not None:
             check_whole(every=self.every)
-        check_number(0, inf, slower=self.slower)
+        check_number(0, STILL, slower=self.slower)
 
     def due(self, step: int, rows: int) -> bool:
         """Whether it is time for so many rows; if so, it is taken as done."""

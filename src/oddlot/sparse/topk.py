@@ -1,5 +1,7 @@
 """The outputs with the largest logits: exact, or of few rows that clusters find."""
 
+import logging
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ SHARE_THAT_PAYS = 1 / 16
 """of the clusters: with more of them, a row each, all rows are scored in less time as one product"""
 CALIBRATED = 512
 """examples by which the clusters for a recall are counted"""
+logger = logging.getLogger(__name__)
 
 
 def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -78,6 +81,10 @@ class Index:
         if len(self.seen) >= 2 * examples and len(self.seen):
             probes, has = self._measured(k, recall)
             self.known[k, recall] = probes, has, len(self.seen)
+            told = (
+                f"{probes} clusters find {has:.3f} of the {k} best rows" if probes else "all rows are scored"
+            )
+            logger.info("%s, counted on %d examples", told, len(self.seen))
         return probes, has
 
     def _measured(self, k: int, recall: float) -> tuple[int, float]:

@@ -60,6 +60,7 @@ def xmc(
         metrics=_metrics(y_test.shape[1], propensity),
         optimizer=Adam(lr=3e-3),
         batch=batch,
+        sparse=True,
         collate=_as_it_is,
         device="cpu",
         until="epochs>=5",

@@ -63,6 +63,8 @@ class Job:
     evaluation_batch: AtLeastOne | None = None
     """samples that are evaluated at once; None: 256, or `batch` if that is more"""
     collate: Callable[[list[Any]], Any] | None = None
+    sparse: bool = False
+    """a batch touches few rows of the weights: what is not zero travels, where that is fewer bytes"""
     device: str = "auto"
     """`auto` (cuda, else mps, else cpu) or a torch device"""
     until: str = ""

@@ -18,14 +18,15 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 class _Teller(event.Listener):
-    """Says once that compiling takes its time: afterwards, what is compiled comes from disk."""
+    """Says once, where nobody has set up logging too, that compiling takes its time: afterwards, what is compiled comes
+    from disk."""
 
     told = False
 
     def on_start(self, event: Any) -> None:
         if not _Teller.told and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
             _Teller.told = True
-            logger.info("compiling kernels for this machine: some seconds, the first time only")
+            logger.warning("compiling kernels for this machine: some seconds, the first time only")
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""

@@ -111,16 +111,12 @@ def collect(
 
 @kernel
 def catch_up_rows(
-    part, bounds, bucket_starts, row_by, weight, bias, first, second, bias_first, bias_second, how, touched,
-    step, corrections,
-):  # fmt: skip
-    """Before a step: bring the rows that it touches to where dense Adam would have them."""
-    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
-    while at < end:
-        row = row_by[at]
-        one = slice(row, row + 1)
-        catch_up(row, weight[row], first[row], second[row], how, touched[row], step - 1, corrections)
-        catch_up(row, bias[one], bias_first[one], bias_second[one], how, touched[row], step - 1, corrections)
-        touched[row] = step
-        while at < end and row_by[at] == row:
-            at += 1
+    part, parts, rows, weight, bias, first, second, bias_first, bias_second, how, touched, step, corrections
+):
+    """Bring rows, each of which occurs once, to where dense Adam would have them after so many steps."""
+    for i in range(rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts):
+        row, one = rows[i], slice(rows[i], rows[i] + 1)
+        if touched[row] < step:
+            catch_up(row, weight[row], first[row], second[row], how, touched[row], step, corrections)
+            catch_up(row, bias[one], bias_first[one], bias_second[one], how, touched[row], step, corrections)
+            touched[row] = step

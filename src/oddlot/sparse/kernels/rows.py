@@ -8,8 +8,8 @@ from oddlot.sparse.kernels.jit import kernel
 SGD, ADAGRAD, ADAM = 0, 1, 2
 LR, BETA1, BETA2, EPS, SCALE1, SCALE2, STEP = range(7)
 """places in an optimizer's numbers; SCALE1 and SCALE2 undo the moments' beginning at 0"""
-LONGEST_GAP = 256
-"""steps after which Adam's first moment moves nothing any more: 0.9 ** 256 is 2e-12"""
+NOTHING = np.float32(1e-9)
+"""of its first step, after which what Adam moves a row that waits is left out"""
 
 
 @kernel
@@ -83,9 +83,11 @@ def catch_up(row, weight, first, second, how, touched, step, corrections):
     """
     gap = step - touched
     ratio, factor, total = how[BETA1] / np.sqrt(how[BETA2]), np.float32(1), np.float32(0)
-    for j in range(1, min(gap, LONGEST_GAP) + 1):
+    for j in range(1, gap + 1):
         factor *= ratio
         total += factor * corrections[min(touched + j, corrections.shape[0] - 1)]
+        if factor < NOTHING:
+            break
     fade1, fade2 = how[BETA1] ** np.float32(gap), how[BETA2] ** np.float32(gap)
     for i in range(weight.shape[0]):
         m, v = widened(first[i]), widened(second[i])

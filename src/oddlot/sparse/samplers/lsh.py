@@ -1,7 +1,6 @@
 """Rows whose hash is that of the hidden vector, and some by chance for all the others."""
 
 import logging
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.checks import check_whole, warn
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.uniform import fill_up
@@ -18,30 +17,50 @@ from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 16
 """rows that are projected at once"""
-MOST_BITS = 20
+MOST_BITS, MOST_TABLES = 20, 50
+ENOUGH = 2
+"""times what is wanted, duplicates counted: of these tables find each row more than once"""
 MEASURED, AMONG = 256, 1 << 12
 """vectors by which digits are chosen, and rows, of so many as there are, that they are asked among"""
 FEW, MANY = 0.1, 100.0
-"""times what is wanted: then the digits are too many, or too few"""
+"""times what is wanted: then buckets are empty, or overfull"""
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """K and L, and what they find."""
+
+    digits: int
+    tables: int
+    taken: float = 0.0
+    """rows for a vector, duplicates counted"""
+    held: float = 0.0
+    """rows in its buckets, of which long ones do not give all"""
+
+    def __str__(self) -> str:
+        return f"{self.digits} digits in {self.tables} tables give {self.taken:.0f} of {self.held:.0f} rows"
 
 
 @dataclass
 class LSH:
     """The rows that collide with the hidden vector in one of `tables` hash tables, `found` of them at most.
 
-    A code has `digits` (K of the paper): signs of random projections with `simhash` (Charikar, STOC 2002), places of
-    the largest of 8 coordinates with `dwta` (Chen, Shrivastava, UAI 2018). None: as many as leave enough rows to
-    find, measured with the last batch when tables are made anew and less than half of what was wanted has been found,
-    or functions are drawn anew. Each of `by_chance` other rows stands for many, so that the sum over all rows
-    is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as
-    `refresh` says, hash functions every `redraw_every` times. With `changed_only` rows that have been in no active set
-    since keep their codes: right with optimizers that leave such rows alone, worth it with tables made anew often.
+    A code has `digits` (K of the paper; `tables` is L): signs of random projections with `simhash` (Charikar, STOC
+    2002), places of the largest of 8 coordinates with `dwta` (Chen, Shrivastava, UAI 2018). What is None is measured
+    with the last batch when functions are drawn anew, or tables are and less than half of what was wanted has been
+    found: the most digits with which 50 tables hold enough, and the fewest of these tables that do.
+
+    Each of `by_chance` other rows stands for many, so that the sum over all rows is estimated without bias; Chen et
+    al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as `refresh` says, hash functions every
+    `redraw_every` times. With `changed_only` rows that have been in no active set since keep their codes: right with
+    optimizers that leave such rows alone and where each loss's backward comes before the next loss, worth it with
+    tables made anew often.
     """
 
     family: Literal["simhash", "dwta"] = "simhash"
     digits: int | None = None
-    tables: int = 50
+    tables: int | None = None
     found: int = 200
     by_chance: int = 100
     most_of_bucket: int = 128
@@ -49,7 +68,7 @@ class LSH:
     refresh: Refresh = field(default_factory=Refresh)
     redraw_every: int = 20
     changed_only: bool = False
-    chosen_digits: int = field(init=False, repr=False, default=0)
+    chosen: "Choice" = field(init=False, repr=False, default_factory=lambda: Choice(0, 0))
     asked: NDArray[Any] | None = field(init=False, repr=False, default=None)
     """the hidden vectors of the last batch"""
     lacks: bool = field(init=False, repr=False, default=False)
@@ -62,11 +81,11 @@ class LSH:
     def __post_init__(self) -> None:
         if self.family not in ("simhash", "dwta"):
             raise ValueError(f"family = {self.family!r} is neither simhash nor dwta")
-        check_whole(tables=self.tables, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
-        check_whole(0, found=self.found, by_chance=self.by_chance)
-        check_whole(**{"found + by_chance": self.found + self.by_chance})
-        if self.digits is not None:
-            check_whole(digits=self.digits)
+        check_whole(found=self.found, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
+        check_whole(0, by_chance=self.by_chance)
+        for name in ("digits", "tables"):
+            if (chosen := getattr(self, name)) is not None:
+                check_whole(**{name: chosen})
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
         if not 0 < bits <= MOST_BITS:
             raise ValueError(
@@ -79,15 +98,15 @@ class LSH:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if not self.refresh.due(step, len(weight)):
             return
-        if (self.refresh.times - 1) % self.redraw_every == 0 or (self.lacks and not self.digits):
-            self.chosen_digits = self.digits or self._measured(crew, weight, seed)
-            if self.digits:
-                self._warn_of_digits(crew, weight, seed)
-            self._draw(weight.shape[1], self.chosen_digits, seed + self.refresh.times)
+        if (self.refresh.times - 1) % self.redraw_every == 0 or (
+            self.lacks and not (self.digits and self.tables)
+        ):
+            self._choose(crew, weight, seed)
+            self._draw(weight.shape[1], seed + self.refresh.times)
             self.codes = None
         codes = self._of_rows(crew, weight)
-        self.begins = np.empty((self.tables, (1 << self.bits) + 1), np.int32)
-        self.members = np.empty((self.tables, len(weight)), np.int32)
+        self.begins = np.empty((len(codes), (1 << self.bits) + 1), np.int32)
+        self.members = np.empty((len(codes), len(weight)), np.int32)
         crew.share(tables.sort_by_code, codes, self.begins, self.members)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
@@ -111,7 +130,7 @@ class LSH:
     @property
     def bits(self) -> int:
         """Of a code."""
-        return self.chosen_digits * (1 if self.family == "simhash" else hashing.BITS)
+        return self.chosen.digits * (1 if self.family == "simhash" else hashing.BITS)
 
     def _of_rows(self, crew: Crew, weight: NDArray[Any]) -> NDArray[np.int32]:
         """The codes of all rows as they are now."""
@@ -124,51 +143,71 @@ class LSH:
             self.codes, self.changed = codes, np.zeros(len(weight), np.bool_)
         return codes
 
-    def _measured(self, crew: Crew, weight: NDArray[Any], seed: int) -> int:
-        """The most digits with which enough is held."""
+    def _choose(self, crew: Crew, weight: NDArray[Any], seed: int) -> None:
+        """K and L; where somebody has set one with which too little or too much is found, it is said what is better."""
+        self.chosen, wanted = (
+            self._measured(crew, weight, seed, self.digits, self.tables),
+            self._wanted(weight),
+        )
+        logger.info("%s for %d rows: %s", self.family, len(weight), self.chosen)
+        fits = FEW * wanted <= self.chosen.taken and self.chosen.held <= MANY * wanted
+        if (self.digits or self.tables) and not fits:
+            has, better = self.chosen, self._measured(crew, weight, seed)
+            warn(
+                f"{has} for a vector, where {wanted} are wanted: take {better.digits} digits, {better.tables} tables"
+            )
+            self.chosen = has
+
+    def _measured(
+        self,
+        crew: Crew,
+        weight: NDArray[Any],
+        seed: int,
+        digits: int | None = None,
+        count: int | None = None,
+    ) -> "Choice":
+        """What has been set and, for what has not, the most digits, and then the fewest tables, with which enough is
+        found."""
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
-        enough = 2 * min(self.found, len(weight))
-        digits = next((n for n in range(most, 1, -1) if self._held(crew, weight, n, seed) >= enough), 1)
-        logger.info("%s: %d digits in %d tables for %d rows", self.family, digits, self.tables, len(weight))
-        return digits
+        enough = ENOUGH * self._wanted(weight)
+        for tried in range(most, 0, -1) if digits is None else (digits,):
+            self.chosen = Choice(tried, count or MOST_TABLES)
+            taken, held = self._in_tables(crew, weight, seed)
+            if taken[-1] >= enough:
+                break
+        few = count or min(int(np.searchsorted(taken, enough)) + 1, MOST_TABLES)
+        return Choice(tried, few, float(taken[few - 1]), float(held[few - 1]))
 
-    def _held(self, crew: Crew, weight: NDArray[Any], digits: int, seed: int) -> float:
-        """How many rows the buckets of one of the last batch's vectors hold, duplicates counted; at first, when there
-        is none, those of a row beside itself."""
-        self.chosen_digits = digits
-        self._draw(weight.shape[1], digits, seed)
+    def _wanted(self, weight: NDArray[Any]) -> int:
+        return min(self.found, len(weight))
+
+    def _in_tables(
+        self, crew: Crew, weight: NDArray[Any], seed: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Rows that one of the last batch's vectors is given by the first tables, and that their buckets hold,
+        duplicates counted; at first, when there is no such vector, a row and those beside it."""
+        self._draw(weight.shape[1], seed)
         rows = np.ascontiguousarray(weight[:: max(1, len(weight) // AMONG)])
         queries = rows[:: max(1, len(rows) // MEASURED)] if self.asked is None else self.asked
         codes, asked = self._codes(crew, rows), self._codes(crew, np.ascontiguousarray(queries))
         sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
-        held = sum(float(size[own].mean()) for size, own in zip(sizes, asked, strict=True))
-        return (held - self.tables * (self.asked is None)) * len(weight) / len(rows)
+        held = np.stack([size[own] for size, own in zip(sizes, asked, strict=True)]).astype(np.float64)
+        held = (held - (self.asked is None)) * len(weight) / len(rows)
+        taken = np.minimum(held, self.most_of_bucket)
+        return np.cumsum(taken.mean(1)), np.cumsum(held.mean(1))
 
-    def _warn_of_digits(self, crew: Crew, weight: NDArray[Any], seed: int) -> None:
-        """Those that were chosen by somebody leave buckets empty or overfull."""
-        assert self.digits is not None
-        held, wanted = self._held(crew, weight, self.digits, seed), min(self.found, len(weight))
-        if not FEW * wanted <= held <= MANY * wanted:
-            better = self._measured(crew, weight, seed)
-            warnings.warn(
-                f"{self.tables} hash tables of {self.digits} digits hold {held:.0f} rows for a vector, duplicates "
-                f"counted, where {self.found} are wanted: take {better} digits",
-                stacklevel=2,
-            )
-            self.chosen_digits = self.digits
-
-    def _draw(self, columns: int, digits: int, seed: int) -> None:
-        chance = np.random.default_rng(seed)
+    def _draw(self, columns: int, seed: int) -> None:
+        """Hash functions."""
+        chance, count = np.random.default_rng(seed), self.chosen.tables * self.chosen.digits
         if self.family == "simhash":
-            planes = chance.standard_normal((columns, self.tables * digits)).astype(np.float32)
-            self.planes = torch.from_numpy(planes)
+            self.planes = torch.from_numpy(chance.standard_normal((columns, count)).astype(np.float32))
             return
-        self.order, self.steps = hashing.draw_bins(columns, self.tables * digits, chance)
+        self.order, self.steps = hashing.draw_bins(columns, count, chance)
 
     def _codes(self, crew: Crew, vectors: NDArray[Any]) -> NDArray[np.int32]:
         """Of every table and vector."""
-        codes = np.empty((self.tables, len(vectors)), np.int32)
+        codes = np.empty((self.chosen.tables, len(vectors)), np.int32)
         if self.family == "dwta":
             crew.share(hashing.largest_in_bins, vectors, self.order, self.steps, codes)
             return codes

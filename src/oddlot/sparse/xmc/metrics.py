@@ -18,15 +18,15 @@ def hits(best: NDArray[np.integer], labels: Csr) -> NDArray[np.bool_]:
 
 
 def precision(best: NDArray[np.integer], labels: Csr, k: int) -> float:
-    """P@k: the share of the k best labels that are right, averaged over points."""
+    """P@k: the share of the k best labels that are right, averaged over points. ValueError: fewer than k were given."""
+    _check(best, k)
     return float(hits(best[:, :k], labels).mean()) if len(labels) else 0.0
 
 
 def ndcg(best: NDArray[np.integer], labels: Csr, k: int) -> float:
     """nDCG@k: a right label at place j counts 1 / log2(j + 1), over what the best order of all would have."""
+    _check(best, k)
     gains = 1 / np.log2(np.arange(2, k + 2))
-    if best.shape[1] < k:
-        raise ValueError(f"k = {k}: {best.shape[1]} best labels of each point were given")
     rows = np.repeat(np.arange(len(labels), dtype=np.int64), np.diff(labels.indptr))
     distinct = np.unique(rows * labels.shape[1] + labels.indices) // max(1, labels.shape[1])
     counts = np.bincount(distinct, minlength=len(labels))  # a label that stands there twice is one
@@ -51,6 +51,7 @@ def propensity_precision(
     best: NDArray[np.integer], labels: Csr, k: int, propensity: NDArray[np.float64]
 ) -> float:
     """PSP@k: each right label counts 1 / propensity, over what the best choice of k labels would have."""
+    _check(best, k)
     gained = (hits(best[:, :k], labels) / propensity[best[:, :k]]).sum()
     worth = 1 / propensity[labels.indices]
     rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
@@ -58,3 +59,8 @@ def propensity_precision(
     place = np.arange(len(rows)) - labels.indptr[rows]
     possible = worth[order][place < k].sum()
     return float(gained / possible) if possible else 0.0
+
+
+def _check(best: NDArray[np.integer], k: int) -> None:
+    if not 1 <= k <= best.shape[1]:
+        raise ValueError(f"k = {k}: {best.shape[1]} best labels of each point were given")

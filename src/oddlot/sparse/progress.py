@@ -1,0 +1,23 @@
+"""Progress on the screen, for who has set up no logging."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PACKAGE = "oddlot.sparse"
+
+
+@contextmanager
+def told(wanted: bool) -> Iterator[None]:
+    """What this package logs inside is printed, if that is wanted."""
+    logger, handler = logging.getLogger(PACKAGE), logging.StreamHandler(sys.stdout)
+    before = logger.level
+    if wanted:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
