@@ -71,7 +71,7 @@ class Index:
         return self._found(self._exact(hidden, k), hidden, probes)
 
     def probes_for(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[int, float]:
-        """The fewest clusters, 4, 8, 16 ..., with that recall on the first 512 examples it was asked about, and the
+        """The fewest clusters, 4, 6, 9, 13 ..., with that recall on the first 512 examples it was asked about, and the
         recall that they have; 0 and 1.0 where scoring all rows takes less time.
 
         Counted again when there are twice as many examples as the last time, and then no more.
@@ -92,7 +92,7 @@ class Index:
         while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.clustering.means)):
             if (has := self._found(exact, self.seen, probes)) >= recall:
                 return probes, has
-            probes *= 2
+            probes += probes // 2
         return 0, 1.0
 
     def _exact(self, hidden: NDArray[np.float32], k: int) -> NDArray[np.int64]:
