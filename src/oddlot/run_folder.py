@@ -10,10 +10,9 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
-from oddlot.core.errors import CheckpointError, JobError, UsageError
-from oddlot.train.storage import LOG_PARTS, Storage, sync_path
+from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.train.files import replace_file, told_where
+from oddlot.train.storage import LOG_PARTS, Storage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,12 +129,12 @@ class RunFolder:
             self._lock_place(closing, resume=True)  # or else what was fetched would lie here for nothing
             log = log_of(newest(self.storage, with_log=True))
             settings = self._fetched_settings()
-            with _writing(self.path):
+            with told_where(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._lock(self.path, closing)
                 if not self.is_begun:  # another process may have fetched it meanwhile
-                    _replace(self.log, log)
-                    _replace(self.path / SETTINGS, settings)
+                    replace_file(self.log, log)
+                    replace_file(self.path / SETTINGS, settings)
 
     def _fetched_settings(self) -> bytes:
         """run.json, as it is where the checkpoints are. CheckpointError: it cannot be read, or is damaged."""
@@ -151,14 +150,14 @@ class RunFolder:
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file."""
-        with _writing(self.path / name):
-            _replace(self.path / name, json.dumps(plain, indent=2).encode() + b"\n")
+        with told_where(self.path / name):
+            replace_file(self.path / name, json.dumps(plain, indent=2).encode() + b"\n")
 
     def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
         from safetensors.torch import save_model  # PyTorch comes with it
 
-        with _writing(self.model):
+        with told_where(self.model):
             save_model(model, str(self.model))
             self.model.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
 
@@ -325,7 +324,7 @@ class RunFolder:
         if not self.forced:
             self._check_place(force=False)  # another one may have begun meanwhile
             return
-        with _writing(self.checkpoints):
+        with told_where(self.checkpoints):
             parts = (f"{LOG_PARTS}/{name}" for name in self.storage.names(LOG_PARTS) if PART.fullmatch(name))
             for name in (*parts, *self.checkpoint_names(), SETTINGS):
                 self.storage.remove(name)
@@ -391,22 +390,3 @@ def _parsed(settings: bytes) -> dict[str, Any]:
 def _told(value: Any) -> str:
     """A setting; a text that looks like a number is told apart from it."""
     return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file, which is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        sync_path(draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise JobError(f"cannot write {path} ({error}): make room, then resume the run") from error

@@ -1,13 +1,10 @@
 """One training from its recipe to its end: the loop's surroundings that are the same on every engine."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
-
-from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
@@ -22,15 +19,16 @@ from oddlot.engines.preempted import Preempted
 from oddlot.engines.served import served
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
-from oddlot.log import Log, is_void, read_sound, surviving
+from oddlot.log import Log, surviving
 from oddlot.observe import Tally, resumed_after, take_into_account
+from oddlot.past import Past, read_past
 from oddlot.recipe import Recipe
 from oddlot.report.ending import FAILED, in_short
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
 from oddlot.train.chance import kept_chance, seed_all
-from oddlot.train.checkpoint import Checkpoint, Snapshot, check_log, newest
+from oddlot.train.checkpoint import Snapshot
 from oddlot.train.job import made
 from oddlot.train.layout import Layout
 from oddlot.train.saver import BackgroundSaver
@@ -39,23 +37,6 @@ from oddlot.train.store import Store
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Past:
-    """What a resumed run goes on from: its newest whole checkpoint, and its log."""
-
-    conductor: Conductor
-    tensors: Mapping[str, Tensor]
-    checkpoint: Checkpoint
-    there: list[str]
-    """all checkpoints that were there"""
-    log: list[w.Record]
-
-    @property
-    def nodes(self) -> frozenset[w.NodeId]:
-        """The workers' names that are used up."""
-        return frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
 
 
 class Training:
@@ -88,7 +69,7 @@ class Training:
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model)
         self.identity = recipe.identity(self.layout)
-        past = self._past(folder) if folder is not None and resume else None
+        past = self._read_past(folder) if folder is not None and resume else None
         conductor = past.conductor if past else recipe.conductor()
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
@@ -135,28 +116,9 @@ class Training:
 
     # --- setting up ----------------------------------------------------------------------------
 
-    def _past(self, folder: RunFolder) -> Past | None:
-        """Read a run that is to go on. Its end and its engine may be others than before.
-
-        None: it was killed before its first checkpoint was whole, so that it had not begun to train.
-        """
-        folder.check_settings(self.identity)
-        if folder.begun_in_vain:
-            folder.begin_anew()
-            return None
-        log, damage = read_sound(folder.log)
-        try:
-            there = folder.checkpoint_names()
-            void = partial(is_void, log)
-            checkpoint = newest(folder.storage, self.layout.fingerprint, len(log), void)
-            check_log(checkpoint, folder.log)
-        except CheckpointError as error:
-            raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
-        for warning in filter(None, (damage, *checkpoint.warnings)):
-            warn(f"{warning}; going on from {checkpoint.name}")
-        snapshot = checkpoint.load()
-        conductor = Conductor.from_plain(snapshot.conductor, type(self.recipe.strategy))
-        return Past(conductor, snapshot.tensors, checkpoint, there, log)
+    def _read_past(self, folder: RunFolder) -> Past | None:
+        fingerprint, strategy = self.layout.fingerprint, type(self.recipe.strategy)
+        return read_past(folder, self.identity, fingerprint, strategy)
 
     def _with_chaos(self, conductor: Conductor, past: Past | None) -> Engine | Disturbed:
         """The engine, and what is to happen to it on purpose as long as the run trains."""

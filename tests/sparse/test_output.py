@@ -1,8 +1,6 @@
 """A layer that computes few of its rows: against PyTorch where it computes all, and its estimates where it does not."""
 
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -13,46 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, RowAdagrad, SampledLinear, Shared, Uniform
-from oddlot.sparse.optimizers import Optimizer, bytes_of_row
+from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Sampler
-
-ROWS, COLUMNS, BATCH = 37, 16, 6
-SEVERAL = torch.tensor([[3, 7, -1], [36, -1, -1], [-1, -1, -1], [0, 1, 2], [5, 5, -1], [9, -1, 30]])
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def a_layer(
-    sampler: Sampler | None = None, optimizer: Optimizer | None = None, rows: int = ROWS
-) -> SampledLinear:
-    layer = SampledLinear(COLUMNS, rows, sampler or Uniform(rows), optimizer, seed=1)
-    with torch.no_grad():
-        layer.bias.normal_(generator=torch.Generator().manual_seed(2))
-    return layer
-
-
-def some_hidden(batch: int = BATCH, seed: int = 3) -> Tensor:
-    return torch.randn(batch, COLUMNS, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-
-
-def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """What PyTorch makes of labels that share the target equally."""
-    targets = torch.zeros(len(hidden), len(weight) + 1).scatter_(1, labels % (len(weight) + 1), 1.0)[:, :-1]
-    some = targets.sum(1) > 0
-    targets = targets[some] / targets[some].sum(1, keepdim=True)
-    return nn.functional.cross_entropy(nn.functional.linear(hidden, weight, bias)[some], targets)
-
-
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+from tests.sparse.layers import (
+    BATCH,
+    COLUMNS,
+    ROWS,
+    SEVERAL,
+    a_layer,
+    close,
+    dense_loss,
+    some_hidden,
+    threads,
+)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -71,94 +42,6 @@ def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
     close(hidden.grad, by_hidden)
     close(layer.weight.grad.to_dense(), weight)
     close(layer.bias.grad.to_dense(), bias)
-
-
-def stepped(optimizer: Optimizer, kind: Any, steps: int = 5, **options: Any) -> None:
-    """The layer's own optimizer, beside PyTorch's on the same losses."""
-    layer, plain = a_layer(optimizer=optimizer), a_layer()
-    weight, bias = (nn.Parameter(one.detach().clone()) for one in (plain.weight, plain.bias))
-    other = kind([weight, bias], **options)
-    for step in range(steps):
-        layer(some_hidden(seed=step), SEVERAL).backward()
-        other.zero_grad()
-        dense_loss(some_hidden(seed=step), weight, bias, SEVERAL).backward()  # type: ignore[no-untyped-call]  # PyTorch's
-        other.step()
-    close(layer.weight, weight)
-    close(layer.bias, bias)
-    assert layer.weight.grad is None
-
-
-def test_its_optimizers_step_as_those_of_pytorch() -> None:
-    stepped(SGD(lr=0.3), torch.optim.SGD, lr=0.3)
-    stepped(Adam(lr=0.02), torch.optim.Adam, lr=0.02)
-    stepped(Adam(lr=0.02, decay=True), torch.optim.Adam, lr=0.02)
-
-
-class _RowAdagrad:
-    """As the formula says."""
-
-    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
-        self.parameters, self.lr = parameters, lr
-        self.sums = [torch.zeros(len(one)) for one in parameters]
-
-    def zero_grad(self) -> None:
-        for one in self.parameters:
-            one.grad = None
-
-    def step(self) -> None:
-        for which, one in enumerate(self.parameters):
-            assert one.grad is not None
-            self.sums[which] += one.grad.reshape(len(one), -1).square().mean(1)
-            step = self.lr / (self.sums[which].sqrt() + 1e-8)
-            one.data -= (step[:, None] if one.ndim == 2 else step) * one.grad
-
-
-def test_row_wise_adagrad_is_its_formula() -> None:
-    stepped(RowAdagrad(lr=0.1), _RowAdagrad, lr=0.1)
-
-
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.99), (0.0, 0.9)])
-def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]) -> None:
-    """Each step touches few rows; the others' moments fade, and go on moving them."""
-    rows, hidden = 50, some_hidden(2)
-    layer = a_layer(Uniform(3), Adam(lr=0.01, betas=betas, decay=True), rows)
-    twin = a_layer(Uniform(3), None, rows)
-    dense = torch.optim.Adam(twin.parameters(), lr=0.01, betas=betas)
-    for step in range(60):
-        labels = torch.tensor([step % rows, (step * 7) % rows])
-        for one in (layer, twin):
-            one.step = step  # the same rows by chance
-            one(hidden.detach(), labels).backward()
-        for parameter in twin.parameters():
-            assert parameter.grad is not None
-            parameter.grad = parameter.grad.to_dense()
-        dense.step()
-        dense.zero_grad()
-        if step < 20:  # until rows touched differ by what eps and rounding do
-            touched = torch.from_numpy(layer._touched == step + 1)
-            close(layer.weight[touched], twin.weight[touched], 2e-4)
-        if step == 12:  # those that wait too, where they are asked for
-            close(layer(hidden), twin(hidden), 5e-3)
-        if step == 19:
-            close(layer.state_dict()["weight"], twin.weight, 5e-4)
-
-
-def test_a_long_wait_is_summed_to_its_end() -> None:
-    """With a first moment that fades slowly; the row has one gradient, and 2,000 steps pass."""
-    layer = a_layer(Uniform(1), Adam(lr=0.01, betas=(0.99, 0.9999), decay=True), 2)
-    twin = nn.Parameter(layer.weight.detach().clone())
-    dense = torch.optim.Adam([twin], lr=0.01, betas=(0.99, 0.9999))
-    hidden, bias, label = some_hidden(1).detach(), layer.bias.detach().clone(), torch.tensor([0])
-    layer(hidden, label).backward()
-    nn.functional.cross_entropy(hidden @ twin.T + bias, label).backward()  # type: ignore[no-untyped-call]  # PyTorch's
-    dense.step()
-    assert twin.grad is not None
-    twin.grad.zero_()
-    for _ in range(2000):
-        dense.step()
-    layer.step += 2000
-    close(layer.state_dict()["weight"], twin, 2e-3)
-    assert (twin - a_layer(Uniform(1), None, 2).weight).abs().min() > 0.2, "it has moved far"
 
 
 def test_a_loss_without_a_gradient_teaches_nothing() -> None:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,6 +18,7 @@ from oddlot.core.warned import warn
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
 from oddlot.engines.host import Arrival, Message
+from oddlot.engines.life import Life
 from oddlot.engines.mailbox import life_name
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode, read_evaluated, read_facts
 from oddlot.engines.nursery import Nursery
@@ -32,37 +32,6 @@ DEATHS_BEFORE_GIVING_UP = 3
 PATIENCE_SECONDS = 2.0
 """to hear from the fork server how a process ended"""
 EVALUATOR = "evaluator"
-
-
-@dataclass(slots=True)
-class _Life:
-    """One life of a worker process."""
-
-    node: w.NodeId
-    index: int
-    number: int
-    """of its fork"""
-    socket: socket.socket
-    pid: int = 0
-    ready: bool = False
-    leaving: bool = False
-    fruitful: bool = False
-    """it has brought something"""
-    taken_away: bool = False
-    """its end is no fault of its"""
-    exit_code: int | None = None
-    """once it has ended and the fork server has told; negative: the signal that ended it"""
-    tasks: dict[w.TaskId, int] = field(default_factory=dict)
-    """the update block of every task it holds"""
-
-    def is_told(self, kind: Say, body: dict[str, Any]) -> bool:
-        """Note what the fork server says, if it is about this life; true once it has ended."""
-        if kind is Say.FORKED and self.number == body["number"]:
-            self.pid = body["pid"]
-        elif kind is Say.EXITED and self.pid == body["pid"]:
-            self.exit_code = body["code"]
-            return True
-        return False
 
 
 class LocalEngine:
@@ -90,7 +59,7 @@ class LocalEngine:
         self._began = time.monotonic() - now
         self.spin_seconds = setup.spin_seconds
         self.parcel = pack_parcel(setup)
-        self.lives: dict[w.NodeId, _Life] = {}
+        self.lives: dict[w.NodeId, Life] = {}
         self.births = [0] * workers
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
         self.in_vain = [0] * (workers + 1)
@@ -230,7 +199,7 @@ class LocalEngine:
                 self._hear(life)  # what it had said before it ended
                 self._died(life)
 
-    def _hear(self, life: _Life) -> None:
+    def _hear(self, life: Life) -> None:
         while self.lives.get(life.node) is life:
             try:
                 frame = life.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
@@ -252,12 +221,12 @@ class LocalEngine:
                 self.kill(life.node)
                 self._died(life)
 
-    def _learn_pid(self, life: _Life) -> None:
+    def _learn_pid(self, life: Life) -> None:
         """The worker may be faster than the fork server, which is about to tell."""
         while not life.pid:
             self._hear_nursery()
 
-    def _said_ready(self, life: _Life, _: dict[str, Any]) -> None:
+    def _said_ready(self, life: Life, _: dict[str, Any]) -> None:
         if life.ready:
             raise FrameError("it was ready before")
         self._learn_pid(life)
@@ -268,7 +237,7 @@ class LocalEngine:
         else:
             self.ready.append(w.Joined(life.node, self.dollars_per_hour))
 
-    def _said_done(self, life: _Life, body: dict[str, Any]) -> None:
+    def _said_done(self, life: Life, body: dict[str, Any]) -> None:
         facts = read_facts(body.get("facts"), life.node)
         block = self._end_task(life, facts.id)
         self.in_vain[: len(self.births)] = [0] * len(self.births)
@@ -279,30 +248,30 @@ class LocalEngine:
             self.ready.append(w.Refused(facts.id, str(error)))
         self._dismiss(life)
 
-    def _said_cancelled(self, life: _Life, body: dict[str, Any]) -> None:
+    def _said_cancelled(self, life: Life, body: dict[str, Any]) -> None:
         task = str(body.get("task"))
         self.blocks.give_update(self._end_task(life, task))
         self.ready.append(w.Cancelled(task, life.node))
         self._dismiss(life)
 
-    def _end_task(self, life: _Life, task: w.TaskId) -> int:
+    def _end_task(self, life: Life, task: w.TaskId) -> int:
         """The task's block."""
         if task not in life.tasks:
             raise FrameError(f"it has no task {task!r}")
         return life.tasks.pop(task)
 
-    def _said_leaving(self, life: _Life, _: dict[str, Any]) -> None:
+    def _said_leaving(self, life: Life, _: dict[str, Any]) -> None:
         if life.node != EVALUATOR:  # which is no machine of its own
             life.leaving = True
             self.ready.append(w.Leaving(life.node))
             self._dismiss(life)
 
-    def _dismiss(self, life: _Life) -> None:
+    def _dismiss(self, life: Life) -> None:
         """Close the socket of a worker that leaves and has handed over all."""
         if life.leaving and not life.tasks:
             self._died(life)
 
-    def _said_evaluated(self, life: _Life, body: dict[str, Any]) -> None:
+    def _said_evaluated(self, life: Life, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
         if life.node != EVALUATOR or told.version not in self.evaluations:
             raise FrameError(f"nobody asked it for the metrics of version {told.version}")
@@ -310,7 +279,7 @@ class LocalEngine:
         del self.evaluations[told.version]
         self.ready.append(told)
 
-    def _said_failed(self, life: _Life, body: dict[str, Any]) -> None:
+    def _said_failed(self, life: Life, body: dict[str, Any]) -> None:
         if body.get("ours"):
             raise JobError(str(body.get("text")))
         raise JobError(f"the job's own code failed on {life.node}:\n{body.get('text')}")
@@ -334,10 +303,10 @@ class LocalEngine:
     def _fork(self, node: w.NodeId, index: int) -> None:
         number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
         ours.setblocking(False)
-        life = self.lives[node] = _Life(node, index, number, ours)
+        life = self.lives[node] = Life(node, index, number, ours)
         self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(life))
 
-    def _died(self, life: _Life) -> None:
+    def _died(self, life: Life) -> None:
         if self.lives.get(life.node) is not life:
             return
         del self.lives[life.node]
@@ -360,7 +329,7 @@ class LocalEngine:
             deaths.append(again)
             heappush(self.timers, (again, life.index))
 
-    def _count_death(self, life: _Life) -> None:
+    def _count_death(self, life: Life) -> None:
         """A worker that never brings anything is not bad luck."""
         self.in_vain[life.index] += 1
         if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
@@ -369,7 +338,7 @@ class LocalEngine:
                 f"{life.node}, {self._how(life)}: look for what ends them (too little memory?) in the lines above"
             )
 
-    def _how(self, life: _Life) -> str:
+    def _how(self, life: Life) -> str:
         """How a process ended, as the fork server tells soon after the process's own socket is closed."""
         until = self.now + PATIENCE_SECONDS
         with selectors.DefaultSelector() as server:
@@ -388,12 +357,12 @@ class LocalEngine:
         if life.ready:
             self._send(life, encode(Say.EVALUATE, version=version, weights=self.evaluations[version]))
 
-    def _send(self, life: _Life, frame: bytes) -> None:
+    def _send(self, life: Life, frame: bytes) -> None:
         with suppress(OSError):  # it is dying or frozen: its end, or the task's deadline, will be told
             life.socket.send(frame)
 
 
-_HEAR: dict[Say, Callable[[LocalEngine, _Life, dict[str, Any]], None]] = {
+_HEAR: dict[Say, Callable[[LocalEngine, Life, dict[str, Any]], None]] = {
     Say.READY: LocalEngine._said_ready,
     Say.DONE: LocalEngine._said_done,
     Say.CANCELLED: LocalEngine._said_cancelled,

@@ -1,0 +1,60 @@
+"""What a run goes on from that was begun before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import CheckpointError
+from oddlot.core.strategy import Strategy
+from oddlot.core.warned import warn
+from oddlot.log import is_void, read_sound
+from oddlot.run_folder import RunFolder
+from oddlot.train.checkpoint import Checkpoint, check_log, newest
+
+
+@dataclass(frozen=True)
+class Past:
+    """The newest whole checkpoint of a run, and its log."""
+
+    conductor: Conductor
+    tensors: Mapping[str, Tensor]
+    checkpoint: Checkpoint
+    there: list[str]
+    """all checkpoints that were there"""
+    log: list[w.Record]
+
+    @property
+    def nodes(self) -> frozenset[w.NodeId]:
+        """The workers' names that are used up."""
+        return frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
+
+
+def read_past(
+    folder: RunFolder, identity: dict[str, Any], fingerprint: str, strategy: type[Strategy]
+) -> Past | None:
+    """A run that is to go on: of this identity, with weights of this layout. Its end and its engine may be others.
+
+    None: it was killed before its first checkpoint was whole, so that it had not begun to train. CheckpointError: it is
+    another run, or none of its checkpoints is whole.
+    """
+    folder.check_settings(identity)
+    if folder.begun_in_vain:
+        folder.begin_anew()
+        return None
+    log, damage = read_sound(folder.log)
+    try:
+        there = folder.checkpoint_names()
+        checkpoint = newest(folder.storage, fingerprint, len(log), partial(is_void, log))
+        check_log(checkpoint, folder.log)
+    except CheckpointError as error:
+        raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
+    for warning in filter(None, (damage, *checkpoint.warnings)):
+        warn(f"{warning}; going on from {checkpoint.name}")
+    snapshot = checkpoint.load()
+    conductor = Conductor.from_plain(snapshot.conductor, strategy)
+    return Past(conductor, snapshot.tensors, checkpoint, there, log)

@@ -1,0 +1,49 @@
+"""A small layer, vectors and labels for it, and what PyTorch makes of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from oddlot.sparse import SampledLinear, Uniform
+from oddlot.sparse.optimizers import Optimizer
+from oddlot.sparse.sampler import Sampler
+
+ROWS, COLUMNS, BATCH = 37, 16, 6
+SEVERAL = torch.tensor([[3, 7, -1], [36, -1, -1], [-1, -1, -1], [0, 1, 2], [5, 5, -1], [9, -1, 30]])
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def a_layer(
+    sampler: Sampler | None = None, optimizer: Optimizer | None = None, rows: int = ROWS
+) -> SampledLinear:
+    layer = SampledLinear(COLUMNS, rows, sampler or Uniform(rows), optimizer, seed=1)
+    with torch.no_grad():
+        layer.bias.normal_(generator=torch.Generator().manual_seed(2))
+    return layer
+
+
+def some_hidden(batch: int = BATCH, seed: int = 3) -> Tensor:
+    return torch.randn(batch, COLUMNS, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """What PyTorch makes of labels that share the target equally."""
+    targets = torch.zeros(len(hidden), len(weight) + 1).scatter_(1, labels % (len(weight) + 1), 1.0)[:, :-1]
+    some = targets.sum(1) > 0
+    targets = targets[some] / targets[some].sum(1, keepdim=True)
+    return nn.functional.cross_entropy(nn.functional.linear(hidden, weight, bias)[some], targets)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
