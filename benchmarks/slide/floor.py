@@ -169,8 +169,8 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
-    """Clusters anew, shared out over the steps until the next time. For each center of a round of k-means a row is read
-    and written twice: to find it among those of its group, and to average it."""
+    """Clusters anew, shared out over the steps until the next time: rows are read for their lengths; in each round they
+    are read, written beside those of their group, and read to be averaged."""
     layer = system.output
     steps = own.refresh.next - 1  # the first time was at step 1
     began = time.perf_counter()
@@ -182,7 +182,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
 
 def _in_order(moved: float, seconds: float) -> Phase:
     """A phase whose bytes lie one after the other: its floor is that of copying half as many."""
-    source = np.zeros(int(moved) // 2, np.uint8)
+    source = np.ones(int(moved) // 2 // 4, np.float32)
     copied = _median(lambda other: Crew().share(copy, source, other), [np.empty_like(source)] * ROUNDS)
     return moved, seconds, copied
 

@@ -11,7 +11,11 @@ from oddlot.sparse import LSH, Clusters, Uniform
 from oddlot.sparse.sampler import Sampler
 
 ACTIVE = 230
-TUNED = (Tuned(1e-3, 1e-2), *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)))
+TUNED = (
+    Tuned(1e-3, 1e-2),
+    *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)),
+    Tuned(3e-3, 1e-2, input_std=0.1),
+)
 """tried for every sampler with one seed; the best is repeated with others"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(ACTIVE),

@@ -1,7 +1,6 @@
 """Seconds, processor seconds and memory for 1,000 examples: each system in a process of its own, in turn."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -77,12 +76,9 @@ def refresh(network: System) -> tuple[float, float]:
 
 
 def asked(system: str, shape: str, batches: int) -> dict[str, float]:
-    """The same in another process. Threads that wait sleep, for all systems alike."""
+    """The same in another process."""
     code = f"from benchmarks.slide.speed import alone; alone({system!r}, {shape!r}, {batches})"
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

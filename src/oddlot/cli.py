@@ -288,7 +288,7 @@ def xmc_generate(
     test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
     features: Annotated[int, typer.Option(min=1)] = 50_000,
     labels: Annotated[int, typer.Option(min=1)] = 30_000,
-    nonzeros: Annotated[float, typer.Option(min=0, help="Features of a point, on average.")] = 75.0,
+    nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
     labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:

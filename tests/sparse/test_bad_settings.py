@@ -1,6 +1,7 @@
 """Settings, matrices and files that make no sense are refused in a sentence, before anything is computed."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from oddlot.sparse import (
     SlideClassifier,
     SparseInputLinear,
     Uniform,
+    memory,
 )
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.xmc.csr import Csr
@@ -215,6 +217,41 @@ def test_starts_that_are_none(starts: Any) -> None:
         layer(np.array(starts), np.array([1, 2]), np.array([0.5, 0.5]))
     with pytest.raises(ValueError, match="2 features have 1 values"):
         layer(np.array([0, 2]), np.array([1, 2]), np.array([0.5]))
+
+
+def test_features_and_values_that_are_none() -> None:
+    layer = SparseInputLinear(10, 4)
+    for features in ([3.7, 1.0], [[1, 2]]):
+        with pytest.raises(ValueError, match="a 1-D array of whole numbers"):
+            layer([0, 2], features, [1.0, 1.0])
+    with pytest.raises(ValueError, match="a value of example 1 of the batch is not finite"):
+        layer([0, 1, 2], [3, 4], [1.0, 1e39])
+    out = layer([0, 2], [3, 4], [1.0, 2.0]).sum()
+    out.backward(retain_graph=True)
+    before = layer.weight.detach().clone()
+    with pytest.raises(RuntimeError, match="the gradient of this sum has been taken"):
+        out.backward()
+    assert torch.equal(layer.weight, before)
+
+
+def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose limit may be `max`."""
+    for text, fits in (("max\n", True), ("1000000\n", False)):
+        (tmp_path / "memory.max").write_text(text)
+        monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
+        with nullcontext() if fits else pytest.raises(MemoryError, match=r"this machine has 0\.0 GB"):
+            SampledLinear(64, 10_000)
+
+
+def test_both_layers_have_to_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(str(20 * 1000))
+    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"),))
+    x = a_set(columns=20)
+    one_each = x.shape[1] * 128 * 8
+    assert one_each > 20_000
+    (tmp_path / "memory.max").write_text(str(int(1.5 * one_each)))
+    with pytest.raises(MemoryError, match="a network of 20 features and 20 labels needs"):
+        SlideClassifier(epochs=1).fit(x, np.arange(20))
 
 
 def test_unsigned_pointers_and_columns_that_are_too_large() -> None:

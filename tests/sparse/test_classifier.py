@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from oddlot.sparse import LSH, SlideClassifier, Uniform
+from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 
@@ -34,6 +34,11 @@ def test_it_learns() -> None:
     found = trained()
     assert found.score(X_TEST, Y_TEST) > 0.6
     assert found.history[-1]["loss"] < found.history[0]["loss"]
+    ends = (found.output.optimizer, found.input.optimizer)
+    first = (found.settings.lr, found.settings.input_lr)
+    for optimizer, lr in zip(ends, first, strict=True):
+        assert isinstance(optimizer, Adam)
+        assert 0 < optimizer.lr < 0.01 * lr, "rates fall"
     best = found.predict_topk(X_TEST, 3)
     assert best.shape == (500, 3)
     assert (best[:, 0] == found.predict(X_TEST)).all()

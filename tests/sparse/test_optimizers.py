@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from oddlot.sparse import SGD, Adam, RowAdagrad, Uniform
+from oddlot.sparse import SGD, Adam, RowAdagrad, SparseInputLinear, Uniform
 from oddlot.sparse.optimizers import Optimizer
 from tests.sparse.layers import SEVERAL, a_layer, close, dense_loss, some_hidden
 
@@ -65,7 +65,7 @@ def test_a_row_that_waited_is_where_dense_adam_has_it(betas: tuple[float, float]
     for step in range(60):
         labels = torch.tensor([step % rows, (step * 7) % rows])
         for one in (layer, twin):
-            one.step = step  # the same rows by chance
+            one.batches = step  # the same rows by chance
             one(hidden.detach(), labels).backward()
         for parameter in twin.parameters():
             assert parameter.grad is not None
@@ -97,3 +97,99 @@ def test_a_long_wait_is_summed_to_its_end() -> None:
     layer.step += 2000
     close(layer.state_dict()["weight"], twin, 2e-3)
     assert (twin - a_layer(Uniform(1), None, 2).weight).abs().min() > 0.2, "it has moved far"
+
+
+def test_weights_that_are_loaded_do_not_wait() -> None:
+    layer, other = (a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2))
+    for step in range(5):
+        layer(some_hidden(), SEVERAL + step).backward()
+    with torch.no_grad():
+        other.weight.normal_(generator=torch.Generator().manual_seed(5))
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(layer.state_dict()["weight"], other.weight)
+
+
+def test_what_is_asked_between_a_loss_and_its_gradient_changes_nothing() -> None:
+    """Nor does a loss whose gradient is never taken."""
+    layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
+    for step in range(4):
+        for which, layer in enumerate(layers):
+            layer.batches = 2 * step
+            loss = layer(hidden := some_hidden(seed=step), SEVERAL)
+            if which:
+                layer.state_dict()
+                layer(hidden.detach())
+                layer(hidden.detach(), SEVERAL + 1)
+            loss.backward()
+    close(layers[0].state_dict()["weight"], layers[1].state_dict()["weight"], 1e-4)
+
+
+def test_two_open_losses_wait_for_each_other() -> None:
+    """Rows of the second that are not of the first have waited one step when it is their turn."""
+    layer = a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50)
+    twin = a_layer(Uniform(3), None, 50)
+    dense = torch.optim.Adam(twin.parameters(), lr=0.05)
+    for step in range(4):
+        batches = [
+            (some_hidden(2, seed=10 * step + i).detach(), torch.tensor([3 * step + i, 7])) for i in range(2)
+        ]
+        losses = [[one(*batch) for batch in batches] for one in (layer, twin)]
+        for mine, its in zip(*losses, strict=True):
+            mine.backward()
+            dense.zero_grad()
+            its.backward()
+            for parameter in twin.parameters():
+                assert parameter.grad is not None
+                parameter.grad = parameter.grad.to_dense()
+            dense.step()
+    close(layer.state_dict()["weight"], twin.weight, 2e-3)
+
+
+def test_another_optimizer_may_take_its_place() -> None:
+    """Of the same kind it goes on; of another it begins anew, with what it keeps."""
+    layer = a_layer(optimizer=Adam(lr=0.1))
+    layer(some_hidden(), SEVERAL).backward()
+    kept = layer._state.first
+    layer.optimizer = Adam(lr=0.01)
+    assert layer._state.first is kept
+    assert layer.step == 1
+    for optimizer in (SGD(0.1), Adam(moments="bf16"), Adam(decay=True), RowAdagrad(), Adam()):
+        layer.optimizer = optimizer
+        assert layer.step == 0
+        for _ in range(3):
+            layer(some_hidden(), SEVERAL).backward()
+        assert layer.weight.isfinite().all()
+    layer.optimizer = None
+    layer(some_hidden(), SEVERAL).backward()
+    assert layer.weight.grad is not None
+    sparse = SparseInputLinear(10, 4, SGD(0.1))
+    sparse.optimizer = Adam(0.1)
+    sparse([0, 2], [3, 9], [1.0, 2.0]).sum().backward()
+    assert sparse.weight.isfinite().all()
+    assert sparse._state.first[[3, 9]].any()
+
+
+@pytest.mark.parametrize("optimizer", [Adam(lr=0.1), None])
+def test_what_is_frozen_stays(optimizer: Optimizer | None) -> None:
+    layer = a_layer(optimizer=optimizer).requires_grad_(False)
+    twin, before = a_layer(), layer.weight.clone()
+    mine, its = some_hidden(), some_hidden()
+    layer(mine, SEVERAL).backward()
+    twin(its, SEVERAL).backward()
+    assert torch.equal(layer.weight, before)
+    assert layer.weight.grad is None
+    assert mine.grad is not None
+    assert its.grad is not None
+    close(mine.grad, its.grad)
+    sparse = SparseInputLinear(10, 4, optimizer)
+    sparse.weight.requires_grad_(False)
+    before = sparse.weight.clone()
+    sparse([0, 2], [3, 9], [1.0, 2.0]).sum().backward()
+    assert torch.equal(sparse.weight, before)
+    assert sparse.bias.grad is not None
+
+
+def test_betas_with_which_a_row_that_waits_would_move_for_ever() -> None:
+    with pytest.raises(ValueError, match=r"a row that waits needs b1 \*\* 2 < b2"):
+        Adam(betas=(0.99, 0.9), decay=True)
+    Adam(betas=(0.99, 0.9))

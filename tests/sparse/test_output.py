@@ -51,7 +51,7 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
     with torch.no_grad():
         losses = [float(layer(some_hidden(), SEVERAL)) for _ in range(3)]
     assert losses == losses[:1] * 3
-    assert layer.step == 1
+    assert (layer.step, layer.batches) == (1, 1)
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
@@ -222,7 +222,7 @@ def test_weights_that_are_loaded_are_hashed_anew() -> None:
     assert isinstance(layer.sampler, Clusters)
     layer.load_state_dict(trained(Uniform(20), 1).state_dict())
     layer(some_hidden(1), [3])
-    assert layer.sampler.refresh.next == layer.step + 50
+    assert layer.sampler.refresh.next == layer.batches + 50
 
 
 def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:

@@ -83,6 +83,23 @@ def test_vectors_that_have_nothing_in_common_collide_once_in_eight(digits: int) 
     )
 
 
+@pytest.mark.parametrize("alike", [0.5, 0.9])
+def test_dwta_collides_as_the_order_of_eight_numbers_does(alike: float) -> None:
+    """Of correlated vectors: as often as the largest of eight pairs is the same one in both, here counted on pairs of
+    their own."""
+    chance = np.random.default_rng(8)
+
+    def pairs(count: int, columns: int) -> NDArray[np.float64]:
+        first, other = chance.standard_normal((2, count, columns))
+        return np.stack([first, alike * first + np.sqrt(1 - alike**2) * other])
+
+    largest = pairs(200_000, hashing.BIN).argmax(2)
+    law = np.mean(largest[0] == largest[1])
+    first, second = pairs(800, COLUMNS)
+    one, other = codes(drawn("dwta", 1, 100), *first), codes(drawn("dwta", 1, 100), *second)
+    assert np.mean(one == other) == pytest.approx(law, abs=0.015)
+
+
 def test_sparse_vectors_are_told_apart_by_bins_that_borrow() -> None:
     """Two coordinates in 32 leave most bins empty; without densification these would all agree."""
     one, other, none = np.zeros((3, COLUMNS))
@@ -102,11 +119,14 @@ def test_tables_hold_every_row_once_by_its_code() -> None:
         assert begin.tolist() == np.searchsorted(np.sort(code), np.arange(17)).tolist()
 
 
-def rows_for(sampler: Any, weight: NDArray[Any], hidden: NDArray[Any]) -> list[set[int]]:
+def rows_for(
+    sampler: Any, weight: NDArray[Any], hidden: NDArray[Any], bias: NDArray[Any] | float = 0.0
+) -> list[set[int]]:
     """What was found for each of these vectors, beside one label and what is taken by chance."""
     layer = SampledLinear(weight.shape[1], len(weight), sampler, None)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
+        layer.bias.add_(torch.as_tensor(bias))
         layer(torch.from_numpy(hidden), torch.zeros(len(hidden), dtype=torch.int64))
         batch = layer._begin(hidden, Labels.of(np.zeros(len(hidden), np.int64), 1))
     active = batch.active
@@ -147,8 +167,9 @@ def test_what_is_found_has_large_logits() -> None:
 def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
     weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
+    bias = np.random.default_rng(2).standard_normal(rows).astype(np.float32)
     sampler = Clusters(each, probes=1 << 20, found=rows, by_chance=0)
-    found = rows_for(sampler, weight, weight[:3])
+    found = rows_for(sampler, weight, weight[:3], bias)
     assert found == [{*range(1, rows)}] * len(found)
     own = sampler.clustering
     assert sorted(own.members[0]) == [*range(rows)]
@@ -161,6 +182,7 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
             assert own.means[cluster, :-2] == pytest.approx(mean, abs=1e-4)
             spread = np.sqrt(((weight[mine] - mean) ** 2).sum(1).mean())
             assert own.means[cluster, -2] == pytest.approx(REACH * spread, abs=2e-3)
+            assert own.means[cluster, -1] == pytest.approx(bias[mine].mean(), abs=1e-4)
             unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
             assert own.centers[cluster] == pytest.approx(
                 unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
@@ -242,7 +264,7 @@ def test_digits_follow_what_is_asked() -> None:
     for _ in range(3):
         hidden = chance.standard_normal((64, COLUMNS)).astype(np.float32)
         hidden[:, 0] -= 8
-        layer.step += 1
+        layer.batches += 1
         active = layer._begin(hidden, Labels.of(np.zeros(64, np.int64), 1)).active
         found.append(float((active.sure - 1).mean()))
         digits.append(sampler.chosen.digits)
@@ -310,6 +332,19 @@ def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:
     found = rows_for(sampler, weight, weight[:200])
     assert {len(one) for one in found} <= {7, 8}
     assert len(set.union(*found)) > 600
+
+
+def test_each_example_begins_with_another_table() -> None:
+    """Each table has more rows than are wanted, and row i is in table i % 40 alone."""
+    sampler, hidden = LSH(tables=40, found=8, by_chance=0), np.ones((200, COLUMNS), np.float32)
+    layer, labels = SampledLinear(COLUMNS, 1000, sampler, None), Labels.of(np.zeros(200, np.int64), 1)
+    layer._begin(hidden, labels)  # which makes tables
+    sampler.begins[:, 0], sampler.begins[:, 1:] = 0, 25
+    sampler.members[:, :25] = np.arange(1000).reshape(25, 40).T
+    sampler._codes = lambda crew, vectors: np.zeros((40, len(vectors)), np.int32)  # type: ignore[method-assign]
+    active = layer._begin(hidden, labels).active
+    assert (active.counts >= 8).all()
+    assert len({int(active.rows[start + 1]) % 40 for start in active.starts}) > 30
 
 
 def test_when_what_is_known_is_made_anew() -> None:

@@ -115,6 +115,13 @@ def test_a_set_that_is_made_is_like_the_published_ones() -> None:
     assert other.indices.tolist() != x.indices.tolist()
 
 
+@pytest.mark.parametrize("nonzeros", [8.0, 20.0, 40.0, 150.0, 300.0])
+@pytest.mark.parametrize("labels_each", [1.0, 5.45])
+def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each: float) -> None:
+    x, _ = generate(3_000, Shape(50_000, 30_000, nonzeros, labels_each))
+    assert len(x.indices) / len(x) == pytest.approx(nonzeros, rel=0.07)
+
+
 LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.ones(5, np.float32), (3, 5))
 BEST = np.array([[3, 0, 1], [2, 1, 0], [4, 0, 3]])
 

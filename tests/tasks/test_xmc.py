@@ -28,12 +28,13 @@ from oddlot.core.strategy import Strategy
 from oddlot.sparse import LazyAdam
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.xmc.metrics import propensities
 from oddlot.sparse.xmc.writing import write_xmc
 from oddlot.tasks.xmc import xmc
 from oddlot.train.learner import torch_optimizer
 from tests.command import Oddlot
 
-SHAPE = Shape(400, 2_000, 20.0, 3.0)
+SHAPE = Shape(1_500, 2_000, 35.0, 3.0)
 TEST = generate(256, SHAPE, 2)
 COMMONEST = np.bincount(TEST[1].indices).max() / 256
 """P@1 of who has learnt nothing but which label is the commonest"""
@@ -103,7 +104,7 @@ def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Od
         "1",
     )
     plain = oddlot.json("train", "xmc", "--data", str(folder), *words, "--strategy", "local_sgd")
-    assert {"p1", "p3", "p5", "ndcg5", "psp5"} <= plain["metrics"].keys()
+    assert {"p1", "p3", "p5", "ndcg3", "ndcg5", "psp1", "psp3", "psp5"} <= plain["metrics"].keys()
     assert plain["metrics"]["p1"] > COMMONEST
     assert 0 < plain["metrics"]["psp5"] <= 1
 
@@ -121,7 +122,19 @@ def test_few_labels_have_fewer_metrics(tmp_path: Path) -> None:
     for number, name in enumerate(("train.txt", "test.txt")):
         write_xmc(tmp_path / name, *generate(64, Shape(50, 4, 5.0, 1.0), number))
     run = oddlot.fit(xmc(str(tmp_path), hidden=8, batch=16), Synchronous(), Simulated(ON), until="epochs>=2")
-    assert set(run.summary["metrics"]) == {"loss", "p1", "p3"}
+    assert set(run.summary["metrics"]) == {"loss", "p1", "p3", "ndcg3", "psp1", "psp3"}
+
+
+def test_propensities_of_other_sets(folder: Path) -> None:
+    jobs = [xmc(str(folder)), xmc(str(folder), propensity_a=0.6, propensity_b=2.6)]
+    best, truth = torch.zeros(4, 5, dtype=torch.int64), torch.tensor([[0], [3], [-1], [0]])
+    found = [job.metrics["psp1"](best, truth) for job in jobs]
+    y = generate(2_048, SHAPE, 1)[1]
+    for one, constants in zip(found, ((0.55, 1.5), (0.6, 2.6)), strict=True):
+        worth = 1 / propensities(y, *constants)
+        assert one == pytest.approx(2 * worth[0] / (2 * worth[0] + worth[3]))
+    with pytest.raises(UsageError, match="propensity_a = -1 must be a number, at least 0"):
+        xmc(str(folder), propensity_a=-1)
 
 
 def no_points(folder: Path) -> None:

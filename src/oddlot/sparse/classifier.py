@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.matrices import checked, checked_labels
-from oddlot.sparse.optimizers import Adam, Moments
+from oddlot.sparse.memory import check_memory
+from oddlot.sparse.optimizers import Adam, Moments, bytes_of_row
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.progress import told
 from oddlot.sparse.sampler import Sampler, check_sampler
@@ -81,6 +82,11 @@ class SlideClassifier:
         chance and, with `validation`, P@1"""
         self._index: tuple[int, Index] | None = None
         """of the layer as it was after so many steps"""
+
+    def __repr__(self) -> str:
+        return (
+            f"SlideClassifier({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+        )
 
     # --- training ----------------------------------------------------------------------------------
 
@@ -145,11 +151,13 @@ class SlideClassifier:
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` of the
         exact ones for the first 512 examples that were asked about since training; that share and the clusters are
-        logged, and a label -1 was not found. Where that would take longer than scoring all labels, all are scored.
+        logged, and a label -1 was not found. Where that would take longer than scoring all labels, all are scored. Who
+        asks about one example after the other is first answered by clusters that were counted on 1, 2, 4, ... of them.
         """
         features = checked(X, "X")
         self._check(features)
         check_number(0, inf, recall=recall)
+        check_whole(0, k=k)
         if not 0 < recall <= 1:
             raise ValueError(f"recall = {recall!r} must be above 0, and at most 1")
         if not 1 <= k <= self.labels:
@@ -238,6 +246,9 @@ class SlideClassifier:
 
     def _begin(self, features: int, labels: int) -> None:
         how = self.settings
+        needs = features * bytes_of_row(Adam(moments=how.moments), how.hidden)
+        needs += labels * bytes_of_row(Adam(moments=how.moments), how.hidden)
+        check_memory(needs, f"a network of {features:,} features and {labels:,} labels")
         of_input, of_output = (Adam(lr, moments=how.moments) for lr in (how.input_lr, how.lr))
         self.input = SparseInputLinear(features, how.hidden, of_input, how.seed, how.input_std)
         self.output = SampledLinear(how.hidden, labels, self.sampler, of_output, how.seed)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from oddlot.sparse.checks import check_number, check_whole, checked_starts
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
 
@@ -44,29 +44,48 @@ class SparseInputLinear(nn.Module):
         needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features = in_features, out_features
-        self.optimizer, self.step = copy(optimizer), 0
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        if optimizer is not None:
-            self._state = optimizer.state(in_features, out_features)
+        self._optimizer: Optimizer | None = None
+        self.step = 0
+        self.optimizer = optimizer
         self._free: list[Pairs] = []
 
-    def forward(self, starts: NDArray[Any], features: NDArray[Any], values: NDArray[Any]) -> Tensor:
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what is kept; of
+        another kind it begins anew."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, wanted: Optimizer | None) -> None:
+        before, self._optimizer = self._optimizer, copy(wanted)
+        if self._optimizer is not None and not alike(before, self._optimizer):
+            self._state, self.step = self._optimizer.state(self.in_features, self.out_features), 0
+
+    def forward(self, starts: Any, features: Any, values: Any) -> Tensor:
         """The sums of the examples' rows, and the bias."""
+        batch = self._checked(starts, np.asarray(features), np.asarray(values))
+        out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
+        return out
+
+    def _checked(self, starts: Any, features: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Where examples begin, how many features they have, which, and their values."""
+        if features.ndim != 1 or (features.dtype.kind not in "iu" and features.size):
+            raise ValueError(f"features are {features.dtype} {features.shape}: a 1-D array of whole numbers")
+        if values.shape != features.shape:
+            raise ValueError(f"{len(features)} features have {values.size} values, one each is expected")
         starts = checked_starts(starts, len(features), "features")
-        if len(values) != len(features):
-            raise ValueError(f"{len(features)} features have {len(values)} values")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
             wrong = min(int(features.min()), 0) or int(features.max())
             raise ValueError(f"the feature {wrong} is not among the {self.in_features:,}")
-        if not np.isfinite(values).all():
-            row = int(np.searchsorted(starts, np.flatnonzero(~np.isfinite(values))[0], "right")) - 1
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            row = int(np.searchsorted(starts, np.flatnonzero(~np.isfinite(numbers))[0], "right")) - 1
             raise ValueError(f"a value of example {row} of the batch is not finite")
-        begins, counts = np.asarray(starts[:-1], np.int64), np.diff(starts).astype(np.int64)
-        batch = begins, counts, np.asarray(features, np.int32), np.asarray(values, np.float32)
-        out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
-        return out
+        return starts[:-1], np.diff(starts), features.astype(np.int32), numbers
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.optimizer}"
@@ -109,5 +128,10 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        weight = ctx.layer._finish(ctx.batch, np.ascontiguousarray(gradient.numpy()))
+        batch, ctx.batch = ctx.batch, None
+        if batch is None:
+            raise RuntimeError("the gradient of this sum has been taken: its rows have been stepped on")
+        weight = None
+        if ctx.needs_input_grad[0]:
+            weight = ctx.layer._finish(batch, np.ascontiguousarray(gradient.numpy()))
         return weight, gradient.sum(0), None, None

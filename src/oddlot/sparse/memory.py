@@ -1,10 +1,19 @@
 """How much memory there is, so that nobody has to be killed to learn it."""
 
 import os
+from pathlib import Path
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""of a container"""
 
 
 def check_memory(bytes_needed: int, what: str) -> None:
-    """MemoryError: it needs more than this machine has."""
-    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """MemoryError: it needs more than this machine has, or the container."""
+    has = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
     if bytes_needed > has:
         raise MemoryError(f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB")
+
+
+def _limits() -> list[int]:
+    texts = [path.read_text().strip() for name in LIMITS if (path := Path(name)).is_file()]
+    return [int(text) for text in texts if text.isdigit()]

@@ -94,6 +94,10 @@ class Adam:
         check_number(0, 1, beta1=self.betas[0], beta2=self.betas[1])
         if self.moments not in get_args(Moments):
             raise ValueError(f"moments = {self.moments!r} is neither fp32 nor bf16")
+        if self.decay and self.betas[0] ** 2 >= self.betas[1]:
+            raise ValueError(
+                f"betas = {self.betas}: with decay a row that waits needs b1 ** 2 < b2, or moves for ever"
+            )
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
@@ -115,6 +119,12 @@ class Adam:
 
 
 Optimizer = SGD | RowAdagrad | Adam
+
+
+def alike(one: Optimizer | None, other: Optimizer | None) -> bool:
+    """Whether they keep the same, so that one may go on for the other."""
+    kinds = ((type(how), getattr(how, "moments", ""), getattr(how, "decay", False)) for how in (one, other))
+    return next(kinds) == next(kinds)
 
 
 def bytes_of_row(optimizer: Optimizer | None, columns: int) -> int:

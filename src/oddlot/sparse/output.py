@@ -17,7 +17,7 @@ from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, bytes_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
@@ -53,7 +53,7 @@ class SampledLinear(nn.Module):
     are a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
     matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an
     example without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not
-    finite changes nothing here, and under `torch.no_grad()` none does.
+    finite changes nothing here; nor does one under `torch.no_grad()`, or any with `weight.requires_grad_(False)`.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -83,22 +83,39 @@ class SampledLinear(nn.Module):
         check_memory(needs, f"a layer of {out_features:,} outputs")
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler
-        self.optimizer, self.step, self._number = copy(optimizer), 0, next(_NUMBERS)
+        self.step, self.batches, self._number = 0, 0, next(_NUMBERS)
+        """steps on the rows, and losses to learn from"""
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        if optimizer is not None:
-            self._state = optimizer.state(out_features, in_features)
-            self._bias_state = optimizer.state(out_features, 1)
-        if isinstance(optimizer, Adam) and optimizer.decay:
-            self._touched, self._corrections = np.zeros(out_features, np.int64), optimizer.corrections()
+        self._optimizer: Optimizer | None = None
+        self.optimizer = optimizer
         self._marks = Marks(out_features)
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
         self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The layer's own copy, whose rate may be changed. Another one of the same kind, moments and decay goes on with
+        what is kept; of another kind it begins anew."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, wanted: Optimizer | None) -> None:
+        before, self._optimizer = self._optimizer, copy(wanted)
+        if self._optimizer is None or alike(before, self._optimizer):
+            return
+        self._state, self._bias_state = (
+            self._optimizer.state(self.out_features, columns) for columns in (self.in_features, 1)
+        )
+        self.step = 0
+        if isinstance(self._optimizer, Adam) and self._optimizer.decay:
+            self._touched = np.zeros(self.out_features, np.int64)
+            self._corrections = self._optimizer.corrections()
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
@@ -112,8 +129,8 @@ class SampledLinear(nn.Module):
         given = Labels.of(labels, self.out_features)
         if len(given) != len(hidden):
             raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
-        self.step += (learns := torch.is_grad_enabled())
-        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given, learns)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.batches += torch.is_grad_enabled()
+        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
 
     def extra_repr(self) -> str:
@@ -121,13 +138,13 @@ class SampledLinear(nn.Module):
 
     # --- the two halves of a step ----------------------------------------------------------------
 
-    def _begin(self, hidden: NDArray[np.float32], labels: Labels, learns: bool = True) -> Batch:
+    def _begin(self, hidden: NDArray[np.float32], labels: Labels) -> Batch:
         """Choose the active sets, and compute their loss and its gradient by the logits."""
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
         self._own_sampler()
-        self.sampler.prepare(crew, weight, bias, self.step, chance)
+        self.sampler.prepare(crew, weight, bias, self.batches, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
         self.sampler.choose(crew, hidden, active, chance)
         total, sure = int(active.counts.sum()), int(active.sure.sum())
@@ -136,7 +153,7 @@ class SampledLinear(nn.Module):
             (total - sure) / max(1, total),
         )
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
-        self._catch_up(crew, batch.pairs, self.step - learns)
+        self._catch_up(crew, batch.pairs)
         crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
         crew.share(
             output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
@@ -156,30 +173,34 @@ class SampledLinear(nn.Module):
         """The seed of this batch."""
         if self.seed is None:
             return int(torch.randint(2**62, ()))
-        return (self.seed * STREAM + self.step) * STEP % 2**62
+        return (self.seed * STREAM + self.batches) * STEP % 2**62
 
-    def _catch_up(self, crew: Crew, pairs: Pairs | None = None, step: int | None = None) -> None:
-        """Bring the rows of a batch, or all, to where dense Adam has them after so many steps."""
+    def _catch_up(self, crew: Crew, pairs: Pairs | None = None) -> None:
+        """Bring the rows of a batch, or all, to where dense Adam has them after all steps."""
         if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
             return
         rows = np.arange(self.out_features) if pairs is None else pairs.rows
         crew.share(
             output.catch_up_rows, rows, *self._plain(), *self._kept(), self.optimizer.numbers(max(1, self.step)),
-            self._touched, self.step if step is None else step, self._corrections,
+            self._touched, self.step, self._corrections,
         )  # fmt: skip
 
-    def _finish(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
+    def _finish(
+        self, batch: Batch, scale: float, wanted: bool
+    ) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
         """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
-        rows."""
+        rows. These stay as they are if nothing is `wanted` of them."""
         crew, active, (weight, bias) = Crew(batch.pairs.parts), batch.active, self._plain()
         hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
         if not isfinite(batch.loss * scale):
             hidden_gradients[:] = np.nan
-        elif self.optimizer is None:
+        elif self.optimizer is None or not wanted:
             rows = self._collected(crew, batch, *by_deltas)
         else:
+            self._catch_up(crew, batch.pairs)  # which other losses may have stepped on since
+            self.step += 1
             crew(
                 output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
                 *self._kept(), self.optimizer.numbers(self.step),
@@ -211,8 +232,10 @@ class SampledLinear(nn.Module):
 
 
 def _forget(layer: SampledLinear, _: object) -> None:
-    """Other weights have been loaded. By name, so that a copy of the layer, or a pickled one, means its own sampler."""
+    """Other weights are there, of which none waits. By name, so that a copy of the layer means its own sampler."""
     layer.sampler.forget()
+    if isinstance(layer.optimizer, Adam) and layer.optimizer.decay:
+        layer._touched[:] = layer.step
 
 
 def _up_to_date(layer: SampledLinear, *_: object) -> None:
@@ -223,21 +246,11 @@ def _up_to_date(layer: SampledLinear, *_: object) -> None:
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        _weight: Tensor,
-        _bias: Tensor,
-        layer: SampledLinear,
-        labels: Labels,
-        learns: bool,
+        ctx: Any, hidden: Tensor, _weight: Tensor, _bias: Tensor, layer: SampledLinear, labels: Labels
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
         ctx.save_for_backward(hidden)  # whose memory `plain` may be
-        ctx.layer, ctx.batch, ctx.like = (
-            layer,
-            layer._begin(plain, labels, learns),
-            (hidden.device, hidden.dtype),
-        )
+        ctx.layer, ctx.batch, ctx.like = layer, layer._begin(plain, labels), (hidden.device, hidden.dtype)
         return hidden.new_tensor(ctx.batch.loss)
 
     @staticmethod
@@ -247,5 +260,7 @@ class _Loss(torch.autograd.Function):
         if batch is None:
             raise RuntimeError("the gradient of this loss has been taken: its rows have been stepped on")
         ctx.saved_tensors  # noqa: B018 - PyTorch says so if somebody has changed the hidden vectors in place
-        hidden, weight, bias = ctx.layer._finish(batch, float(gradient))
-        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None, None
+        _, weight_wanted, bias_wanted, *_ = ctx.needs_input_grad
+        hidden, weight, bias = ctx.layer._finish(batch, float(gradient), weight_wanted)
+        weight, bias = weight if weight_wanted else None, bias if bias_wanted else None
+        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None

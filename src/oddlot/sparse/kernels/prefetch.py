@@ -9,8 +9,8 @@ from numba.np.arrayobj import make_array
 
 from oddlot.sparse.kernels.jit import kernel
 
-LINE = 16
-"""numbers of a cache line"""
+LINE = 64
+"""bytes of a cache line"""
 AHEAD = 16
 """rows, or pairs of them, after which one is needed that is asked for now"""
 
@@ -40,5 +40,5 @@ prefetch: Any = intrinsic(_prefetch)
 @kernel
 def prefetch_row(row):
     """All lines of a row."""
-    for i in range(0, row.shape[0], LINE):
+    for i in range(0, row.shape[0], LINE // row.itemsize):
         prefetch(row, i)

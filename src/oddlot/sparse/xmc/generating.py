@@ -11,6 +11,11 @@ CLUSTER = 16
 """labels that occur together"""
 OWN, COMMON = 16, 14
 """features of a label, and of a cluster"""
+SHOWN = 8, 2
+"""of these, so many for each label of a point with as many features and labels as usual"""
+NOISE, NEAR, PILOT, TRIES = 0.2, 0.05, 1_000, 12
+"""so much noise more than is needed, as some falls on features that are there; how near to the wanted number so many
+points have to come, and tries for that"""
 BLOCK = 16_384
 
 
@@ -27,14 +32,27 @@ class Shape:
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
     """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`."""
+    noise = _noise_for(shape)
     blocks = [
-        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]))
+        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), noise)
         for low in range(0, examples, BLOCK)
     ]
     return _joined([x for x, _ in blocks], shape.features), _joined([y for _, y in blocks], shape.labels)
 
 
-def _block(count: int, shape: Shape, chance: np.random.Generator) -> tuple[Csr, Csr]:
+def _noise_for(shape: Shape) -> float:
+    """So much more noise than features are wanted, with which points have nearly as many."""
+    noise = NOISE
+    for _ in range(TRIES):
+        x, _y = _block(PILOT, shape, np.random.default_rng([shape.seed, 2**31]), noise)
+        lacks = shape.nonzeros - x.indptr[-1] / PILOT
+        if abs(lacks) <= NEAR * shape.nonzeros:
+            break
+        noise += lacks / shape.nonzeros
+    return noise
+
+
+def _block(count: int, shape: Shape, chance: np.random.Generator, noise: float) -> tuple[Csr, Csr]:
     popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
     rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
 
@@ -50,27 +68,33 @@ def _block(count: int, shape: Shape, chance: np.random.Generator) -> tuple[Csr, 
     rows, labels = np.concatenate([np.arange(count), of]), np.concatenate([first, other])
     y = _csr(rows, labels, np.ones(len(rows), np.float32), (count, shape.labels))
     example = np.repeat(np.arange(count), np.diff(y.indptr))
-    own = np.repeat(y.indices.astype(np.int64), OWN // 2)
-    own_at, own_which = np.repeat(example, OWN // 2), chance.integers(0, OWN, len(own))
-    cluster = np.repeat(y.indices.astype(np.int64) // CLUSTER, 2)
-    cluster_at, cluster_which = np.repeat(example, 2), chance.integers(0, COMMON, len(cluster))
+    usual = Shape()
+    share = shape.nonzeros / usual.nonzeros * usual.labels_each / shape.labels_each
+    of_label, of_cluster = (min(shown, round(share * shown)) for shown in SHOWN)
+    of_label = max(1, of_label)
+    own = np.repeat(y.indices.astype(np.int64), of_label)
+    own_at, own_which = np.repeat(example, of_label), chance.integers(0, OWN, len(own))
+    cluster = np.repeat(y.indices.astype(np.int64) // CLUSTER, of_cluster)
+    cluster_at, cluster_which = np.repeat(example, of_cluster), chance.integers(0, COMMON, len(cluster))
     noise_each = np.maximum(
         0, shape.nonzeros - np.bincount(np.concatenate([own_at, cluster_at]), minlength=count)
     )
-    noise_at = np.repeat(np.arange(count), chance.poisson(noise_each + 0.2 * shape.nonzeros))
-    noise = (shape.features ** chance.random(len(noise_at)) - 1).astype(np.int64)
+    noise_at = np.repeat(np.arange(count), chance.poisson(np.maximum(0, noise_each + noise * shape.nonzeros)))
+    noisy = (shape.features ** chance.random(len(noise_at)) - 1).astype(np.int64)
     features = np.concatenate(
         [
             _hashed(own * OWN + own_which, shape.features, shape.seed),
             _hashed(cluster * COMMON + cluster_which, shape.features, shape.seed + 1),
-            noise,
+            noisy,
         ]
     )
     at = np.concatenate([own_at, cluster_at, noise_at])
     values = np.exp(0.5 * chance.standard_normal(len(at))).astype(np.float32)
     x = _csr(at, features, values, (count, shape.features))
-    lengths = np.sqrt(np.add.reduceat(x.data**2, x.indptr[:-1]))
-    return Csr(x.indptr, x.indices, x.data / np.repeat(lengths, np.diff(x.indptr)), x.shape), y
+    squares = np.bincount(np.repeat(np.arange(count), np.diff(x.indptr)), x.data**2, count)
+    lengths = np.repeat(np.sqrt(squares), np.diff(x.indptr)).astype(np.float32)
+    values = x.data / lengths
+    return Csr(x.indptr, x.indices, values, x.shape), y
 
 
 def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
