@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=PARTS)
     asked = parser.parse_args()
     begin()
-    figures: dict[str, float] = {}
+    figures: dict[str, float | None] = {}
     if "speed" in asked.only:
         figures |= speed.measure(asked.quick, asked.shape)
     if SEARCH in asked.only:

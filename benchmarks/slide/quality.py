@@ -57,6 +57,8 @@ FOUND = (
 """by that search"""
 
 
+Figures = dict[str, float | None]
+"""None: not reached"""
 Ends = dict[str, list[list[Point]]]
 """of every system, for every seed, how its runs ended, the shortest one first"""
 
@@ -75,7 +77,7 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
     return None
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool) -> Figures:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best.
 
     Within the time that dense softmax takes for four passes; with the systems that are compared three times, with the
@@ -111,7 +113,7 @@ def large() -> dict[str, float]:
     return {"p1_over_uniform_1000_670k": 100 * (p1["clusters"] - p1["uniform 1000"])}
 
 
-def compared(title: str, ends: Ends, name: str) -> dict[str, float]:
+def compared(title: str, ends: Ends, name: str) -> Figures:
     """A table of how runs ended; how much sooner clusters are there than dense softmax and sampled softmax, each seed
     beside the same one: the median."""
     rivals = {"dense": f"time_to_dense_quality_{name}", "sampled": f"time_to_quality_over_sampled_{name}"}
@@ -119,7 +121,7 @@ def compared(title: str, ends: Ends, name: str) -> dict[str, float]:
         "dense": [run[-1].p1 - 0.01 for run in ends["dense"]],
         "sampled": [max(point.p1 for point in run) for run in ends["sampled"]],
     }
-    rows, figures, longest = list[list[str]](), dict[str, float](), ends["clusters"][0]
+    rows, figures, longest = list[list[str]](), Figures(), ends["clusters"][0]
     for system, runs in ends.items():
         cells = [
             f"{told([p.p1 for p in points])}, {median(p.seconds for p in points):.1f} s"
@@ -132,7 +134,7 @@ def compared(title: str, ends: Ends, name: str) -> dict[str, float]:
             ratios = [their / own if own and their else 0.0 for own, their in zip(when, theirs, strict=False)]
             cells.append(f"{told(ratios, 2)} times" if all(ratios) else "not always")
             if system == "clusters":
-                figures[rivals[rival]] = median(ratios)
+                figures[rivals[rival]] = median(ratios) if all(ratios) else None
         rows.append([system, *cells])
     columns = ["", *(f"{point.examples // 1000}K" for point in longest)]
     columns += [f"as soon as {rival} is at {told(p1s)}" for rival, p1s in goals.items()]

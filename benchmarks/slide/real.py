@@ -1,7 +1,7 @@
 """P@1 over examples and over time on real labels, each system at the best of the same settings, one seed."""
 
 from benchmarks.slide.hashing import TUNED
-from benchmarks.slide.quality import SYSTEMS, Ends, compared
+from benchmarks.slide.quality import SYSTEMS, Ends, Figures, compared
 from benchmarks.slide.runs import Made, best_of, ours, trained
 from benchmarks.slide.setting import real
 from oddlot.sparse import Clusters
@@ -14,9 +14,9 @@ MADE: dict[str, Made] = {
 }
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool) -> Figures:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    figures, passes = dict[str, float](), PASSES[::2] if quick else PASSES
+    figures, passes = Figures(), PASSES[::2] if quick else PASSES
     for name, data in real():
         ends: Ends = {}
         for kind, make in MADE.items():

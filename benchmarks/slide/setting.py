@@ -21,8 +21,8 @@ SHAPES = {
     "200k": Shape(135_909, 200_000),
     "670k": Shape(135_909, 670_091),
 }
-TEST, HELD = 8_192, 4_096
-"""points to test on, and by which settings are chosen where a set has no others"""
+TEST, HELD = 8_192, 10
+"""points to test on; of a real set's training points one of so many is held back, to choose settings by"""
 REAL = ("xmc_tate_subjects", "xmc_delicious")
 
 
@@ -67,7 +67,7 @@ def real() -> Iterator[tuple[str, Set]]:
             continue
         x, y = read_xmc(folder / "train.txt.gz")
         order = np.random.default_rng(0).permutation(len(x))
-        held, rest = order[:HELD], order[HELD:]
+        held, rest = np.split(order, [len(order) // HELD])
         yield (
             name,
             Set(x.rows(rest), y.rows(rest), x.rows(held), y.rows(held), *read_xmc(folder / "test.txt.gz")),
