@@ -13,7 +13,7 @@ from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, generated
 from benchmarks.slide.systems import Ours, Tuned
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import prefetch_row
+from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import dot
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.threads import Crew
@@ -42,7 +42,7 @@ def read_rows(
 ) -> None:
     """The same rows in the same order, and no more than an inner product with each."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-        prefetch_row(matrix[rows[min(i + 4, len(rows) - 1)]])
+        prefetch_row(matrix[rows[min(i + AHEAD, len(rows) - 1)]])
         out[i] = dot(matrix[rows[i]], one)
 
 
@@ -59,7 +59,7 @@ def update_rows(
 ) -> None:
     """The same rows of weights and both moments, read and written."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-        later = rows[min(i + 4, len(rows) - 1)]
+        later = rows[min(i + AHEAD, len(rows) - 1)]
         prefetch_row(a[later])
         prefetch_row(b[later])
         prefetch_row(c[later])

@@ -12,7 +12,7 @@ from oddlot.sparse import LSH, Clusters, Uniform
 
 PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
 """examples of a pass, those of the runs by which settings are searched, and those of the largest set"""
-LENGTHS, SEEDS = tuple(PASS * passes for passes in (2, 3, 4, 6, 8)), 3
+LENGTHS, SEEDS = tuple(PASS * passes for passes in (2, 3, 4, 6, 8, 12)), 3
 """examples of whole runs, in each of which all learning rates fall linearly to zero"""
 GRID: dict[str, tuple[float, ...]] = {
     "lr": (1e-3, 2e-3, 3e-3, 5e-3),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from oddlot.sparse import SGD, Adam, RowAdagrad, SparseInputLinear, Uniform
+from oddlot.sparse import SGD, Adam, RowAdagrad, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.optimizers import Optimizer
 from tests.sparse.layers import SEVERAL, a_layer, close, dense_loss, some_hidden
 
@@ -172,11 +172,12 @@ def test_another_optimizer_may_take_its_place() -> None:
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.1), None])
 def test_what_is_frozen_stays(optimizer: Optimizer | None) -> None:
     layer = a_layer(optimizer=optimizer).requires_grad_(False)
-    twin, before = a_layer(), layer.weight.clone()
+    twin, before, biases = a_layer(), layer.weight.clone(), layer.bias.clone()
     mine, its = some_hidden(), some_hidden()
     layer(mine, SEVERAL).backward()
     twin(its, SEVERAL).backward()
     assert torch.equal(layer.weight, before)
+    assert torch.equal(layer.bias, biases)
     assert layer.weight.grad is None
     assert mine.grad is not None
     assert its.grad is not None
@@ -193,3 +194,45 @@ def test_betas_with_which_a_row_that_waits_would_move_for_ever() -> None:
     with pytest.raises(ValueError, match=r"a row that waits needs b1 \*\* 2 < b2"):
         Adam(betas=(0.99, 0.9), decay=True)
     Adam(betas=(0.99, 0.9))
+
+
+def test_rows_that_wait_are_brought_up_to_date_before_another_kind_takes_over() -> None:
+    layers = [a_layer(Uniform(3), Adam(lr=0.05, decay=True), 50) for _ in range(2)]
+    for layer, asked in zip(layers, (True, False), strict=True):
+        for step in range(4):
+            layer(some_hidden(), SEVERAL + step).backward()
+        if asked:
+            layer.state_dict()
+        layer.optimizer = SGD(0.1)
+    assert torch.equal(layers[0].weight, layers[1].weight)
+
+
+def test_other_betas_correct_in_their_own_way() -> None:
+    layer = a_layer(optimizer=Adam(decay=True))
+    layer.optimizer = Adam(betas=(0.8, 0.9), decay=True)
+    assert layer._corrections == pytest.approx(Adam(betas=(0.8, 0.9)).corrections())
+
+
+def test_weight_and_bias_are_frozen_together() -> None:
+    layer = a_layer(optimizer=Adam())
+    layer.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="freeze both, or take optimizer=None"):
+        layer(some_hidden(), SEVERAL)
+    plain = a_layer()
+    plain.bias.requires_grad_(False)
+    plain(some_hidden(), SEVERAL).backward()
+    assert plain.bias.grad is None
+    assert plain.weight.grad is not None
+
+
+def test_logits_from_before_a_step_have_no_gradient() -> None:
+    layer, hidden = a_layer(optimizer=Adam()), some_hidden()
+    logits = layer(hidden)
+    layer(some_hidden(), SEVERAL).backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        logits.sum().backward()
+
+
+def test_layers_of_one_seed_begin_with_other_weights() -> None:
+    rows = SampledLinear(8, 10, seed=1).weight / SparseInputLinear(10, 8, seed=1).weight
+    assert rows.std(1).min() > 0.01

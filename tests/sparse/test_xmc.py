@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oddlot.sparse.xmc import generating
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import ndcg, precision, propensities, propensity_precision
@@ -120,6 +121,11 @@ def test_a_set_that_is_made_is_like_the_published_ones() -> None:
 def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each: float) -> None:
     x, _ = generate(3_000, Shape(50_000, 30_000, nonzeros, labels_each))
     assert len(x.indices) / len(x) == pytest.approx(nonzeros, rel=0.07)
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(135_909, 200_000), Shape(135_909, 670_091)])
+def test_sets_of_the_benchmark_stay_as_they_are(shape: Shape) -> None:
+    assert generating._noise_for(shape) == generating.NOISE
 
 
 LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.ones(5, np.float32), (3, 5))

@@ -183,15 +183,15 @@ class SlideClassifier:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All settings by name, and the sampler."""
-        return asdict(self.settings) | {"sampler": self.sampler}
+        return vars(self.settings) | {"sampler": self.sampler}
 
     def set_params(self, **params: Any) -> "SlideClassifier":
         """Change some; what has been learnt is forgotten. ValueError: one is not known, or makes no sense."""
         check_sampler(params.get("sampler"))
         if unknown := set(params) - set(self.get_params()):
             raise ValueError(f"SlideClassifier has no setting {min(unknown)!r}")
-        self.sampler = params.pop("sampler", self.sampler)
-        self.settings = replace(self.settings, **params)
+        sampler = params.pop("sampler", self.sampler)
+        self.settings, self.sampler = replace(self.settings, **params), sampler
         self.__dict__.pop("model", None)
         return self
 
@@ -246,8 +246,7 @@ class SlideClassifier:
 
     def _begin(self, features: int, labels: int) -> None:
         how = self.settings
-        needs = features * bytes_of_row(Adam(moments=how.moments), how.hidden)
-        needs += labels * bytes_of_row(Adam(moments=how.moments), how.hidden)
+        needs = bytes_of_row(Adam(moments=how.moments), how.hidden) * (features + labels)
         check_memory(needs, f"a network of {features:,} features and {labels:,} labels")
         of_input, of_output = (Adam(lr, moments=how.moments) for lr in (how.input_lr, how.lr))
         self.input = SparseInputLinear(features, how.hidden, of_input, how.seed, how.input_std)
@@ -288,8 +287,9 @@ class SlideClassifier:
 
     def _set_rates(self, share: float) -> None:
         how = self.settings
-        self.input.optimizer = Adam(share * how.input_lr, moments=how.moments)
-        self.output.optimizer = Adam(share * how.lr, moments=how.moments)
+        for layer, rate in ((self.input, how.input_lr), (self.output, how.lr)):
+            assert layer.optimizer is not None
+            layer.optimizer.lr = share * rate
         self.bias_optimizer.param_groups[0]["lr"] = share * how.input_lr
 
     def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:

@@ -13,9 +13,12 @@ from torch.autograd.function import once_differentiable
 from oddlot.sparse.checks import check_number, check_whole, checked_starts
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
+
+STREAM = 0x9E3779B9
+"""so that an output layer of the same seed and width begins with other weights"""
 
 
 class SparseInputLinear(nn.Module):
@@ -25,8 +28,8 @@ class SparseInputLinear(nn.Module):
     `layer(starts, features, values)` is [batch, out_features], float32: example i has the values
     values[starts[i]:starts[i + 1]] in those features, in any order; of a feature that occurs twice they add up. Its
     backward steps at once on the rows of features that occurred or, with `optimizer=None`, gives these a sparse
-    gradient; the bias has an ordinary one. Features out of range and values that are not finite are a ValueError.
-    `seed=None` draws the first weights from PyTorch's random state.
+    gradient; the bias has an ordinary one. A weight that is frozen stays. Features out of range and values that are not
+    finite are a ValueError. `seed=None` draws the first weights from PyTorch's random state.
     """
 
     def __init__(
@@ -41,10 +44,11 @@ class SparseInputLinear(nn.Module):
         check_whole(in_features=in_features, out_features=out_features)
         check_whole(0, seed=0 if seed is None else seed)
         check_number(0, inf, std=std)
+        check_optimizer(optimizer)
         needs = in_features * bytes_of_row(optimizer, out_features)
         check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features = in_features, out_features
-        chance = None if seed is None else torch.Generator().manual_seed(int(seed))
+        chance = None if seed is None else torch.Generator().manual_seed((int(seed) + STREAM) % 2**32)
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
         self._optimizer: Optimizer | None = None
@@ -54,15 +58,20 @@ class SparseInputLinear(nn.Module):
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what is kept; of
-        another kind it begins anew."""
+        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what was kept; one
+        of another kind, or with other moments, begins anew."""
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, wanted: Optimizer | None) -> None:
-        before, self._optimizer = self._optimizer, copy(wanted)
-        if self._optimizer is not None and not alike(before, self._optimizer):
-            self._state, self.step = self._optimizer.state(self.in_features, self.out_features), 0
+        check_optimizer(wanted)
+        if isinstance(wanted, Adam) and wanted.decay:
+            raise ValueError("decay is for SampledLinear: features that do not occur stay where they are")
+        if wanted is not None and not alike(self._optimizer, wanted):
+            needs = self.in_features * bytes_of_row(wanted, self.out_features)
+            check_memory(needs, f"a layer of {self.in_features:,} features")
+            self._state, self.step = wanted.state(self.in_features, self.out_features), 0
+        self._optimizer = copy(wanted)
 
     def forward(self, starts: Any, features: Any, values: Any) -> Tensor:
         """The sums of the examples' rows, and the bias."""
@@ -130,7 +139,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            raise RuntimeError("the gradient of this sum has been taken: its rows have been stepped on")
+            raise RuntimeError("the gradient of this sum has been taken, and can be taken once")
         weight = None
         if ctx.needs_input_grad[0]:
             weight = ctx.layer._finish(batch, np.ascontiguousarray(gradient.numpy()))

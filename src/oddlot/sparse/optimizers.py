@@ -77,9 +77,10 @@ class RowAdagrad:
 class Adam:
     """Adam (Kingma, Ba, ICLR 2015) on the rows that are touched; the others wait, as with `torch.optim.SparseAdam`.
 
-    With `decay`, a row that is touched again is first brought to where dense Adam, at the present learning rate,
-    would have moved it meanwhile, in closed form. `moments = "bf16"` keeps both in 16 bits, rounded up or down by
-    chance so that they are right in the mean: 8 bytes for a weight and its moments, not 12.
+    With `decay`, for output layers, a row that is touched again, or asked for as a logit or in `state_dict()`, is first
+    brought to where dense Adam, at the present learning rate, would have moved it meanwhile, in closed form.
+    `moments = "bf16"` keeps both in 16 bits, rounded up or down by chance so that they are right in the mean: 8 bytes
+    for a weight and its moments, not 12.
     """
 
     lr: float = 1e-3
@@ -119,6 +120,14 @@ class Adam:
 
 
 Optimizer = SGD | RowAdagrad | Adam
+
+
+def check_optimizer(optimizer: object) -> None:
+    """ValueError: it is neither an optimizer of this package nor None."""
+    if not (optimizer is None or isinstance(optimizer, SGD | RowAdagrad | Adam)):
+        raise ValueError(
+            f"optimizer = {optimizer!r} is none of oddlot.sparse: such as Adam(lr=1e-3), or None"
+        )
 
 
 def alike(one: Optimizer | None, other: Optimizer | None) -> bool:

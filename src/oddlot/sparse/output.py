@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from oddlot.sparse.active import Active, Marks
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
@@ -53,7 +54,8 @@ class SampledLinear(nn.Module):
     are a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
     matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an
     example without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not
-    finite changes nothing here; nor does one under `torch.no_grad()`, or any with `weight.requires_grad_(False)`.
+    finite changes nothing here; under `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there
+    are several losses before their gradients, each gradient sees the rows as they are by then.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -79,12 +81,14 @@ class SampledLinear(nn.Module):
         check_sampler(sampler)
         std = in_features**-0.5 if std is None else std
         check_number(0, inf, std=std)
-        needs = out_features * bytes_of_row(optimizer, in_features)
-        check_memory(needs, f"a layer of {out_features:,} outputs")
+        check_optimizer(optimizer)
+        check_memory(out_features * bytes_of_row(optimizer, in_features), _named(out_features))
         self.in_features, self.out_features = in_features, out_features
         self.sampler: Sampler = Clusters() if sampler is None else sampler
-        self.step, self.batches, self._number = 0, 0, next(_NUMBERS)
-        """steps on the rows, and losses to learn from"""
+        self.batches, self._number = 0, next(_NUMBERS)
+        """losses to learn from"""
+        self.step = 0
+        """steps on the rows"""
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
@@ -100,22 +104,31 @@ class SampledLinear(nn.Module):
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The layer's own copy, whose rate may be changed. Another one of the same kind, moments and decay goes on with
-        what is kept; of another kind it begins anew."""
+        """The layer's own copy, whose rate may be changed. Another one of the same kind goes on with what was kept; one
+        of another kind, or with other moments or decay, begins anew."""
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, wanted: Optimizer | None) -> None:
-        before, self._optimizer = self._optimizer, copy(wanted)
-        if self._optimizer is None or alike(before, self._optimizer):
-            return
-        self._state, self._bias_state = (
-            self._optimizer.state(self.out_features, columns) for columns in (self.in_features, 1)
-        )
+        check_optimizer(wanted)
+        if not alike(self._optimizer, wanted):
+            self._catch_up(Crew())
+            self._keep_for(wanted)
+        if isinstance(wanted, Adam) and wanted.decay:
+            self._corrections = wanted.corrections()
+        self._optimizer = copy(wanted)
+
+    def _keep_for(self, optimizer: Optimizer | None) -> None:
+        """Room for what it keeps of each row, as at first."""
         self.step = 0
-        if isinstance(self._optimizer, Adam) and self._optimizer.decay:
+        if optimizer is not None:
+            check_memory(
+                self.out_features * bytes_of_row(optimizer, self.in_features), _named(self.out_features)
+            )
+            self._state = optimizer.state(self.out_features, self.in_features)
+            self._bias_state = optimizer.state(self.out_features, 1)
+        if isinstance(optimizer, Adam) and optimizer.decay:
             self._touched = np.zeros(self.out_features, np.int64)
-            self._corrections = self._optimizer.corrections()
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
@@ -129,6 +142,8 @@ class SampledLinear(nn.Module):
         given = Labels.of(labels, self.out_features)
         if len(given) != len(hidden):
             raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
+        if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
+            raise ValueError("weight and bias are stepped on together: freeze both, or take optimizer=None")
         self.batches += torch.is_grad_enabled()
         loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
@@ -179,7 +194,7 @@ class SampledLinear(nn.Module):
         """Bring the rows of a batch, or all, to where dense Adam has them after all steps."""
         if not isinstance(self.optimizer, Adam) or not self.optimizer.decay:
             return
-        rows = np.arange(self.out_features) if pairs is None else pairs.rows
+        rows = np.arange(self.out_features, dtype=np.int32) if pairs is None else pairs.rows
         crew.share(
             output.catch_up_rows, rows, *self._plain(), *self._kept(), self.optimizer.numbers(max(1, self.step)),
             self._touched, self.step, self._corrections,
@@ -207,6 +222,9 @@ class SampledLinear(nn.Module):
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step
+            increment_version(
+                (self.weight, self.bias)
+            )  # so that logits from before have no gradient any more
         self._free.append(batch)
         return hidden_gradients.sum(0), *rows
 
@@ -229,6 +247,10 @@ class SampledLinear(nn.Module):
         """What the optimizer keeps of the weights and of the bias."""
         of_bias = self._bias_state
         return self._state.first, self._state.second, of_bias.first[:, 0], of_bias.second[:, 0]
+
+
+def _named(out_features: int) -> str:
+    return f"a layer of {out_features:,} outputs"
 
 
 def _forget(layer: SampledLinear, _: object) -> None:
@@ -258,7 +280,7 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            raise RuntimeError("the gradient of this loss has been taken: its rows have been stepped on")
+            raise RuntimeError("the gradient of this loss has been taken, and can be taken once")
         ctx.saved_tensors  # noqa: B018 - PyTorch says so if somebody has changed the hidden vectors in place
         _, weight_wanted, bias_wanted, *_ = ctx.needs_input_grad
         hidden, weight, bias = ctx.layer._finish(batch, float(gradient), weight_wanted)

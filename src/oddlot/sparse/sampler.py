@@ -12,7 +12,7 @@ from oddlot.sparse.threads import Crew
 
 LEAST_STEPS, ROWS_A_STEP = 50, 1_000
 STILL = 100.0
-"""with it, the second time never comes"""
+"""with it, the third time never comes"""
 
 
 class Sampler(Protocol):
@@ -22,7 +22,8 @@ class Sampler(Protocol):
         """How many for an example, at most."""
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        """Before the batch of this step, counted from 1: what it knows about the rows may be too old."""
+        """Before a batch: what it knows about the rows may be too old. `step` counts those that were learnt from, the
+        batch among them if it is one."""
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         """Add rows to every example: first those that are sure to be there, then those by chance.

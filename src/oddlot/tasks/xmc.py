@@ -205,7 +205,9 @@ def _propensities(
     from oddlot.sparse.xmc.metrics import propensities
 
     try:
-        check_memory(4 * TENSORS * (hidden + 1) * (features + y.shape[1]), "the network")
+        check_memory(
+            4 * TENSORS * (hidden + 1) * (features + y.shape[1]), "a network with moments and an update"
+        )
         return propensities(y, *constants)
     except MemoryError as error:
         sizes = f"{features:,} features and {y.shape[1]:,} labels"

@@ -68,14 +68,15 @@ class LSH:
     refresh: Refresh = field(default_factory=Refresh)
     redraw_every: int = 20
     changed_only: bool = False
-    chosen: "Choice" = field(init=False, repr=False, default_factory=lambda: Choice(0, 0))
-    asked: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    chosen: Choice = field(init=False, repr=False, compare=False, default_factory=lambda: Choice(0, 0))
+    warned: bool = field(init=False, repr=False, compare=False, default=False)
+    asked: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
     """the hidden vectors of the last batch"""
-    lacks: bool = field(init=False, repr=False, default=False)
+    lacks: bool = field(init=False, repr=False, compare=False, default=False)
     """it found less than half of what was wanted"""
-    codes: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    codes: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
     """of every table and row, where they are kept"""
-    changed: NDArray[Any] | None = field(init=False, repr=False, default=None)
+    changed: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
     """which rows have been in an active set since"""
 
     def __post_init__(self) -> None:
@@ -101,8 +102,7 @@ class LSH:
         if (self.refresh.times - 1) % self.redraw_every == 0 or (
             self.lacks and not (self.digits and self.tables)
         ):
-            self._choose(crew, weight, seed)
-            self._draw(weight.shape[1], seed + self.refresh.times)
+            self._draw(weight.shape[1], self._choice(crew, weight, seed), seed)
             self.codes = None
         codes = self._of_rows(crew, weight)
         self.begins = np.empty((len(codes), (1 << self.bits) + 1), np.int32)
@@ -115,17 +115,15 @@ class LSH:
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
         found = float((active.counts - active.labels).mean()) if len(active.counts) else self.found
-        self.asked, self.lacks = (
-            hidden.copy() if len(hidden) else self.asked,
-            found < min(self.found, active.out_features) / 2,
-        )
+        self.asked = hidden.copy() if len(hidden) else self.asked
+        self.lacks = found < min(self.found, active.out_features) / 2
         fill_up(crew, active, self.by_chance, seed + 1)
         if self.changed is not None:
             crew.share(tables.mark_active, active.starts, active.counts, active.rows, self.changed)
 
     def forget(self) -> None:
         self.refresh.forget()
-        self.asked, self.lacks, self.codes, self.changed = None, False, None, None
+        self.asked, self.lacks, self.codes, self.changed, self.warned = None, False, None, None, False
 
     @property
     def bits(self) -> int:
@@ -143,37 +141,28 @@ class LSH:
             self.codes, self.changed = codes, np.zeros(len(weight), np.bool_)
         return codes
 
-    def _choose(self, crew: Crew, weight: NDArray[Any], seed: int) -> None:
+    def _choice(self, crew: Crew, weight: NDArray[Any], seed: int) -> Choice:
         """K and L; where somebody has set one with which too little or too much is found, it is said what is better."""
-        self.chosen, wanted = (
-            self._measured(crew, weight, seed, self.digits, self.tables),
-            self._wanted(weight),
-        )
-        logger.info("%s for %d rows: %s", self.family, len(weight), self.chosen)
-        fits = FEW * wanted <= self.chosen.taken and self.chosen.held <= MANY * wanted
-        if (self.digits or self.tables) and not fits:
-            has, better = self.chosen, self._measured(crew, weight, seed)
-            warn(
-                f"{has} for a vector, where {wanted} are wanted: take {better.digits} digits, {better.tables} tables"
-            )
-            self.chosen = has
+        wanted, has = self._wanted(weight), self._measured(crew, weight, seed, self.digits, self.tables)
+        logger.info("%s for %d rows: %s", self.family, len(weight), has)
+        fits = FEW * wanted <= has.taken and has.held <= MANY * wanted
+        if (self.digits or self.tables) and not fits and not self.warned:
+            self.warned, better = True, self._measured(crew, weight, seed)
+            take = f"take {better.digits} digits, {better.tables} tables"
+            warn(f"{has} for a vector, where {wanted} are wanted: {take}")
+        return has
 
     def _measured(
-        self,
-        crew: Crew,
-        weight: NDArray[Any],
-        seed: int,
-        digits: int | None = None,
-        count: int | None = None,
-    ) -> "Choice":
+        self, crew: Crew, weight: NDArray[Any], seed: int, digits: int | None = None, count: int | None = None
+    ) -> Choice:
         """What has been set and, for what has not, the most digits, and then the fewest tables, with which enough is
         found."""
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
         enough = ENOUGH * self._wanted(weight)
         for tried in range(most, 0, -1) if digits is None else (digits,):
-            self.chosen = Choice(tried, count or MOST_TABLES)
-            taken, held = self._in_tables(crew, weight, seed)
+            self._draw(weight.shape[1], Choice(tried, count or MOST_TABLES), seed)
+            taken, held = self._in_tables(crew, weight)
             if taken[-1] >= enough:
                 break
         few = count or min(int(np.searchsorted(taken, enough)) + 1, MOST_TABLES)
@@ -182,26 +171,23 @@ class LSH:
     def _wanted(self, weight: NDArray[Any]) -> int:
         return min(self.found, len(weight))
 
-    def _in_tables(
-        self, crew: Crew, weight: NDArray[Any], seed: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _in_tables(self, crew: Crew, weight: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Rows that one of the last batch's vectors is given by the first tables, and that their buckets hold,
         duplicates counted; at first, when there is no such vector, a row and those beside it."""
-        self._draw(weight.shape[1], seed)
         rows = np.ascontiguousarray(weight[:: max(1, len(weight) // AMONG)])
         queries = rows[:: max(1, len(rows) // MEASURED)] if self.asked is None else self.asked
         codes, asked = self._codes(crew, rows), self._codes(crew, np.ascontiguousarray(queries))
         sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
-        held = np.stack([size[own] for size, own in zip(sizes, asked, strict=True)]).astype(np.float64)
-        held = (held - (self.asked is None)) * len(weight) / len(rows)
-        taken = np.minimum(held, self.most_of_bucket)
-        return np.cumsum(taken.mean(1)), np.cumsum(held.mean(1))
+        each = np.array([size[own].mean() for size, own in zip(sizes, asked, strict=True)])
+        held = (each - (self.asked is None)) * len(weight) / len(rows)
+        return np.cumsum(np.minimum(held, self.most_of_bucket)), np.cumsum(held)
 
-    def _draw(self, columns: int, seed: int) -> None:
-        """Hash functions."""
-        chance, count = np.random.default_rng(seed), self.chosen.tables * self.chosen.digits
+    def _draw(self, columns: int, choice: Choice, seed: int) -> None:
+        """Hash functions for this choice; those of the first tables do not depend on how many there are."""
+        self.chosen, chance, count = choice, np.random.default_rng(seed), choice.tables * choice.digits
         if self.family == "simhash":
-            self.planes = torch.from_numpy(chance.standard_normal((columns, count)).astype(np.float32))
+            planes = chance.standard_normal((count, columns)).astype(np.float32)
+            self.planes = torch.from_numpy(np.ascontiguousarray(planes.T))
             return
         self.order, self.steps = hashing.draw_bins(columns, count, chance)
 

@@ -53,10 +53,11 @@ def propensity_precision(
     """PSP@k: each right label counts 1 / propensity, over what the best choice of k labels would have."""
     _check(best, k)
     gained = (hits(best[:, :k], labels) / propensity[best[:, :k]]).sum()
-    worth = 1 / propensity[labels.indices]
-    rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
+    rows = np.repeat(np.arange(len(labels), dtype=np.int64), np.diff(labels.indptr))
+    distinct = np.unique(rows * labels.shape[1] + labels.indices)  # a label that stands there twice is one
+    rows, worth = distinct // max(1, labels.shape[1]), 1 / propensity[distinct % max(1, labels.shape[1])]
     order = np.lexsort((-worth, rows))
-    place = np.arange(len(rows)) - labels.indptr[rows]
+    place = np.arange(len(rows)) - np.searchsorted(rows, rows)
     possible = worth[order][place < k].sum()
     return float(gained / possible) if possible else 0.0
 
