@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, RowAdagrad, SampledLinear, Shared, Uniform
+from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, Often, RowAdagrad, SampledLinear, Shared, Uniform
 from oddlot.sparse.optimizers import bytes_of_row
-from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.sampler import Refresh, Sampler
 from tests.sparse.layers import (
     BATCH,
     COLUMNS,
@@ -55,6 +55,19 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
+def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
+    samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Often(20), Clusters(4, 3, 30, 10)]
+    for sampler in samplers:
+        layer, known = a_layer(sampler, Adam(), 500), getattr(sampler, "others", sampler)
+        layer(some_hidden(), SEVERAL).backward()
+        before = pickle.dumps(known)
+        with torch.no_grad():
+            layer(some_hidden(seed=9), SEVERAL + 1)
+        assert pickle.dumps(known) == before
+        layer(some_hidden(seed=9), SEVERAL + 1)
+        assert pickle.dumps(known) != before
+
+
 def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
     net, layer = nn.Linear(4, COLUMNS), a_layer(optimizer=Adam())
     hidden = net(torch.ones(BATCH, 4)) * 2
@@ -79,7 +92,7 @@ def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
 
 def test_a_batch_that_memory_cannot_hold_says_what_it_needs() -> None:
     layer = a_layer(Dense(), rows=100_000)
-    told = r"a batch of 1,000,000 with 100,001 outputs each needs 3,600\.0 GB, this machine has"
+    told = r"a batch of 1,000,000 with 100,001 outputs each needs 4,000\.0 GB, this machine has"
     with pytest.raises(MemoryError, match=told):
         layer(torch.zeros(1_000_000, COLUMNS), torch.zeros(1_000_000, dtype=torch.int64))
 
@@ -88,6 +101,9 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
     """The sums over all rows that a layer would take its softmax over, at each draw; relative to the true one."""
     layer, hidden = a_layer(sampler), some_hidden(1, seed=9).detach()
     label = torch.tensor([4])
+    layer(some_hidden(), SEVERAL)  # of labels that do not occur alike
+    if hasattr(sampler, "refresh"):
+        sampler.refresh.forget()  # so that they are counted up
     full = torch.logsumexp(layer(hidden)[0], 0)
     own = layer(hidden)[0, 4]
     losses = np.array([float(layer(hidden, label).detach()) for _ in range(draws)])
@@ -95,7 +111,16 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(
-    "sampler", [Uniform(8), Shared(8), Clusters(2, 3, 9, 5), LSH(digits=4, tables=3, found=9, by_chance=5)]
+    "sampler",
+    [
+        Uniform(8),
+        Often(8),
+        Shared(8),
+        Clusters(2, 3, 9, 5),
+        Clusters(2, 3, 9, 5, frequency=0.0),
+        LSH(digits=4, tables=3, found=9, by_chance=5),
+    ],
+    ids=repr,
 )
 def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> None:
     found = estimates(sampler)
@@ -122,10 +147,10 @@ def fresh_samplers() -> list[Sampler]:
         ours := Clusters(4, 3, 30, 10),
     ):
         one.refresh.every = 3
-    return [Uniform(20), Shared(30), ours, lsh, dwta]
+    return [Uniform(20), Shared(30), ours, lsh, dwta, Often(20, refresh=Refresh(3))]
 
 
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(6))
 def test_the_same_seed_and_threads_give_the_same_weights(which: int) -> None:
     one, two = (trained(fresh_samplers()[which], 2) for _ in range(2))
     assert torch.equal(one.weight, two.weight)

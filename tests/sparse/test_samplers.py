@@ -11,9 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform
+from oddlot.sparse import LSH, Clusters, Often, SampledLinear, Uniform
 from oddlot.sparse.clustering import REACH, Clustering
-from oddlot.sparse.kernels import hashing, tables
+from oddlot.sparse.kernels import choosing, hashing, tables
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.nearest import nearest
 from oddlot.sparse.sampler import Refresh
@@ -370,6 +370,48 @@ def test_a_group_of_examples_draws_the_same_rows() -> None:
     drawn = [set(active.rows[start + 1 : start + 21].tolist()) for start in active.starts]
     assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
     assert len(drawn[0] & drawn[4]) < 10
+
+
+def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
+    chances = np.random.default_rng(1).random(50) ** 4
+    chances /= chances.sum()
+    accept, alias = np.empty(50, np.float32), np.empty(50, np.int32)
+    choosing.make_alias(chances, accept, alias)
+    found = accept + np.bincount(alias, 1 - accept, 50)
+    assert found / 50 == pytest.approx(chances, abs=1e-7)
+
+
+def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
+    """And each as often as it stands for less."""
+    sampler = Often(60, refresh=Refresh(5))
+    layer = SampledLinear(COLUMNS, 1000, sampler, None)
+    labels = torch.from_numpy(np.random.default_rng(1).integers(0, 30, 200) ** 2)
+    hidden, drawn = np.zeros((200, COLUMNS), np.float32), np.zeros(1000)
+    for _ in range(5):
+        layer(torch.from_numpy(hidden), labels)
+    assert sampler.counts is not None
+    assert sampler.counts.sum() == 5 * 200
+    layer.batches += 1
+    for step in range(100):
+        layer.batches = 6 + 5 * step
+        active = layer._begin(
+            hidden, Labels.of((np.zeros(201, np.int64), np.zeros(0, np.int32)), 1000)
+        ).active
+        for start, count in zip(active.starts, active.counts, strict=True):
+            drawn[active.rows[start : start + count]] += 1
+    expected = np.exp(-sampler.row_weights)
+    assert drawn / 20_000 == pytest.approx(expected, abs=0.02)
+    assert drawn[[n * n for n in range(30)]].min() > 5 * drawn[[2, 3, 5]].max()
+
+
+def test_who_has_seen_no_labels_draws_all_alike() -> None:
+    sampler = Often(60)
+    layer = SampledLinear(COLUMNS, 1000, sampler, None)
+    layer(torch.zeros(1, COLUMNS), [3])
+    assert np.ptp(sampler.row_weights) == 0
+    assert sampler.row_weights[0] == pytest.approx(np.log(1000 / 60), abs=0.05)
+    sampler.forget()
+    assert sampler.counts is None
 
 
 def test_many_outputs_have_more_rows_by_chance() -> None:

@@ -8,7 +8,7 @@ from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.samplers import LSH, Clusters, Dense, Shared, Uniform
+from oddlot.sparse.samplers import LSH, Clusters, Dense, Often, Shared, Uniform
 
 __all__ = [
     "LSH",
@@ -17,6 +17,7 @@ __all__ = [
     "Clusters",
     "Dense",
     "LazyAdam",
+    "Often",
     "RowAdagrad",
     "SampledLinear",
     "Shared",

@@ -10,8 +10,8 @@ from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.threads import Crew
 
-BYTES_OF_A_SLOT = 36
-"""row, logit and its gradient; while they are grouped by row, twice the row, the example and the slot"""
+BYTES_OF_A_SLOT = 40
+"""row, weight, logit and its gradient; while they are grouped by row, twice the row, the example and the slot"""
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Active:
     """Room for the active sets of one batch, which grows as needed.
 
     Example e has the rows `rows[starts[e]:starts[e] + counts[e]]`: first its `labels[e]` labels, then what was found,
-    up to `sure[e]`, then what was taken by chance, each of which stands for `exp(log_weights[e])` rows.
+    up to `sure[e]`, then what was taken by chance, each of which stands for `exp(log_weights[slot])` rows.
     """
 
     out_features: int
@@ -27,29 +27,32 @@ class Active:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     sure: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    log_weights: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     rows: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    log_weights: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     logits: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     deltas: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """of the loss by the logits"""
     losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, np.float64))
+    given: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """the labels of all examples, one after the other"""
+    learns: bool = True
+    """whether somebody is to learn from the batch, or it is only measured"""
 
-    def begin(self, crew: Crew, labels: Labels, most: int, marks: "Marks") -> None:
+    def begin(self, crew: Crew, labels: Labels, most: int, marks: "Marks", learns: bool = True) -> None:
         """An active set for each example: of its labels, with room for `most` other rows. MemoryError: they need more
         than this machine has, or are more than 32 bits can tell apart."""
-        examples = len(labels)
+        examples, self.given, self.learns = len(labels), labels.rows, learns
         width = labels.most + min(most, self.out_features)
         if examples != len(self.counts):
             self.counts, self.sure = np.empty(examples, np.int64), np.empty(examples, np.int64)
-            self.losses, self.log_weights = np.empty(examples), np.empty(examples, np.float32)
-        self.log_weights[:] = 0
+            self.losses = np.empty(examples)
         if (slots := examples * width) > len(self.rows):
             what = f"a batch of {examples:,} with {width:,} outputs each"
             check_memory(BYTES_OF_A_SLOT * slots, what)
             if slots > np.iinfo(np.int32).max:
                 raise MemoryError(f"{what} is more than 32 bits can tell apart")
             self.rows = np.empty(slots, np.int32)
-            self.logits, self.deltas = (np.empty(slots, np.float32) for _ in range(2))
+            self.logits, self.deltas, self.log_weights = (np.empty(slots, np.float32) for _ in range(3))
         self.starts = np.arange(examples) * width
         self.seen, self.mark = marks.of(crew.parts, examples)
         crew.share(

@@ -144,8 +144,8 @@ class SampledLinear(nn.Module):
             raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
             raise ValueError("weight and bias are stepped on together: freeze both, or take optimizer=None")
-        self.batches += torch.is_grad_enabled()
-        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.batches += (learns := torch.is_grad_enabled())
+        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given, learns)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
 
     def extra_repr(self) -> str:
@@ -153,14 +153,14 @@ class SampledLinear(nn.Module):
 
     # --- the two halves of a step ----------------------------------------------------------------
 
-    def _begin(self, hidden: NDArray[np.float32], labels: Labels) -> Batch:
+    def _begin(self, hidden: NDArray[np.float32], labels: Labels, learns: bool = True) -> Batch:
         """Choose the active sets, and compute their loss and its gradient by the logits."""
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
         self._own_sampler()
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
-        active.begin(crew, labels, self.sampler.most(self.out_features), self._marks)
+        active.begin(crew, labels, self.sampler.most(self.out_features), self._marks, learns)
         self.sampler.choose(crew, hidden, active, chance)
         total, sure = int(active.counts.sum()), int(active.sure.sum())
         self.active_rows, self.chance_share = (
@@ -268,11 +268,18 @@ def _up_to_date(layer: SampledLinear, *_: object) -> None:
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, _weight: Tensor, _bias: Tensor, layer: SampledLinear, labels: Labels
+        ctx: Any,
+        hidden: Tensor,
+        _weight: Tensor,
+        _bias: Tensor,
+        layer: SampledLinear,
+        labels: Labels,
+        learns: bool,
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
         ctx.save_for_backward(hidden)  # whose memory `plain` may be
-        ctx.layer, ctx.batch, ctx.like = layer, layer._begin(plain, labels), (hidden.device, hidden.dtype)
+        ctx.layer, ctx.batch = layer, layer._begin(plain, labels, learns)
+        ctx.like = hidden.device, hidden.dtype
         return hidden.new_tensor(ctx.batch.loss)
 
     @staticmethod
@@ -285,4 +292,4 @@ class _Loss(torch.autograd.Function):
         _, weight_wanted, bias_wanted, *_ = ctx.needs_input_grad
         hidden, weight, bias = ctx.layer._finish(batch, float(gradient), weight_wanted)
         weight, bias = weight if weight_wanted else None, bias if bias_wanted else None
-        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None
+        return torch.from_numpy(hidden).to(*ctx.like), weight, bias, None, None, None

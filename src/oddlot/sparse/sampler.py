@@ -29,8 +29,8 @@ class Sampler(Protocol):
         """Add rows to every example: first those that are sure to be there, then those by chance.
 
         A row once for an example, from `active.rows[active.starts[e] + active.counts[e]]` on; `active.counts` grows,
-        `active.sure` becomes how many are sure, labels among them, and `active.log_weights` for how many rows each of
-        the others stands.
+        `active.sure` becomes how many are sure, labels among them, and `active.log_weights` of the others' slots tells
+        for how many rows each stands. A batch of which nobody learns (`active.learns`) leaves what is known as it is.
         """
 
     def forget(self) -> None:

@@ -25,7 +25,7 @@ def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, delt
     """Cross entropy of the softmax over each example's active set, and its gradient by the logits.
 
     Of `counts[e]` active rows the first `labels[e]` are the labels, which share the target equally. Those from
-    `sure[e]` on were taken by chance, and each stands for `exp(log_weights[e])` rows.
+    `sure[e]` on were taken by chance, and each stands for `exp(log_weights[slot])` rows.
     """
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
@@ -35,7 +35,7 @@ def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, delt
         if mine == low:
             continue
         for slot in range(low + sure[e], high):
-            logits[slot] += log_weights[e]
+            logits[slot] += log_weights[slot]
         largest = logits[low]
         for slot in range(low, high):
             largest = max(largest, logits[slot])

@@ -10,7 +10,7 @@ from oddlot.sparse.checks import check_whole
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh
-from oddlot.sparse.samplers.uniform import fill_up
+from oddlot.sparse.samplers.often import Often
 from oddlot.sparse.threads import Crew
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
@@ -21,8 +21,8 @@ class Clusters:
     """A hash that is learnt: the rows of those clusters whose mean logit is the largest, `found` of them at most.
 
     Clusters of about `each` rows that point the same way, made anew as `refresh` says, tell an example apart
-    from what it is most easily taken for. Each of `by_chance` other rows stands for many, so that the sum over all rows
-    is estimated without bias.
+    from what it is most easily taken for. Rows of `by_chance` draws, in which those that are labels more often are more
+    likely (see `Often`), stand for all others, so that the sum over all rows is estimated without bias.
     """
 
     each: int = 16
@@ -31,6 +31,8 @@ class Clusters:
     found: int = 200
     by_chance: int | None = None
     """None: 200, or one for each 1,500 rows, so that none stands for very many"""
+    frequency: float = 0.8
+    """the share of these draws that goes by how often rows are labels; 0: rows that are all alike, each once"""
     group: int = 8
     """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
     refresh: Refresh = field(default_factory=Refresh)
@@ -40,6 +42,7 @@ class Clusters:
         check_whole(0, found=self.found, by_chance=self.by_chance or 0)
         check_whole(**{"found + by_chance": self.most(1 << 31)})
         self.clustering = Clustering(self.each)
+        self.others = Often(max(1, self.by_chance or 0), self.frequency, self.group)
 
     def most(self, out_features: int) -> int:
         return min(self.found + self._by_chance(out_features), out_features)
@@ -47,6 +50,7 @@ class Clusters:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if self.refresh.due(step, len(weight)):
             self.clustering.update(crew, weight, bias, seed)
+            self.others.count_up(len(weight), self._by_chance(len(weight)))
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         own = self.clustering
@@ -55,7 +59,8 @@ class Clusters:
             clusters.take_members, best, own.begins[0], own.members[0], self.found, active.starts, active.rows,
             active.counts, active.seen, active.mark,
         )  # fmt: skip
-        fill_up(crew, active, self._by_chance(active.out_features), seed, self.group)
+        rows = active.out_features
+        self.others.fill_up(crew, active, self._by_chance(rows), seed, self.most(rows) == rows)
 
     def _by_chance(self, out_features: int) -> int:
         return (
@@ -65,3 +70,4 @@ class Clusters:
     def forget(self) -> None:
         self.refresh.forget()
         self.clustering = Clustering(self.each)
+        self.others.forget()

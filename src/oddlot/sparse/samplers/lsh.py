@@ -115,10 +115,10 @@ class LSH:
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
         found = float((active.counts - active.labels).mean()) if len(active.counts) else self.found
-        self.asked = hidden.copy() if len(hidden) else self.asked
-        self.lacks = found < min(self.found, active.out_features) / 2
+        if active.learns and len(hidden):
+            self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
         fill_up(crew, active, self.by_chance, seed + 1)
-        if self.changed is not None:
+        if self.changed is not None and active.learns:
             crew.share(tables.mark_active, active.starts, active.counts, active.rows, self.changed)
 
     def forget(self) -> None:
