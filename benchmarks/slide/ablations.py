@@ -11,7 +11,7 @@ from benchmarks.slide.hashing import TUNED
 from benchmarks.slide.runs import ours, trained
 from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
 from benchmarks.slide.systems import Tuned
-from oddlot.sparse import LSH, Clusters, Often, Uniform
+from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import Refresh, Sampler
 
 EXAMPLES, PASSES, ONE = 128_000, 6, "1 thread"
@@ -32,7 +32,7 @@ CLUSTERS: tuple[Change, ...] = (
     ("rows by chance all alike", lambda: Clusters(frequency=0.0), {}),
     ("no rows by chance", lambda: Clusters(by_chance=0), {}),
     ("uniform 400, rate 0.001", lambda: Uniform(400), {"lr": 1e-3}),
-    ("often 400, rate 0.001", lambda: Often(400), {"lr": 1e-3}),
+    ("unigram 400, rate 0.001", lambda: Unigram(400), {"lr": 1e-3}),
     ("simhash 200 + 200 by chance, rate 0.001", lambda: LSH(found=200, by_chance=200), {"lr": 1e-3}),
     ("dwta 200 + 200 by chance, rate 0.001", lambda: LSH("dwta", found=200, by_chance=200), {"lr": 1e-3}),
 )

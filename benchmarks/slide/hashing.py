@@ -7,7 +7,7 @@ from benchmarks.report import show, told
 from benchmarks.slide.runs import best_of, ours, trained
 from benchmarks.slide.setting import REAL, real
 from benchmarks.slide.systems import Tuned
-from oddlot.sparse import LSH, Clusters, Often, Uniform
+from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import Sampler
 
 ACTIVE = 230
@@ -19,7 +19,7 @@ TUNED = (
 """tried for every sampler with one seed; the best is repeated with others"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(ACTIVE),
-    "often": lambda: Often(ACTIVE),
+    "unigram": lambda: Unigram(ACTIVE),
     "simhash": lambda: LSH(found=ACTIVE - 100, by_chance=100),
     "dwta": lambda: LSH("dwta", found=ACTIVE - 100, by_chance=100),
     "clusters": lambda: Clusters(found=ACTIVE - 100, by_chance=100, group=1),
@@ -49,5 +49,5 @@ def measure(quick: bool) -> dict[str, float]:
         if name == REAL[0]:
             figures["lsh_minus_uniform_p1"] = 100 * (p1s["simhash"] - p1s["uniform"])
             figures["clusters_minus_uniform_p1"] = 100 * (p1s["clusters"] - p1s["uniform"])
-            figures["clusters_minus_often_p1"] = 100 * (p1s["clusters"] - p1s["often"])
+            figures["clusters_minus_unigram_p1"] = 100 * (p1s["clusters"] - p1s["unigram"])
     return figures

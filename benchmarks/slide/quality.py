@@ -8,7 +8,7 @@ from benchmarks.report import show, told
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import generated
 from benchmarks.slide.systems import Dense, Sampled, Tuned
-from oddlot.sparse import LSH, Clusters, Often, Uniform
+from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 
 PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
 """examples of a pass, those of the runs by which settings are searched, and those of the largest set"""
@@ -25,7 +25,7 @@ SYSTEMS: dict[str, Made] = {
     "sampled": Sampled,
     "uniform 400": ours(lambda: Uniform(400)),
     "uniform 1000": ours(lambda: Uniform(1000)),
-    "often 400": ours(lambda: Often(400)),
+    "unigram 400": ours(lambda: Unigram(400)),
     "simhash 200 + 200": ours(lambda: LSH(found=200, by_chance=200)),
     "clusters": ours(Clusters),
 }

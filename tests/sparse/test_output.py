@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, Often, RowAdagrad, SampledLinear, Shared, Uniform
+from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, RowAdagrad, SampledLinear, Shared, Uniform, Unigram
 from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Refresh, Sampler
 from tests.sparse.layers import (
@@ -56,7 +56,7 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
 
 
 def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
-    samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Often(20), Clusters(4, 3, 30, 10)]
+    samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
     for sampler in samplers:
         layer, known = a_layer(sampler, Adam(), 500), getattr(sampler, "others", sampler)
         layer(some_hidden(), SEVERAL).backward()
@@ -114,7 +114,7 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
     "sampler",
     [
         Uniform(8),
-        Often(8),
+        Unigram(8),
         Shared(8),
         Clusters(2, 3, 9, 5),
         Clusters(2, 3, 9, 5, frequency=0.0),
@@ -147,7 +147,7 @@ def fresh_samplers() -> list[Sampler]:
         ours := Clusters(4, 3, 30, 10),
     ):
         one.refresh.every = 3
-    return [Uniform(20), Shared(30), ours, lsh, dwta, Often(20, refresh=Refresh(3))]
+    return [Uniform(20), Shared(30), ours, lsh, dwta, Unigram(20, refresh=Refresh(3))]
 
 
 @pytest.mark.parametrize("which", range(6))

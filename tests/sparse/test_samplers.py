@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, Often, SampledLinear, Uniform
+from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform, Unigram
 from oddlot.sparse.clustering import REACH, Clustering
 from oddlot.sparse.kernels import choosing, hashing, tables
 from oddlot.sparse.labels import Labels
@@ -383,7 +383,7 @@ def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
 
 def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
     """And each as often as it stands for less."""
-    sampler = Often(60, refresh=Refresh(5))
+    sampler = Unigram(60, refresh=Refresh(5))
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
     labels = torch.from_numpy(np.random.default_rng(1).integers(0, 30, 200) ** 2)
     hidden, drawn = np.zeros((200, COLUMNS), np.float32), np.zeros(1000)
@@ -405,7 +405,7 @@ def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
 
 
 def test_who_has_seen_no_labels_draws_all_alike() -> None:
-    sampler = Often(60)
+    sampler = Unigram(60)
     layer = SampledLinear(COLUMNS, 1000, sampler, None)
     layer(torch.zeros(1, COLUMNS), [3])
     assert np.ptp(sampler.row_weights) == 0

@@ -8,7 +8,7 @@ from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.samplers import LSH, Clusters, Dense, Often, Shared, Uniform
+from oddlot.sparse.samplers import LSH, Clusters, Dense, Shared, Uniform, Unigram
 
 __all__ = [
     "LSH",
@@ -17,11 +17,11 @@ __all__ = [
     "Clusters",
     "Dense",
     "LazyAdam",
-    "Often",
     "RowAdagrad",
     "SampledLinear",
     "Shared",
     "SlideClassifier",
     "SparseInputLinear",
     "Uniform",
+    "Unigram",
 ]

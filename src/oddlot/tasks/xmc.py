@@ -27,7 +27,7 @@ feature occurs more seldom than a row of the output layer is computed"""
 INPUT_STD, BY_CHANCE = 0.03, 100
 TENSORS = 4
 """of a weight's size at the hub: itself, two moments and an update"""
-SAMPLERS = ("uniform", "often", "shared", "clusters", "simhash", "dwta", "dense")
+SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "dense")
 FILES = ("train.txt", "test.txt")
 
 
@@ -44,7 +44,7 @@ def xmc(
 
     `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
     xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
-    `sampler` says: uniform, often (as often as they are labels), shared (by the batch), dense (all rows), clusters,
+    `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
     simhash or dwta; the last three have 100 by chance among them and look at the rows anew when a task begins, so that
     they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the test set; the repository's propensities have
     a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia, and these for the others.
@@ -128,15 +128,15 @@ def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _sampler(name: str, active: int) -> Any:
-    from oddlot.sparse import LSH, Clusters, Dense, Often, Shared, Uniform
+    from oddlot.sparse import LSH, Clusters, Dense, Shared, Uniform, Unigram
 
     by_chance = min(BY_CHANCE, active // 2)
     found = active - by_chance
     match name:
         case "uniform":
             return Uniform(active)
-        case "often":
-            return Often(active)
+        case "unigram":
+            return Unigram(active)
         case "shared":
             return Shared(active)
         case "dense":

@@ -110,7 +110,7 @@ def make_alias(chances, accept, alias):
 
 
 @kernel
-def take_often(
+def take_by_frequency(
     part, parts, draws, starts, rows, counts, log_weights, accept, alias, row_weights, seen, mark, seed, group
 ):
     """Rows of so many draws from an alias table that are not there yet, each once; row i stands for

@@ -3,8 +3,8 @@
 from oddlot.sparse.samplers.clusters import Clusters
 from oddlot.sparse.samplers.dense import Dense
 from oddlot.sparse.samplers.lsh import LSH
-from oddlot.sparse.samplers.often import Often
 from oddlot.sparse.samplers.shared import Shared
 from oddlot.sparse.samplers.uniform import Uniform
+from oddlot.sparse.samplers.unigram import Unigram
 
-__all__ = ["LSH", "Clusters", "Dense", "Often", "Shared", "Uniform"]
+__all__ = ["LSH", "Clusters", "Dense", "Shared", "Uniform", "Unigram"]

@@ -10,7 +10,7 @@ from oddlot.sparse.checks import check_whole
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh
-from oddlot.sparse.samplers.often import Often
+from oddlot.sparse.samplers.unigram import Unigram
 from oddlot.sparse.threads import Crew
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
@@ -22,7 +22,7 @@ class Clusters:
 
     Clusters of about `each` rows that point the same way, made anew as `refresh` says, tell an example apart
     from what it is most easily taken for. Rows of `by_chance` draws, in which those that are labels more often are more
-    likely (see `Often`), stand for all others, so that the sum over all rows is estimated without bias.
+    likely (see `Unigram`), stand for all others, so that the sum over all rows is estimated without bias.
     """
 
     each: int = 16
@@ -42,7 +42,7 @@ class Clusters:
         check_whole(0, found=self.found, by_chance=self.by_chance or 0)
         check_whole(**{"found + by_chance": self.most(1 << 31)})
         self.clustering = Clustering(self.each)
-        self.others = Often(max(1, self.by_chance or 0), self.frequency, self.group)
+        self.others = Unigram(max(1, self.by_chance or 0), self.frequency, self.group)
 
     def most(self, out_features: int) -> int:
         return min(self.found + self._by_chance(out_features), out_features)

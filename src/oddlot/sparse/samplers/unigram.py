@@ -1,4 +1,4 @@
-"""Rows by chance, those more often that are labels more often."""
+"""Rows by chance, those more often that are labels more often: a learned unigram distribution."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ LIKELIEST = 1 - 1e-6
 
 
 @dataclass
-class Often:
+class Unigram:
     """The rows of `draws` draws for every example; all, where there are no more.
 
     The share `frequency` of the draws is a row as often as it has been a label so far, the rest are all alike. So rows
@@ -76,6 +76,6 @@ class Often:
             return
         active.sure[:] = active.counts
         crew.share(
-            choosing.take_often, draws, active.starts, active.rows, active.counts, active.log_weights, self.accept,
-            self.alias, self.row_weights, active.seen, active.mark, seed, self.group,
+            choosing.take_by_frequency, draws, active.starts, active.rows, active.counts, active.log_weights,
+            self.accept, self.alias, self.row_weights, active.seen, active.mark, seed, self.group,
         )  # fmt: skip
