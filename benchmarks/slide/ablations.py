@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.report import show
 from benchmarks.slide.hashing import TUNED
+from benchmarks.slide.quality import WARM
 from benchmarks.slide.runs import ours, trained
 from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
 from benchmarks.slide.systems import Tuned
@@ -70,6 +71,7 @@ def measure(quick: bool) -> None:
 
 def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Change, ...]) -> None:
     rows = []
+    trained(ours(Clusters), tuned, data, WARM)
     for name, make, how in changes:
         torch.set_num_threads(1 if name == ONE else THREADS)
         rate, others = how.get("lr", tuned.lr), {key: value for key, value in how.items() if key != "lr"}

@@ -32,6 +32,8 @@ SYSTEMS: dict[str, Made] = {
 
 
 COMPARED = ("dense", "sampled", "clusters")
+WARM = 1_024
+"""examples of a run before, in which kernels are compiled"""
 FIT = {"dense": 3, "clusters": 6}
 """so many of the lengths fit into the time that dense softmax takes for four passes; of the others, four are run"""
 
@@ -91,6 +93,7 @@ def measure(quick: bool) -> Figures:
             if seed and name not in COMPARED:
                 continue
             lengths = LENGTHS[1 if quick else 0 : FIT.get(name, 4)]
+            trained(make, FOUND[name], data, WARM)
             ends[name].append([trained(make, FOUND[name], data, examples, seed) for examples in lengths])
             told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
             print(f"{name}, seed {seed}:", *told_of, flush=True)

@@ -1,7 +1,7 @@
 """P@1 over examples and over time on real labels, each system at the best of the same settings, one seed."""
 
 from benchmarks.slide.hashing import TUNED
-from benchmarks.slide.quality import SYSTEMS, Ends, Figures, compared
+from benchmarks.slide.quality import SYSTEMS, WARM, Ends, Figures, compared
 from benchmarks.slide.runs import Made, best_of, ours, trained
 from benchmarks.slide.setting import real
 from oddlot.sparse import Clusters
@@ -20,6 +20,7 @@ def measure(quick: bool) -> Figures:
     for name, data in real():
         ends: Ends = {}
         for kind, make in MADE.items():
+            trained(make, TUNED[0], data, WARM)
             best, longest = best_of(TUNED, make, data, passes[-1] * len(data.x))
             shorter = [trained(make, best, data, count * len(data.x)) for count in passes[:-1]]
             ends[kind] = [[*shorter, longest]]
