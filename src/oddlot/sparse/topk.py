@@ -13,9 +13,11 @@ from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 16
 """rows that are scored at once"""
-EACH, ROUNDS, GROUPS = 8, 5, 32
-"""rows of a cluster, about; rounds of k-means and groups of centers that a row is compared with: more than in training,
-where clusters are made over and over"""
+EACH, GROUPS = 8, 32
+"""rows of a cluster, about, and groups of centers that a row is compared with: finer than in training, where clusters
+are made over and over"""
+LEAST_ROUNDS, MOST_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
+"""of k-means, and rows that are looked at in all of them, about"""
 FIRST_PROBES = 4
 SHARE_THAT_PAYS = 1 / 16
 """of the clusters: with more of them, a row each, all rows are scored in less time as one product"""
@@ -40,7 +42,8 @@ class Index:
     """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
-        self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, ROUNDS, GROUPS)
+        rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
+        self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
         self.seen = np.empty((0, weight.shape[1]), np.float32)
         self.known = dict[tuple[int, float], tuple[int, float, int]]()
