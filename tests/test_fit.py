@@ -36,6 +36,7 @@ from oddlot import (
     UsageError,
 )
 from oddlot.core import words as w
+from oddlot.engines.local import LocalEngine
 from oddlot.strategies import BY_NAME
 from tests.fits import (
     SAMPLES,
@@ -91,6 +92,32 @@ def test_a_final_measurement_that_takes_long_is_told(
     oddlot.fit(job, Synchronous(), local(1), until="epochs>=1")
     logging.getLogger("oddlot.training").removeHandler(hears)
     assert "the final version has been measured for 0.01 s: the run waits for that" in heard.read_text()
+
+
+def test_a_measure_that_takes_a_second_is_not_called_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hub looks up every half a second: the metric waits until it has done so twice."""
+    heard, seen, next_of = tmp_path / "heard", list[None](), LocalEngine.next
+
+    def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        while not heard.exists():
+            pass
+        return 1.0
+
+    def watched(self: LocalEngine, until: float) -> Any:
+        message = next_of(self, until)
+        if message is None and until > self.now + 1:
+            seen.append(None)
+        if len(seen) >= 2:
+            heard.touch()
+        return message
+
+    monkeypatch.setattr(LocalEngine, "next", watched)
+    caplog.set_level(logging.INFO, "oddlot")
+    job = replace(a_job(), evaluation=rows(4), metrics={"patience": patient})
+    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1")
+    assert "has been measured for" not in caplog.text
 
 
 def test_every_strategy_is_tried() -> None:

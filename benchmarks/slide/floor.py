@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, Self
 
@@ -13,13 +14,15 @@ from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, generated
 from benchmarks.slide.systems import Ours, Tuned
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
-from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
+from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import dot
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.threads import Crew
 
 WARM, BATCHES, ROUNDS = 4, 16, 7
 ROW = 4 * HIDDEN
+AHEADS = 2, 4, 8, 16
+"""rows after which one is needed that is asked for now: whichever is the fastest"""
 PAIR_READ, PAIR_WRITTEN = 4 + 4 + 4 + 12, 12 + 12
 """bytes of a pair while it is grouped: rows are read to count, to scatter and to count again, pairs twice written"""
 LOGIT = 4 + 4
@@ -38,11 +41,17 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 @kernel
 def read_rows(
-    part: int, parts: int, rows: NDArray[Any], matrix: NDArray[Any], one: NDArray[Any], out: NDArray[Any]
+    part: int,
+    parts: int,
+    ahead: int,
+    rows: NDArray[Any],
+    matrix: NDArray[Any],
+    one: NDArray[Any],
+    out: NDArray[Any],
 ) -> None:
     """The same rows in the same order, and no more than an inner product with each."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-        prefetch_row(matrix[rows[min(i + AHEAD, len(rows) - 1)]])
+        prefetch_row(matrix[rows[min(i + ahead, len(rows) - 1)]])
         out[i] = dot(matrix[rows[i]], one)
 
 
@@ -55,11 +64,17 @@ def touch(row: NDArray[Any]) -> None:
 
 @kernel
 def update_rows(
-    part: int, parts: int, rows: NDArray[Any], a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]
+    part: int,
+    parts: int,
+    ahead: int,
+    rows: NDArray[Any],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
 ) -> None:
     """The same rows of weights and both moments, read and written."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-        later = rows[min(i + AHEAD, len(rows) - 1)]
+        later = rows[min(i + ahead, len(rows) - 1)]
         prefetch_row(a[later])
         prefetch_row(b[later])
         prefetch_row(c[later])
@@ -198,13 +213,35 @@ def _layer(
     first, second = (kept.view(np.float32) for kept in (layer._state.first, layer._state.second))
     out = np.empty(len(weight), np.float32)
     unique = float(np.mean([len(rows) for rows in touched]))
-    reading = _median(lambda rows: crew.share(read_rows, rows, weight, one, out), touched)
-    writing = _median(lambda rows: crew.share(update_rows, rows, weight, first, second), touched)
+    reading = min(_median(partial(_read, crew, ahead, weight, one, out), touched) for ahead in AHEADS)
+    writing = min(_median(partial(_update, crew, ahead, weight, first, second), touched) for ahead in AHEADS)
     both = 2 * (ROW + first[0].nbytes + second[0].nbytes)
     return {
         f"{name} forward": (unique * ROW, watched.seconds[f"{name}.forward"] / BATCHES, reading),
         f"{name} backward": (unique * both, watched.seconds[f"{name}.backward"] / BATCHES, writing),
     }
+
+
+def _read(
+    crew: Crew,
+    ahead: int,
+    weight: NDArray[Any],
+    one: NDArray[Any],
+    out: NDArray[Any],
+    rows: NDArray[Any],
+) -> None:
+    crew.share(read_rows, ahead, rows, weight, one, out)
+
+
+def _update(
+    crew: Crew,
+    ahead: int,
+    weight: NDArray[Any],
+    first: NDArray[Any],
+    second: NDArray[Any],
+    rows: NDArray[Any],
+) -> None:
+    crew.share(update_rows, ahead, rows, weight, first, second)
 
 
 def _median(work: Callable[[NDArray[Any]], None], given: Sequence[NDArray[Any]]) -> float:

@@ -286,11 +286,11 @@ def xmc_generate(
     ],
     train_points: Annotated[int, typer.Option("--train", min=1, help="Points to train on.")] = 64_000,
     test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
-    features: Annotated[int, typer.Option(min=1)] = 50_000,
-    labels: Annotated[int, typer.Option(min=1)] = 30_000,
+    features: Annotated[int, typer.Option(min=1, max=2**31 - 1)] = 50_000,
+    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1)] = 30_000,
     nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
     labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1)] = 0,
 ) -> None:
     """Write a set for extreme multi-label classification: labels follow a power law and occur together.
 
@@ -301,10 +301,15 @@ def xmc_generate(
 
     if not isfinite(nonzeros + labels_each):
         raise UsageError("--nonzeros and --labels-each must be finite numbers")
+    if nonzeros > features or labels_each > labels:
+        raise UsageError("--nonzeros can be no more than --features, and --labels-each no more than --labels")
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
         path = Path(folder) / f"{name}.txt.gz"
-        x, y = generate(points, shape, stream)
+        try:
+            x, y = generate(points, shape, stream)
+        except MemoryError as error:
+            raise UsageError(str(error)) from None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_xmc(path, x, y)

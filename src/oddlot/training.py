@@ -280,11 +280,11 @@ class Training:
             return
         if self.tally.evaluated_version != final:
             self.host.evaluate(final)
-        told = False
+        engine, told = self.opened.engine, False
+        began = engine.now
         while self.tally.evaluated_version != final:
-            engine = self.opened.engine
-            message = engine.next(engine.now + LONG_MEASURE_SECONDS)
-            if message is None and not told:
+            message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
+            if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
                 told = True
                 logger.info(
                     "the final version has been measured for %g s: the run waits for that. If its process was stopped, "

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
 
 from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform
 from oddlot.sparse.xmc.csr import Csr
@@ -60,6 +62,19 @@ def test_scikit_learn_cross_validates_it() -> None:
     assert scores.min() > 0.4
     search = GridSearchCV(SlideClassifier(**settings), {"lr": [1e-6, 3e-3]}, cv=2).fit(x, y)
     assert search.best_params_ == {"lr": 3e-3}
+
+
+def test_scikit_learn_puts_it_into_a_pipeline() -> None:
+    steps = make_pipeline(TfidfTransformer(), SlideClassifier(hidden=32, epochs=8, batch=64))
+    assert steps.fit(of_scipy(X), of_scipy(Y)).score(of_scipy(X), of_scipy(Y)) > 0.4
+
+
+def test_zeros_that_are_stored_are_no_labels() -> None:
+    other = Csr(2 * Y.indptr, np.repeat(Y.indices, 2), np.repeat(Y.data, 2), Y.shape)
+    other.indices[1::2] = (other.indices[1::2] + 7) % Y.shape[1]
+    other.data[1::2] = 0
+    one, two = (SlideClassifier(hidden=8, epochs=1).fit(X, y) for y in (Y, other))
+    assert torch.equal(one.output.weight, two.output.weight)
 
 
 def test_progress_is_printed_if_wanted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,10 +209,11 @@ def test_what_it_cannot_predict() -> None:
 def test_rates_that_diverge_are_told() -> None:
     """At the first batch that is not finite, on which nothing steps."""
     found = SlideClassifier(hidden=32, batch=64, lr=1e30, input_lr=1e30)
-    told = r"the loss of batch \d+ of epoch 1 is (nan|inf): lower lr or input_lr"
+    told = r"the loss of batch \d+ of epoch 1 is (nan|inf): lower lr, input_lr or X's values"
     with pytest.raises(FloatingPointError, match=told):
         found.fit(X, Y)
-    assert found.input.bias.isfinite().all()
+    with pytest.raises(ValueError, match="call fit first"):
+        found.predict(X)
 
 
 def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:

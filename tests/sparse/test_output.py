@@ -196,6 +196,8 @@ def test_labels_that_cannot_be(labels: Any, told: str) -> None:
 def test_hidden_vectors_of_another_length() -> None:
     with pytest.raises(ValueError, match=r"hidden is \(2, 3\): \(batch, 16\) is expected"):
         a_layer()(torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"hidden is torch\.int64: a floating dtype is expected"):
+        a_layer()(torch.ones(2, COLUMNS, dtype=torch.int64), torch.tensor([0, 1]))
 
 
 def test_a_loss_that_is_no_number_changes_nothing() -> None:

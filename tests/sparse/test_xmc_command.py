@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.xmc.reading import read_xmc
 from tests.command import Oddlot
@@ -30,6 +32,22 @@ def test_a_set_is_written_and_learnt(oddlot: Oddlot) -> None:
     assert (x.shape, y.shape) == ((2000, 600), (2000, 200))
     found = SlideClassifier(hidden=32, batch=64, epochs=8).fit(x, y)
     assert found.score(*read_xmc("xmc/test.txt.gz")) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--labels", "2000000000", "a set of 2,000,000,000 labels needs 80.0 GB, this machine has"),
+        ("--nonzeros", "1e9", "--nonzeros can be no more than --features"),
+        ("--labels-each", "201", "--labels-each no more than --labels"),
+        ("--seed", "99999999999999", "Invalid value for '--seed'"),
+        ("--features", "99999999999999", "Invalid value for '--features'"),
+    ],
+)
+def test_sets_that_cannot_be(option: str, value: str, told: str, oddlot: Oddlot) -> None:
+    done = oddlot("xmc-generate", "xmc", *SMALL, option, value)
+    assert done.code == 2
+    assert told in done.err
 
 
 def test_a_folder_that_cannot_be(oddlot: Oddlot) -> None:

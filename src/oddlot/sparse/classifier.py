@@ -68,10 +68,10 @@ class SlideClassifier:
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
 
     `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`), [examples, features];
-    `y` one of labels, [examples, labels], of which the places that are stored count, the same as an array of zeros and
-    ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and another number of features
-    than in training, are a ValueError. An example without features is scored by the biases alone; one without labels
-    teaches nothing.
+    `y` one of labels, [examples, labels], of which all places count that are not zero, the same as an array of zeros
+    and ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and another number of
+    features than in training, are a ValueError. An example without features is scored by the biases alone; one without
+    labels teaches nothing.
     """
 
     def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
@@ -192,8 +192,15 @@ class SlideClassifier:
             raise ValueError(f"SlideClassifier has no setting {min(unknown)!r}")
         sampler = params.pop("sampler", self.sampler)
         self.settings, self.sampler = replace(self.settings, **params), sampler
-        self.__dict__.pop("model", None)
+        self._forget()
         return self
+
+    def _forget(self) -> None:
+        """What has been learnt."""
+        self.__dict__.pop("model", None)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._begun
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn asks before it cross-validates: a classifier of sparse features and several labels."""
@@ -266,8 +273,10 @@ class SlideClassifier:
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
             if not isfinite(value := float(loss.detach())):
+                self._forget()
+                batch_told = f"batch {number + 1} of epoch {epoch + 1}"
                 raise FloatingPointError(
-                    f"the loss of batch {number + 1} of epoch {epoch + 1} is {value}: lower lr or input_lr"
+                    f"the loss of {batch_told} is {value}: lower lr, input_lr or X's values"
                 )
             self.bias_optimizer.zero_grad()
             loss.backward()

@@ -42,12 +42,21 @@ def checked(matrix: Any, name: str) -> Csr:
 
 def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     """Labels as a matrix. ValueError: there are not as many as examples, or one is not among the `labels` known."""
-    found = checked(y, "y") if hasattr(y, "indptr") else _of_array(np.asarray(y), labels)
+    found = _not_zero(checked(y, "y")) if hasattr(y, "indptr") else _of_array(np.asarray(y), labels)
     if len(found) != examples:
         raise ValueError(f"X has {examples:,} examples, y {len(found):,}")
     if labels is not None and found.shape[1] != labels:
         raise ValueError(f"y has {found.shape[1]:,} labels, there are {labels:,}")
     return found
+
+
+def _not_zero(matrix: Csr) -> Csr:
+    """Without the places where a zero is stored."""
+    there = matrix.data != 0
+    if there.all():
+        return matrix
+    starts = np.concatenate([[0], np.cumsum(there)])[matrix.indptr]
+    return Csr(starts, matrix.indices[there], matrix.data[there], matrix.shape)
 
 
 def _of_array(y: NDArray[Any], labels: int | None) -> Csr:

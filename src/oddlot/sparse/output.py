@@ -134,6 +134,8 @@ class SampledLinear(nn.Module):
         """The mean loss of the batch; without labels all logits."""
         if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
             raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
+        if not hidden.is_floating_point():
+            raise ValueError(f"hidden is {hidden.dtype}: a floating dtype is expected")
         if self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
             raise ValueError(f"the rows are {self.weight.dtype} on {self.weight.device}: float32 on the CPU")
         if labels is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.memory import check_memory
 from oddlot.sparse.xmc.csr import Csr
 
 CLUSTER = 16
@@ -17,6 +18,8 @@ NOISE, NEAR, PILOT, TRIES = 0.2, 0.05, 1_000, 12
 """so much noise more than is needed, as some falls on features that are there; how near to the wanted number so many
 points have to come, and tries for that"""
 BLOCK = 16_384
+BYTES_OF_A_LABEL = 40
+"""of popularities and ranks, while they are computed"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,9 @@ class Shape:
 
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
-    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`."""
+    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: there are
+    too many labels for this machine."""
+    check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
     noise = _noise_for(shape)
     blocks = [
         _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), noise)
