@@ -34,8 +34,8 @@ class Shape:
 
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
-    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: there are
-    too many labels for this machine."""
+    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: too many
+    labels for this machine."""
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
     noise = _noise_for(shape)
     blocks = [
