@@ -68,12 +68,12 @@ def fit(
 
     `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
     encodes updates on their way to the hub (`Half("bf16")`; None: `NonZero()` for a job that is sparse, else
-    `Plain()`). With `shards` the data are cut into so many fixed parts,
-    and a worker is preferably given what it has had before; data that lie in parts (`Shards`) are cut so anyway. A
-    machine keeps the shards that it has had, unless `keep_shards` is false: then each task brings its data along.
-    `epoch_barrier` begins an epoch only when the one before is wholly merged; otherwise they overlap. Samples whose
-    numbers are bad three times stop the run and are named; `skip_bad` skips them. `chaos` says what is to go wrong on
-    purpose. Observers see every record after it was acted on.
+    `Plain()`). With `shards` the data are cut into so many fixed parts, and a worker is preferably given what it has
+    had before; data that lie in parts (`Shards`) are cut so anyway. A machine keeps the shards that it has had, unless
+    `keep_shards` is false: then each task brings its data along. `epoch_barrier` begins an epoch only when the one
+    before is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are
+    named; `skip_bad` skips them. `chaos` says what is to go wrong on purpose. Observers see every record after
+    it was acted on.
 
     Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
     job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved

@@ -185,6 +185,7 @@ def test_forms_of_labels() -> None:
         (torch.tensor([3, -2]), "the label -2 is not among"),
         (torch.tensor([3]), "2 hidden vectors and labels of 1 examples"),
         (torch.tensor([0.5, 1.0]), "labels are whole numbers"),
+        ((np.array([0, 1]),), "labels are \\(starts, labels\\), two 1-D arrays"),
         ((np.array([0, 3, 2]), np.array([1, 2])), "the starts of labels rise from 0 to how many there are"),
     ],
 )

@@ -24,8 +24,8 @@ class Labels:
         ValueError: one is none of the `out_features`, or the arrays are none of a CSR matrix.
         """
         if isinstance(given, tuple):
-            rows = np.asarray(given[1])
-            if len(given) != 2 or rows.ndim != 1:
+            rows = np.asarray(given[-1]) if len(given) == 2 else None
+            if rows is None or rows.ndim != 1:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             starts = checked_starts(given[0], len(rows), "labels")
         else:

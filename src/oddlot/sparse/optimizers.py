@@ -13,6 +13,7 @@ from oddlot.sparse.kernels import rows as kernels
 MOST_CORRECTED = 1 << 22
 """steps of which the correction of Adam's moments' beginning is kept, at most"""
 EPSILON = 2.0**-24
+"""half of what a float32 near 1 can tell apart"""
 STEPS_TOLD = 1 << 24
 """steps that a float32 tells apart"""
 Moments = Literal["fp32", "bf16"]
