@@ -69,7 +69,9 @@ class Training:
             self.model = made(recipe.job)
         self.layout = Layout.from_module(self.model)
         self.identity = recipe.identity(self.layout)
-        past = self._read_past(folder) if folder is not None and resume else None
+        past = None
+        if folder is not None and resume:
+            past = read_past(folder, self.identity, self.layout.fingerprint, type(recipe.strategy))
         conductor = past.conductor if past else recipe.conductor()
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
@@ -115,10 +117,6 @@ class Training:
         self.host.observers.extend(observers)
 
     # --- setting up ----------------------------------------------------------------------------
-
-    def _read_past(self, folder: RunFolder) -> Past | None:
-        fingerprint, strategy = self.layout.fingerprint, type(self.recipe.strategy)
-        return read_past(folder, self.identity, fingerprint, strategy)
 
     def _with_chaos(self, conductor: Conductor, past: Past | None) -> Engine | Disturbed:
         """The engine, and what is to happen to it on purpose as long as the run trains."""

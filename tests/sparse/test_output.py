@@ -58,8 +58,9 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
 def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
     samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
     for sampler in samplers:
-        layer, known = a_layer(sampler, Adam(), 500), getattr(sampler, "others", sampler)
+        layer = a_layer(sampler, Adam(), 500)
         layer(some_hidden(), SEVERAL).backward()
+        known = getattr(sampler, "frequencies", sampler)
         before = pickle.dumps(known)
         with torch.no_grad():
             layer(some_hidden(seed=9), SEVERAL + 1)

@@ -34,7 +34,6 @@ def test_all_clusters_find_all() -> None:
     exact_values, exact_rows = exact_topk(hidden, weight, bias, 5)
     assert rows.tolist() == exact_rows.tolist()
     assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
-    assert index.recall(hidden.numpy(), 5, probes=1 << 20) == 1.0
 
 
 def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
@@ -43,7 +42,10 @@ def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
     probes, has = index.probes_for(hidden, 5, 0.9)
     assert has >= 0.9
     assert probes <= len(index.clustering.means) / 16
-    assert probes == topk.FIRST_PROBES or index.recall(hidden, 5, probes // 2) < 0.9
+    exact = exact_topk(*a_layer(), 5)[1].numpy()
+    with_fewer = index.topk(hidden, 5, probes // 2)[1]
+    found = [len(set(some) & set(best)) / 5 for some, best in zip(with_fewer, exact, strict=True)]
+    assert probes == topk.FIRST_PROBES or np.mean(found) < 0.9
 
 
 def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:

@@ -44,10 +44,8 @@ class SparseInputLinear(nn.Module):
         check_whole(in_features=in_features, out_features=out_features)
         check_whole(0, seed=0 if seed is None else seed)
         check_number(0, inf, std=std)
-        check_optimizer(optimizer)
-        needs = in_features * bytes_of_row(optimizer, out_features)
-        check_memory(needs, f"a layer of {in_features:,} features")
         self.in_features, self.out_features = in_features, out_features
+        self._check(optimizer)
         chance = None if seed is None else torch.Generator().manual_seed((int(seed) + STREAM) % 2**32)
         self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
         self.bias = nn.Parameter(torch.zeros(out_features))
@@ -64,14 +62,18 @@ class SparseInputLinear(nn.Module):
 
     @optimizer.setter
     def optimizer(self, wanted: Optimizer | None) -> None:
-        check_optimizer(wanted)
-        if isinstance(wanted, Adam) and wanted.decay:
-            raise ValueError("decay is for SampledLinear: features that do not occur stay where they are")
+        self._check(wanted)
         if wanted is not None and not alike(self._optimizer, wanted):
-            needs = self.in_features * bytes_of_row(wanted, self.out_features)
-            check_memory(needs, f"a layer of {self.in_features:,} features")
             self._state, self.step = wanted.state(self.in_features, self.out_features), 0
         self._optimizer = copy(wanted)
+
+    def _check(self, optimizer: Optimizer | None) -> None:
+        """ValueError: it is none for features. MemoryError: with it the layer is too large for this machine."""
+        check_optimizer(optimizer)
+        if isinstance(optimizer, Adam) and optimizer.decay:
+            raise ValueError("decay is for SampledLinear: features that do not occur stay where they are")
+        needed = self.in_features * bytes_of_row(optimizer, self.out_features)
+        check_memory(needed, f"a layer of {self.in_features:,} features")
 
     def forward(self, starts: Any, features: Any, values: Any) -> Tensor:
         """The sums of the examples' rows, and the bias."""

@@ -81,9 +81,8 @@ class SampledLinear(nn.Module):
         check_sampler(sampler)
         std = in_features**-0.5 if std is None else std
         check_number(0, inf, std=std)
-        check_optimizer(optimizer)
-        check_memory(out_features * bytes_of_row(optimizer, in_features), _named(out_features))
         self.in_features, self.out_features = in_features, out_features
+        self._check(optimizer)
         self.sampler: Sampler = Clusters() if sampler is None else sampler
         self.batches, self._number = 0, next(_NUMBERS)
         """losses to learn from"""
@@ -110,7 +109,7 @@ class SampledLinear(nn.Module):
 
     @optimizer.setter
     def optimizer(self, wanted: Optimizer | None) -> None:
-        check_optimizer(wanted)
+        self._check(wanted)
         if not alike(self._optimizer, wanted):
             self._catch_up(Crew())
             self._keep_for(wanted)
@@ -118,13 +117,16 @@ class SampledLinear(nn.Module):
             self._corrections = wanted.corrections()
         self._optimizer = copy(wanted)
 
+    def _check(self, optimizer: Optimizer | None) -> None:
+        """ValueError: it is none. MemoryError: with it the layer is too large for this machine."""
+        check_optimizer(optimizer)
+        needed = self.out_features * bytes_of_row(optimizer, self.in_features)
+        check_memory(needed, f"a layer of {self.out_features:,} outputs")
+
     def _keep_for(self, optimizer: Optimizer | None) -> None:
         """Room for what it keeps of each row, as at first."""
         self.step = 0
         if optimizer is not None:
-            check_memory(
-                self.out_features * bytes_of_row(optimizer, self.in_features), _named(self.out_features)
-            )
             self._state = optimizer.state(self.out_features, self.in_features)
             self._bias_state = optimizer.state(self.out_features, 1)
         if isinstance(optimizer, Adam) and optimizer.decay:
@@ -249,10 +251,6 @@ class SampledLinear(nn.Module):
         """What the optimizer keeps of the weights and of the bias."""
         of_bias = self._bias_state
         return self._state.first, self._state.second, of_bias.first[:, 0], of_bias.second[:, 0]
-
-
-def _named(out_features: int) -> str:
-    return f"a layer of {out_features:,} outputs"
 
 
 def _forget(layer: SampledLinear, _: object) -> None:

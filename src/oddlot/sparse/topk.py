@@ -69,10 +69,6 @@ class Index:
         )
         return values, rows
 
-    def recall(self, hidden: NDArray[np.float32], k: int, probes: int) -> float:
-        """The share of the k largest logits of these examples that is found."""
-        return self._found(self._exact(hidden, k), hidden, probes)
-
     def probes_for(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[int, float]:
         """The fewest clusters, 4, 6, 9, 13 ..., with that recall on the first 512 examples it was asked about, and the
         recall that they have; 0 and 1.0 where scoring all rows takes less time.

@@ -6,11 +6,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.chance import Frequencies
+from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh
-from oddlot.sparse.samplers.unigram import Unigram
 from oddlot.sparse.threads import Crew
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
@@ -41,8 +41,8 @@ class Clusters:
         check_whole(each=self.each, probes=self.probes, group=self.group)
         check_whole(0, found=self.found, by_chance=self.by_chance or 0)
         check_whole(**{"found + by_chance": self.most(1 << 31)})
-        self.clustering = Clustering(self.each)
-        self.others = Unigram(max(1, self.by_chance or 0), self.frequency, self.group)
+        check_number(0, 1, frequency=self.frequency)
+        self._know_nothing()
 
     def most(self, out_features: int) -> int:
         return min(self.found + self._by_chance(out_features), out_features)
@@ -50,7 +50,7 @@ class Clusters:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if self.refresh.due(step, len(weight)):
             self.clustering.update(crew, weight, bias, seed)
-            self.others.count_up(len(weight), self._by_chance(len(weight)))
+            self.frequencies.count_up(len(weight), self._by_chance(len(weight)))
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         own = self.clustering
@@ -60,7 +60,7 @@ class Clusters:
             active.counts, active.seen, active.mark,
         )  # fmt: skip
         rows = active.out_features
-        self.others.fill_up(crew, active, self._by_chance(rows), seed, self.most(rows) == rows)
+        self.frequencies.fill_up(crew, active, seed, self.group, self.most(rows) == rows)
 
     def _by_chance(self, out_features: int) -> int:
         return (
@@ -69,5 +69,7 @@ class Clusters:
 
     def forget(self) -> None:
         self.refresh.forget()
-        self.clustering = Clustering(self.each)
-        self.others.forget()
+        self._know_nothing()
+
+    def _know_nothing(self) -> None:
+        self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency)

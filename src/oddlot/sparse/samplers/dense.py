@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
-from oddlot.sparse.samplers.uniform import fill_up
+from oddlot.sparse.chance import fill_up
 from oddlot.sparse.threads import Crew
 
 

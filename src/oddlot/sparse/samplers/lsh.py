@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.chance import fill_up
 from oddlot.sparse.checks import check_whole, warn
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.sampler import Refresh
-from oddlot.sparse.samplers.uniform import fill_up
 from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 16

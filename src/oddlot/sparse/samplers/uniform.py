@@ -6,8 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.chance import fill_up
 from oddlot.sparse.checks import check_whole
-from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
 
 
@@ -33,12 +33,3 @@ class Uniform:
 
     def forget(self) -> None:
         """It knows nothing."""
-
-
-def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -> None:
-    """What was found is sure; so many more rows by chance."""
-    active.sure[:] = active.counts
-    crew.share(
-        choosing.take_by_chance, count, active.starts, active.rows, active.counts, active.log_weights,
-        active.out_features, active.seen, active.mark, seed, group,
-    )  # fmt: skip
