@@ -291,6 +291,7 @@ def xmc_generate(
     nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
     labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Write over a set that is there.")] = False,
 ) -> None:
     """Write a set for extreme multi-label classification: labels follow a power law and occur together.
 
@@ -303,6 +304,9 @@ def xmc_generate(
         raise UsageError("--nonzeros and --labels-each must be finite numbers")
     if nonzeros > features or labels_each > labels:
         raise UsageError("--nonzeros can be no more than --features, and --labels-each no more than --labels")
+    for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
+        if (there := Path(folder) / name).exists() and not force:
+            raise UsageError(f"{there} is there: choose another DIR, or --force to write over the set")
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
         path = Path(folder) / f"{name}.txt.gz"

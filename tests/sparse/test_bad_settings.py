@@ -73,6 +73,10 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
         (SlideClassifier, {"validation": float("nan")}),
         (SlideClassifier, {"lr": -1.0}),
         (SlideClassifier, {"seed": -1}),
+        (SlideClassifier, {"seed": 1 << 63}),
+        (SlideClassifier, {"labels": 2.5}),
+        (SlideClassifier, {"verbose": "a"}),
+        (Adam, {"decay": "yes"}),
         (SlideClassifier, {"sampler": "clusters"}),
         (SampledLinear, {"in_features": 3, "out_features": 0}),
         (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": "uniform"}),
@@ -84,7 +88,7 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
     ],
 )
 def test_settings(make: Callable[..., Any], settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|is none|is neither|from 1 to|decay is for"):
+    with pytest.raises(ValueError, match=r"must be|is no |is neither|from 1 to|decay is for"):
         make(**settings)
 
 
@@ -117,7 +121,7 @@ def test_arrays_that_do_not_fit_each_other() -> None:
 def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
     asks: list[Callable[[SlideClassifier], Any]] = [
         lambda one: one.score(a_set(), a_set()),
-        lambda one: one.labels,
+        lambda one: one.n_labels_,
         lambda one: one.save(tmp_path / "x"),
         lambda one: one.predict(a_set()),
     ]
@@ -130,14 +134,32 @@ def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
 def test_predictions_and_more_labels_than_there_were() -> None:
     trained = SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set())
     for recall in (-1, 0, 1.5, float("nan"), "a"):
-        with pytest.raises(
-            ValueError, match=r"recall = .* must be a(bove 0, and at most 1| number, at least 0)"
-        ):
+        with pytest.raises(ValueError, match=r"recall = .* must be a number above 0, at most 1"):
             trained.predict_topk(a_set(), 2, exact=False, recall=recall)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="labels = 7: there have been 20 from the beginning"):
-        trained.partial_fit(a_set(), a_set(), labels=7)
-    with pytest.raises(ValueError, match=r"labels = 2\.5 must be a whole number"):
-        SlideClassifier().partial_fit(a_set(), np.arange(20), labels=2.5)  # type: ignore[arg-type]  # on purpose
+    for k in (0, 21, 1.5, -1):
+        with pytest.raises(ValueError, match=rf"k = {k} must be a whole number, from 1 to 20"):
+            trained.predict_topk(a_set(), k)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match="exact = 'no' must be True or False"):
+        trained.predict(a_set(), exact="no")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match="y has the label 20, there are 20: set labels="):
+        trained.partial_fit(a_set(), np.arange(1, 21))
+    with pytest.raises(ValueError, match="y has 20 labels, there are 7"):
+        SlideClassifier(labels=7).fit(a_set(), a_set())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("{}", "does not tell its features and history"), ("[]", "features"), ("3", "")]
+)
+def test_settings_that_are_none(text: str, told: str, tmp_path: Path) -> None:
+    SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(ValueError, match=f"holds no whole classifier: .*{told}"):
+        SlideClassifier.load(tmp_path)
+
+
+def test_a_folder_without_a_classifier(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SlideClassifier.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "settings.json"])
@@ -151,6 +173,22 @@ def test_a_folder_that_is_damaged(name: str, tmp_path: Path) -> None:
 def test_rows_of_another_dtype() -> None:
     with pytest.raises(ValueError, match=r"the rows are torch\.float64 on cpu: float32"):
         SampledLinear(3, 5).double()(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
+
+
+def test_hidden_vectors_that_are_no_tensor() -> None:
+    with pytest.raises(ValueError, match=r"hidden is ndarray: a tensor, \(batch, 3\), is expected"):
+        SampledLinear(3, 5)(np.zeros((1, 3)), [0])
+    with pytest.raises(ValueError, match="labels are whole numbers, as a tensor or as"):
+        SampledLinear(3, 5)(torch.zeros(1, 3), ["a"])
+
+
+def test_sizes_that_no_machine_has() -> None:
+    with pytest.raises(MemoryError, match=r"a layer of 5 outputs needs"):
+        SampledLinear(10**30, 5)
+    with pytest.raises(MemoryError, match=r"a network of 20 features and 20 labels needs"):
+        SlideClassifier(hidden=10**12).fit(a_set(), a_set())
+    with pytest.raises(MemoryError, match=r"1,000,000,000 tables of 500 rows needs"):
+        SampledLinear(16, 500, LSH(tables=10**9))(torch.zeros(1, 16), [0])
 
 
 @pytest.mark.parametrize(

@@ -21,5 +21,7 @@ def said(cache: Path) -> list[str]:
 
 
 def test_it_is_said_once_that_kernels_are_compiled(tmp_path: Path) -> None:
-    assert said(tmp_path) == ["compiling kernels for this machine: some seconds, the first time only"]
+    assert said(tmp_path) == [
+        "compiling kernels for this machine: some seconds, kept on disk for the next time"
+    ]
     assert said(tmp_path) == []

@@ -123,9 +123,16 @@ def test_points_have_as_many_features_as_are_wanted(nonzeros: float, labels_each
     assert len(x.indices) / len(x) == pytest.approx(nonzeros, rel=0.07)
 
 
+@pytest.mark.parametrize("labels_each", [1.0, 2.0, 12.0, 50.0])
+def test_points_have_as_many_labels_as_are_wanted(labels_each: float) -> None:
+    """As often as not of one cluster of 16, so that many are drawn twice."""
+    _, y = generate(3_000, Shape(5_000, 3_000, 75.0, labels_each, seed=3))
+    assert len(y.indices) / len(y) == pytest.approx(labels_each, rel=0.07)
+
+
 @pytest.mark.parametrize("shape", [Shape(), Shape(135_909, 200_000), Shape(135_909, 670_091)])
 def test_sets_of_the_benchmark_stay_as_they_are(shape: Shape) -> None:
-    assert generating._noise_for(shape) == generating.NOISE
+    assert generating._more_for(shape) == (generating.NOISE, generating.MORE * (shape.labels_each - 1))
 
 
 LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.ones(5, np.float32), (3, 5))

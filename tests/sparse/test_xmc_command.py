@@ -34,6 +34,17 @@ def test_a_set_is_written_and_learnt(oddlot: Oddlot) -> None:
     assert found.score(*read_xmc("xmc/test.txt.gz")) > 0.4
 
 
+def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
+    assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
+    before = Path("xmc/train.txt.gz").read_bytes()
+    done = oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1")
+    assert done.code == 2
+    assert "xmc/train.txt.gz is there: choose another DIR, or --force" in done.err
+    assert Path("xmc/train.txt.gz").read_bytes() == before
+    assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code == 0
+    assert Path("xmc/train.txt.gz").read_bytes() != before
+
+
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [

@@ -149,6 +149,11 @@ def other_width(folder: Path) -> None:
     write_xmc(folder / "train.txt", *generate(8, Shape(9, 5, 2.0, 1.0), 1))
 
 
+def twice(folder: Path) -> None:
+    for name in ("train.txt", "test.txt.gz"):
+        write_xmc(folder / name, *generate(8, Shape(8, 5, 2.0, 1.0), 1))
+
+
 def too_many_labels(folder: Path) -> None:
     for name in ("train.txt", "test.txt"):
         (folder / name).write_text("2 10 2000000000\n1 5:1\n1 5:1\n")
@@ -161,7 +166,8 @@ def too_many_labels(folder: Path) -> None:
         (no_points, "train.txt has no points"),
         (bad_line, "train.txt:2: a value is not a finite number"),
         (too_many_labels, "2,000,000,000 labels, too many: a network with moments and an update needs"),
-        (other_width, "train and test have other numbers of features or labels"),
+        (other_width, "train has 9 features, test 8: they are no set"),
+        (twice, "has both test.txt and test.txt.gz: keep one of them"),
     ],
 )
 def test_bad_sets_are_told(
@@ -172,6 +178,16 @@ def test_bad_sets_are_told(
         spoil(tmp_path)
     done = oddlot("train", "xmc", "--data", str(tmp_path))
     assert (done.code, told in done.err) == (2, True), done.err
+
+
+def test_folders_that_are_none(oddlot: Oddlot, tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("")
+    for name, told in (
+        ("a_file", "a_file is a file: the folder is asked for"),
+        ("none", "none is not there: sets are"),
+    ):
+        done = oddlot("train", "xmc", "--data", str(tmp_path / name))
+        assert (done.code, told in done.err) == (2, True), done.err
 
 
 @pytest.mark.parametrize(

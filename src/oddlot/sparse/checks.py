@@ -9,13 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 OURS = {"oddlot", "torch"}
+MOST_SEED = (1 << 63) - 1
 
 
-def check_whole(least: int = 1, **settings: Any) -> None:
-    """ValueError: one is no whole number, or less than that."""
+def check_whole(least: int = 1, most: int | None = None, **settings: Any) -> None:
+    """ValueError: one is no whole number, or not from `least` to `most`."""
+    limits = f"at least {least}" if most is None else f"from {least} to {most:,}"
     for name, value in settings.items():
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} = {value!r} must be a whole number, at least {least}")
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < least or (most is not None and value > most):
+            raise ValueError(f"{name} = {value!r} must be a whole number, {limits}")
+
+
+def check_flag(**settings: Any) -> None:
+    """ValueError: one is neither True nor False."""
+    for name, value in settings.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} = {value!r} must be True or False")
 
 
 def check_number(low: float, high: float, **settings: Any) -> None:
@@ -25,6 +35,14 @@ def check_number(low: float, high: float, **settings: Any) -> None:
         if not number or not isfinite(value) or not low <= value < high:
             limit = f", below {high:g}" if isfinite(high) else ""
             raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")
+
+
+def check_share(**settings: Any) -> None:
+    """ValueError: one is no number above 0, at most 1."""
+    for name, value in settings.items():
+        number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
+        if not number or not 0 < value <= 1:
+            raise ValueError(f"{name} = {value!r} must be a number above 0, at most 1")
 
 
 def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:

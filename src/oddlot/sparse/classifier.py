@@ -3,8 +3,8 @@
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from math import inf, isfinite
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.checks import check_flag, check_share, check_whole
+from oddlot.sparse.estimator import Settings
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Moments, bytes_of_row
+from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.progress import told
-from oddlot.sparse.sampler import Sampler, check_sampler
+from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.topk import Index, exact_topk
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.metrics import precision
@@ -34,37 +35,8 @@ TOLD = 10
 """times an epoch"""
 
 
-@dataclass
-class Settings:
-    """What a classifier is made with."""
-
-    hidden: int = 128
-    epochs: int = 5
-    batch: int = 256
-    lr: float = 3e-3
-    """of Adam on the output layer, at first: in `fit` all rates fall linearly to zero over its epochs"""
-    input_lr: float = 5e-2
-    """of Adam on the features, which occur more seldom"""
-    input_std: float = 0.03
-    moments: Moments = "bf16"
-    """of Adam, in 16 bits; or fp32, which take a third more memory"""
-    validation: float = 0.0
-    """the share of the examples that is held back, and by whose P@1 training ends early"""
-    patience: int = 2
-    """epochs without a better P@1, after which it ends"""
-    seed: int = 0
-    verbose: bool = False
-    """print progress: each epoch, and what a sampler chooses"""
-
-    def __post_init__(self) -> None:
-        check_whole(hidden=self.hidden, epochs=self.epochs, batch=self.batch, patience=self.patience)
-        check_whole(0, seed=self.seed)
-        check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)
-        check_number(0, 1, validation=self.validation)
-        Adam(moments=self.moments)  # which looks at them
-
-
-class SlideClassifier:
+@dataclass(eq=False)
+class SlideClassifier(Settings):
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
 
     `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`), [examples, features];
@@ -74,36 +46,34 @@ class SlideClassifier:
     labels teaches nothing.
     """
 
-    def __init__(self, sampler: Sampler | None = None, **settings: Any) -> None:
-        check_sampler(sampler)
-        self.settings, self.sampler = Settings(**settings), sampler
-        self.history: list[dict[str, float]] = []
-        """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
-        chance and, with `validation`, P@1"""
-        self._index: tuple[int, Index] | None = None
-        """of the layer as it was after so many steps"""
-
-    def __repr__(self) -> str:
-        return (
-            f"SlideClassifier({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
-        )
+    history: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)
+    """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
+    chance and, with `validation`, P@1"""
+    _index: tuple[int, Index] | None = field(init=False, repr=False, default=None)
+    """of the layer as it was after so many steps"""
 
     # --- training ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
         """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise."""
+        self.__post_init__()
         features = checked(X, "X")
-        with told(self.settings.verbose):
-            self._fit(features, checked_labels(y, len(features)))
+        labels = checked_labels(y, len(features), self.labels)
+        if not len(labels.indices):
+            raise ValueError(
+                f"y has no label for any of {len(features):,} examples: there is nothing to learn"
+            )
+        with told(self.verbose):
+            self._fit(features, labels)
         return self
 
     def _fit(self, features: Csr, labels: Csr) -> None:
         self._begin(features.shape[1], labels.shape[1])
-        order = np.random.default_rng(self.settings.seed).permutation(len(features))
-        held = order[: int(self.settings.validation * len(order))]
+        order = np.random.default_rng(self.seed).permutation(len(features))
+        held = order[: int(self.validation * len(order))]
         rest = order[len(held) :]
         best, state = -1.0, dict[str, Tensor]()
-        some, theirs, epochs = features.rows(rest), labels.rows(rest), self.settings.epochs
+        some, theirs, epochs = features.rows(rest), labels.rows(rest), self.epochs
         for epoch in range(epochs):
             row = self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))
             if len(held):
@@ -112,25 +82,21 @@ class SlideClassifier:
             if len(held) and row["p1"] > best:
                 best, since = row["p1"], epoch
                 state = {name: value.clone() for name, value in self.model.state_dict().items()}
-            elif len(held) and epoch - since >= self.settings.patience:
+            elif len(held) and epoch - since >= self.patience:
                 break
         if state:
             self.model.load_state_dict(state)
             self._index = None
 
-    def partial_fit(self, X: Any, y: Any, labels: int | None = None) -> "SlideClassifier":
-        """One pass over more examples; the first time it says how many `labels` there are, if `y` is 1-D."""
+    def partial_fit(self, X: Any, y: Any) -> "SlideClassifier":
+        """One pass over more examples, at rates that do not fall. If labels may come later, `labels` says how many."""
         features = checked(X, "X")
-        if labels is not None:
-            check_whole(labels=labels)
-            if self._begun and labels != self.labels:
-                raise ValueError(f"labels = {labels:,}: there have been {self.labels:,} from the beginning")
-        given = checked_labels(y, len(features), self.labels if self._begun else labels)
+        labels = checked_labels(y, len(features), self.n_labels_ if self._begun else self.labels)
         if not self._begun:
-            self._begin(features.shape[1], given.shape[1])
+            self._begin(features.shape[1], labels.shape[1])
         self._check(features)
-        with told(self.settings.verbose):
-            self._note(self._pass(features, given, len(self.history)))
+        with told(self.verbose):
+            self._note(self._pass(features, labels, len(self.history)))
         return self
 
     # --- prediction --------------------------------------------------------------------------------
@@ -156,12 +122,9 @@ class SlideClassifier:
         """
         features = checked(X, "X")
         self._check(features)
-        check_number(0, inf, recall=recall)
-        check_whole(0, k=k)
-        if not 0 < recall <= 1:
-            raise ValueError(f"recall = {recall!r} must be above 0, and at most 1")
-        if not 1 <= k <= self.labels:
-            raise ValueError(f"k = {k}: from 1 to {self.labels:,}, as many as there are labels")
+        check_flag(exact=exact)
+        check_whole(1, self.n_labels_, k=k)
+        check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
         with torch.no_grad():
             for low in range(0, len(features), SCORED_AT_ONCE):
@@ -176,90 +139,84 @@ class SlideClassifier:
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float = 0.95) -> float:
         """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`."""
         features = checked(X, "X")
-        labels = checked_labels(y, len(features), self.labels)
+        labels = checked_labels(y, len(features), self.n_labels_)
         return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
-
-    # --- settings, as scikit-learn asks for them ----------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All settings by name, and the sampler."""
-        return vars(self.settings) | {"sampler": self.sampler}
-
-    def set_params(self, **params: Any) -> "SlideClassifier":
-        """Change some; what has been learnt is forgotten. ValueError: one is not known, or makes no sense."""
-        check_sampler(params.get("sampler"))
-        if unknown := set(params) - set(self.get_params()):
-            raise ValueError(f"SlideClassifier has no setting {min(unknown)!r}")
-        sampler = params.pop("sampler", self.sampler)
-        self.settings, self.sampler = replace(self.settings, **params), sampler
-        self._forget()
-        return self
-
-    def _forget(self) -> None:
-        """What has been learnt."""
-        self.__dict__.pop("model", None)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._begun
-
-    def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks before it cross-validates: a classifier of sparse features and several labels."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True, multi_output=True),
-            classifier_tags=ClassifierTags(multi_label=True),
-            input_tags=InputTags(sparse=True),
-        )
 
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights and settings; a sampler is not among them."""
+        """Write the weights, settings and history; a sampler is not among them."""
         self._check_begun()
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
-        sizes = {"features": self.input.in_features, "labels": self.labels}
-        (Path(folder) / SETTINGS).write_text(
-            json.dumps(asdict(self.settings) | sizes, indent=2, default=np.generic.item)
-        )
+        told = self.get_params() | {"labels": self.n_labels_}
+        told |= {"features": self.n_features_in_, "history": self.history}
+        del told["sampler"]
+        (Path(folder) / SETTINGS).write_text(json.dumps(told, indent=2, default=np.generic.item))
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
-        """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: the folder's
-        files are damaged."""
+        """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: its files are
+        damaged."""
         try:
-            settings = json.loads((Path(folder) / SETTINGS).read_text())
-            features, labels = settings.pop("features"), settings.pop("labels")
-            found = cls(sampler, **settings)
-            found._begin(features, labels)
+            told = json.loads((Path(folder) / SETTINGS).read_text())
+            if missing := {"features", "labels", "history"} - set(told):
+                raise ValueError(f"{SETTINGS} does not tell its {' and '.join(sorted(missing))}")
+            features, history = told.pop("features"), told.pop("history")
+            found = cls(sampler, **told)
+            found._begin(features, found.labels or 0)
             found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
-        except (ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+            found.history = history
+        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"{folder} holds no whole classifier: {error}") from None
         return found
 
     # --- inside ------------------------------------------------------------------------------------
 
     @property
-    def labels(self) -> int:
-        """How many there are."""
+    def n_labels_(self) -> int:
+        """How many labels it knows."""
         self._check_begun()
         return self.output.out_features
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features an example has."""
+        self._check_begun()
+        return self.input.in_features
+
+    @property
+    def classes_(self) -> NDArray[np.int64]:
+        """The labels, as scikit-learn's metrics ask for them: 0, 1, 2 ..."""
+        return np.arange(self.n_labels_)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._begun
 
     @property
     def _begun(self) -> bool:
         return hasattr(self, "model")
 
+    def set_params(self, **params: Any) -> "SlideClassifier":
+        """Change some settings; what has been learnt is forgotten. ValueError: one is not known, or makes no sense."""
+        super().set_params(**params)
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        self.__dict__.pop("model", None)
+
     def _begin(self, features: int, labels: int) -> None:
-        how = self.settings
-        needs = bytes_of_row(Adam(moments=how.moments), how.hidden) * (features + labels)
+        for name, count in (("X", features), ("y", labels)):
+            if not count:
+                raise ValueError(f"{name} has no columns")
+        needs = bytes_of_row(Adam(moments=self.moments), self.hidden) * (features + labels)
         check_memory(needs, f"a network of {features:,} features and {labels:,} labels")
-        of_input, of_output = (Adam(lr, moments=how.moments) for lr in (how.input_lr, how.lr))
-        self.input = SparseInputLinear(features, how.hidden, of_input, how.seed, how.input_std)
-        self.output = SampledLinear(how.hidden, labels, self.sampler, of_output, how.seed)
+        of_input, of_output = (Adam(lr, moments=self.moments) for lr in (self.input_lr, self.lr))
+        self.input = SparseInputLinear(features, self.hidden, of_input, self.seed, self.input_std)
+        self.output = SampledLinear(self.hidden, labels, self.sampler, of_output, self.seed)
         self.model = nn.ModuleDict({"input": self.input, "output": self.output})
-        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=how.input_lr, fused=True)
+        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=self.input_lr, fused=True)
         self.history, self._index = [], None
 
     def _pass(
@@ -269,7 +226,7 @@ class SlideClassifier:
         rates, as shares of what is set."""
         seen, (first, last), parts = list[tuple[float, float, float]](), rates, 0
         for number, batch in enumerate(self._batches(len(features), epoch)):
-            self._set_rates(first + (last - first) * number * self.settings.batch / len(features))
+            self._set_rates(first + (last - first) * number * self.batch / len(features))
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
             if not isfinite(value := float(loss.detach())):
@@ -282,7 +239,7 @@ class SlideClassifier:
             loss.backward()
             self.bias_optimizer.step()
             seen.append((value, self.output.active_rows, self.output.chance_share))
-            if (done := TOLD * (number + 1) * self.settings.batch // len(features)) > parts:
+            if (done := TOLD * (number + 1) * self.batch // len(features)) > parts:
                 parts = done
                 logger.info("epoch %d: %d/%d of it, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
         means = np.mean(seen or [(0.0, 0.0, 0.0)], 0)
@@ -295,16 +252,15 @@ class SlideClassifier:
         logger.info("epoch %d: %s", len(self.history), row_told)
 
     def _set_rates(self, share: float) -> None:
-        how = self.settings
-        for layer, rate in ((self.input, how.input_lr), (self.output, how.lr)):
+        for layer, rate in ((self.input, self.input_lr), (self.output, self.lr)):
             assert layer.optimizer is not None
             layer.optimizer.lr = share * rate
-        self.bias_optimizer.param_groups[0]["lr"] = share * how.input_lr
+        self.bias_optimizer.param_groups[0]["lr"] = share * self.input_lr
 
     def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-        order = np.random.default_rng([self.settings.seed, epoch]).permutation(examples)
-        for low in range(0, examples, self.settings.batch):
-            yield order[low : low + self.settings.batch]
+        order = np.random.default_rng([self.seed, epoch]).permutation(examples)
+        for low in range(0, examples, self.batch):
+            yield order[low : low + self.batch]
 
     def _hidden(self, features: Csr) -> Tensor:
         return torch.relu(self.input(features.indptr, features.indices, features.data))
@@ -315,15 +271,13 @@ class SlideClassifier:
 
     def _check(self, features: Csr) -> None:
         self._check_begun()
-        if features.shape[1] != self.input.in_features:
-            raise ValueError(
-                f"X has {features.shape[1]:,} features, in training there were {self.input.in_features:,}"
-            )
+        if (given := features.shape[1]) != self.n_features_in_:
+            raise ValueError(f"X has {given:,} features, in training there were {self.n_features_in_:,}")
 
     def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int]:
         """Clusters of the labels as they are now, and how many for that recall; 0 where scoring all takes less time."""
         if self._index is None or self._index[0] != self.output.step:
             weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
-            self._index = self.output.step, Index(weight, bias, self.settings.seed)
+            self._index = self.output.step, Index(weight, bias, self.seed)
         index = self._index[1]
         return index, index.probes_for(hidden, k, recall)[0]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from oddlot.sparse.checks import check_number, check_whole, checked_starts
+from oddlot.sparse.checks import MOST_SEED, check_number, check_whole, checked_starts
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer
@@ -42,7 +42,7 @@ class SparseInputLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        check_whole(0, seed=0 if seed is None else seed)
+        check_whole(0, MOST_SEED, seed=0 if seed is None else seed)
         check_number(0, inf, std=std)
         self.in_features, self.out_features = in_features, out_features
         self._check(optimizer)

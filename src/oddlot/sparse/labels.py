@@ -29,7 +29,7 @@ class Labels:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             starts = checked_starts(given[0], len(rows), "labels")
         else:
-            table = torch.as_tensor(given).cpu().numpy()
+            table = _table(given)
             if table.ndim not in (1, 2):
                 raise ValueError(
                     f"labels have {table.ndim} dimensions: one label each, or several in a row each"
@@ -53,3 +53,10 @@ class Labels:
     def most(self) -> int:
         """Of one example."""
         return int(np.diff(self.starts).max(initial=0))
+
+
+def _table(given: Any) -> NDArray[Any]:
+    try:
+        return torch.as_tensor(given).cpu().numpy()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"labels are whole numbers, as a tensor or as (starts, labels): {error}") from None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.checks import check_number
+from oddlot.sparse.checks import check_flag, check_number
 from oddlot.sparse.kernels import rows as kernels
 
 MOST_CORRECTED = 1 << 22
@@ -94,6 +94,7 @@ class Adam:
     def __post_init__(self) -> None:
         check_number(0, inf, lr=self.lr, eps=self.eps)
         check_number(0, 1, beta1=self.betas[0], beta2=self.betas[1])
+        check_flag(decay=self.decay)
         if self.moments not in get_args(Moments):
             raise ValueError(f"moments = {self.moments!r} is neither fp32 nor bf16")
         if self.decay and self.betas[0] ** 2 >= self.betas[1]:
@@ -127,7 +128,7 @@ def check_optimizer(optimizer: object) -> None:
     """ValueError: it is neither an optimizer of this package nor None."""
     if not (optimizer is None or isinstance(optimizer, SGD | RowAdagrad | Adam)):
         raise ValueError(
-            f"optimizer = {optimizer!r} is none of oddlot.sparse: such as Adam(lr=1e-3), or None"
+            f"optimizer = {optimizer!r} is no optimizer of oddlot.sparse: such as Adam(lr=1e-3), or None"
         )
 
 
@@ -139,5 +140,10 @@ def alike(one: Optimizer | None, other: Optimizer | None) -> bool:
 
 def bytes_of_row(optimizer: Optimizer | None, columns: int) -> int:
     """What a row and what is kept of it take."""
+    narrow, wide = (_kept_of_row(optimizer, some) for some in (1, 2))
+    return 4 * columns + narrow + (wide - narrow) * (columns - 1)
+
+
+def _kept_of_row(optimizer: Optimizer | None, columns: int) -> int:
     kept = () if optimizer is None else vars(optimizer.state(2, columns)).values()
-    return 4 * columns + sum(int(one[0].nbytes) for one in kept if len(one) == 2)
+    return sum(int(one[0].nbytes) for one in kept if len(one) == 2)

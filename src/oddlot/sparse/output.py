@@ -2,7 +2,6 @@
 
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import count
 from math import inf, isfinite
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 from oddlot.sparse.active import Active, Marks
-from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.checks import MOST_SEED, check_number, check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
@@ -26,8 +25,6 @@ from oddlot.sparse.threads import Crew
 
 STREAM, STEP = 1_000_003, 2_654_435_761
 """odd numbers that keep the chance of layers and steps apart"""
-_NUMBERS = count()
-"""of the layers, by which a sampler knows whose rows it has seen"""
 
 
 @dataclass
@@ -77,14 +74,14 @@ class SampledLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        check_whole(0, seed=0 if seed is None else seed)
+        check_whole(0, MOST_SEED, seed=0 if seed is None else seed)
         check_sampler(sampler)
         std = in_features**-0.5 if std is None else std
         check_number(0, inf, std=std)
         self.in_features, self.out_features = in_features, out_features
         self._check(optimizer)
         self.sampler: Sampler = Clusters() if sampler is None else sampler
-        self.batches, self._number = 0, next(_NUMBERS)
+        self.batches = 0
         """losses to learn from"""
         self.step = 0
         """steps on the rows"""
@@ -94,7 +91,8 @@ class SampledLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self._optimizer: Optimizer | None = None
         self.optimizer = optimizer
-        self._marks = Marks(out_features)
+        self._marks, self._token = Marks(out_features), object()
+        """the token is what a sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
@@ -134,6 +132,10 @@ class SampledLinear(nn.Module):
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
+        if not isinstance(hidden, Tensor):
+            raise ValueError(
+                f"hidden is {type(hidden).__name__}: a tensor, (batch, {self.in_features}), is expected"
+            )
         if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
             raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
         if not hidden.is_floating_point():
@@ -184,9 +186,9 @@ class SampledLinear(nn.Module):
 
     def _own_sampler(self) -> None:
         """What the sampler knows may be of another layer, which had it last."""
-        if getattr(self.sampler, "layer", None) != self._number:
+        if getattr(self.sampler, "layer", None) is not self._token:
             self.sampler.forget()
-            self.sampler.layer = self._number  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+            self.sampler.layer = self._token  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
 
     def _chance(self) -> int:
         """The seed of this batch."""

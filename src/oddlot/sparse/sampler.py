@@ -40,7 +40,7 @@ class Sampler(Protocol):
 def check_sampler(sampler: object) -> None:
     """ValueError: it is neither a sampler nor None, which stands for the default."""
     if isinstance(sampler, type) or not (sampler is None or hasattr(sampler, "choose")):
-        raise ValueError(f"sampler = {sampler!r} is none: such as Clusters() or Uniform(300)")
+        raise ValueError(f"sampler = {sampler!r} is no sampler: such as Clusters() or Uniform(300)")
 
 
 @dataclass

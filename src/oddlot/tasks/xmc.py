@@ -53,13 +53,16 @@ def xmc(
     from oddlot.train.job import Job
 
     if sampler not in SAMPLERS:
-        raise UsageError(f"sampler = {sampler!r} is none: {or_nearest(sampler, SAMPLERS)}", "sampler")
+        raise UsageError(f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", "sampler")
     for name, value in (("hidden", hidden), ("active", active)):
         if value < 1:
             raise UsageError(f"{name} = {value} must be at least 1", name)
     (x, y), (x_test, y_test) = _read(data_dir)
-    if (x.shape[1], y.shape[1]) != (x_test.shape[1], y_test.shape[1]):
-        raise UsageError(f"{data_dir}: train and test have other numbers of features or labels", "data_dir")
+    for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
+        if (one := of_train.shape[1]) != (other := of_test.shape[1]):
+            raise UsageError(
+                f"{data_dir}: train has {one:,} {what}, test {other:,}: they are no set", "data_dir"
+            )
     for name, constant in (("propensity_a", propensity_a), ("propensity_b", propensity_b)):
         if not (isfinite(constant) and constant >= 0):
             raise UsageError(f"{name} = {constant} must be a number, at least 0", name)
@@ -178,15 +181,13 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
 
     if not data_dir:
         raise UsageError("xmc needs data_dir (--data DIR), a folder with train.txt and test.txt", "data_dir")
+    if Path(data_dir).is_file():
+        raise UsageError(
+            f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt", "data_dir"
+        )
     found = []
     for name in FILES:
-        path = next((path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()), None)
-        if path is None:
-            raise UsageError(
-                f"{data_dir} has no {name} (or {name}.gz): sets are at "
-                "http://manikvarma.org/downloads/XC/XMLRepository.html, and `oddlot xmc-generate DIR` makes one",
-                "data_dir",
-            )
+        path = _path(data_dir, name)
         try:
             x, y = read_xmc(path)
         except BadSet as error:
@@ -197,6 +198,21 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
             raise UsageError(f"{path} has no points")
         found.append((x, y))
     return found
+
+
+def _path(data_dir: str, name: str) -> Path:
+    """Of one of the files. UsageError: it is not there, or twice."""
+    there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
+    if len(there) > 1:
+        raise UsageError(f"{data_dir} has both {name} and {name}.gz: keep one of them", "data_dir")
+    if not there:
+        has_no = f"has no {name} (or {name}.gz)" if Path(data_dir).is_dir() else "is not there"
+        raise UsageError(
+            f"{data_dir} {has_no}: sets are at http://manikvarma.org/downloads/XC/XMLRepository.html, and "
+            "`oddlot xmc-generate DIR` makes one",
+            "data_dir",
+        )
+    return there[0]
 
 
 def _propensities(

@@ -26,7 +26,7 @@ class _Teller(event.Listener):
     def on_start(self, event: Any) -> None:
         if not _Teller.told and "oddlot.sparse" in str(event.data["dispatcher"].py_func.__module__):
             _Teller.told = True
-            logger.warning("compiling kernels for this machine: some seconds, the first time only")
+            logger.warning("compiling kernels for this machine: some seconds, kept on disk for the next time")
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""

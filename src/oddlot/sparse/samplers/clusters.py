@@ -1,5 +1,6 @@
 """The rows of the clusters where a hidden vector points, and some by chance for all the others."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.threads import Crew
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Clusters:
         if self.refresh.due(step, len(weight)):
             self.clustering.update(crew, weight, bias, seed)
             self.frequencies.count_up(len(weight), self._by_chance(len(weight)))
+            if self.refresh.times == 1:
+                self._log(len(weight))
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         own = self.clustering
@@ -66,6 +70,13 @@ class Clusters:
         return (
             max(LEAST_BY_CHANCE, out_features // ROWS_FOR_ONE) if self.by_chance is None else self.by_chance
         )
+
+    def _log(self, rows: int) -> None:
+        clusters, by_chance = len(self.clustering.means), self._by_chance(rows)
+        told = (
+            "%d clusters for %d rows: for an example the best %d of them, at most %d rows, and %d by chance"
+        )
+        logger.info(told, clusters, rows, min(self.probes, clusters), self.found, by_chance)
 
     def forget(self) -> None:
         self.refresh.forget()

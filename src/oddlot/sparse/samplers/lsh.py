@@ -12,6 +12,7 @@ from oddlot.sparse.active import Active
 from oddlot.sparse.chance import fill_up
 from oddlot.sparse.checks import check_whole, warn
 from oddlot.sparse.kernels import hashing, tables
+from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.threads import Crew
 
@@ -39,7 +40,8 @@ class Choice:
     """rows in its buckets, of which long ones do not give all"""
 
     def __str__(self) -> str:
-        return f"{self.digits} digits in {self.tables} tables give {self.taken:.0f} of {self.held:.0f} rows"
+        gives = f"{self.taken:.0f} of {self.held:.0f} rows (duplicates counted)"
+        return f"{self.digits} digits in {self.tables} tables give {gives}"
 
 
 @dataclass
@@ -102,6 +104,7 @@ class LSH:
         if (self.refresh.times - 1) % self.redraw_every == 0 or (
             self.lacks and not (self.digits and self.tables)
         ):
+            self._check_memory(*weight.shape)
             self._draw(weight.shape[1], self._choice(crew, weight, seed), seed)
             self.codes = None
         codes = self._of_rows(crew, weight)
@@ -167,6 +170,11 @@ class LSH:
                 break
         few = count or min(int(np.searchsorted(taken, enough)) + 1, MOST_TABLES)
         return Choice(tried, few, float(taken[few - 1]), float(held[few - 1]))
+
+    def _check_memory(self, rows: int, columns: int) -> None:
+        """MemoryError: the tables, and the codes that they are made of, need more than this machine has."""
+        count, digits = self.tables or MOST_TABLES, self.digits or 1
+        check_memory(4 * count * (2 * rows + columns * digits), f"{count:,} tables of {rows:,} rows")
 
     def _wanted(self, weight: NDArray[Any]) -> int:
         return min(self.found, len(weight))

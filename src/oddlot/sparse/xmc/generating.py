@@ -14,9 +14,10 @@ OWN, COMMON = 16, 14
 """features of a label, and of a cluster"""
 SHOWN = 8, 2
 """of these, so many for each label of a point with as many features and labels as usual"""
-NOISE, NEAR, PILOT, TRIES = 0.2, 0.05, 1_000, 12
-"""so much noise more than is needed, as some falls on features that are there; how near to the wanted number so many
-points have to come, and tries for that"""
+NOISE, MORE = 0.2, 1.28
+"""so much noise, and times as many labels after the first, more than is wanted: some are there already"""
+NEAR, PILOT, TRIES = 0.05, 1_000, 12
+"""how near to the wanted numbers so many points have to come, and tries for that"""
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
 """of popularities and ranks, while they are computed"""
@@ -37,27 +38,31 @@ def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
     """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: too many
     labels for this machine."""
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
-    noise = _noise_for(shape)
+    more = _more_for(shape)
     blocks = [
-        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), noise)
+        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), *more)
         for low in range(0, examples, BLOCK)
     ]
     return _joined([x for x, _ in blocks], shape.features), _joined([y for _, y in blocks], shape.labels)
 
 
-def _noise_for(shape: Shape) -> float:
-    """So much more noise than features are wanted, with which points have nearly as many."""
-    noise = NOISE
+def _more_for(shape: Shape) -> tuple[float, float]:
+    """The noise, as a share of the features, and the labels after the first to draw, with which points have nearly as
+    many of both as are wanted."""
+    noise, more = NOISE, MORE * (shape.labels_each - 1)
     for _ in range(TRIES):
-        x, _y = _block(PILOT, shape, np.random.default_rng([shape.seed, 2**31]), noise)
-        lacks = shape.nonzeros - x.indptr[-1] / PILOT
-        if abs(lacks) <= NEAR * shape.nonzeros:
+        x, y = _block(PILOT, shape, np.random.default_rng([shape.seed, 2**31]), noise, more)
+        features, labels = x.indptr[-1] / PILOT / shape.nonzeros, y.indptr[-1] / PILOT / shape.labels_each
+        if max(abs(1 - features), abs(1 - labels)) <= NEAR:
             break
-        noise += lacks / shape.nonzeros
-    return noise
+        noise += 0.0 if abs(1 - features) <= NEAR else 1 - features
+        more /= 1.0 if abs(1 - labels) <= NEAR else labels
+    return noise, more
 
 
-def _block(count: int, shape: Shape, chance: np.random.Generator, noise: float) -> tuple[Csr, Csr]:
+def _block(
+    count: int, shape: Shape, chance: np.random.Generator, noise: float, more_labels: float
+) -> tuple[Csr, Csr]:
     popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
     rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
 
@@ -66,7 +71,7 @@ def _block(count: int, shape: Shape, chance: np.random.Generator, noise: float) 
         return drawn
 
     first = popular(count)
-    more = chance.poisson(1.28 * (shape.labels_each - 1), count)
+    more = chance.poisson(more_labels, count)
     of = np.repeat(np.arange(count), more)
     near = first[of] // CLUSTER * CLUSTER + (CLUSTER * chance.random(len(of)) ** 2).astype(np.int64)
     other = np.where(chance.random(len(of)) < 0.85, np.minimum(near, shape.labels - 1), popular(len(of)))
@@ -103,11 +108,7 @@ def _block(count: int, shape: Shape, chance: np.random.Generator, noise: float) 
 
 
 def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    x = (
-        keys.astype(np.uint64)
-        + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
-        + np.uint64(0x9E3779B97F4A7C15)
-    )
+    x = keys.astype(np.uint64) + np.uint64((seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((x ^ (x >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
