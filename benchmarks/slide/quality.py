@@ -26,7 +26,7 @@ SYSTEMS: dict[str, Made] = {
     "uniform 400": ours(lambda: Uniform(400)),
     "uniform 1000": ours(lambda: Uniform(1000)),
     "unigram 400": ours(lambda: Unigram(400)),
-    "simhash 200 + 200": ours(lambda: LSH(found=200, by_chance=200)),
+    "simhash 200 + 200": ours(lambda: LSH(found=200, by_chance=200, frequency=0.0)),
     "clusters": ours(Clusters),
 }
 

@@ -404,6 +404,21 @@ def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
     assert drawn[[n * n for n in range(30)]].min() > 5 * drawn[[2, 3, 5]].max()
 
 
+@pytest.mark.parametrize("make", [LSH, Clusters])
+def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
+    sampler = make(found=20, by_chance=50, refresh=Refresh(1))
+    layer = SampledLinear(COLUMNS, 1000, sampler, None)
+    for _ in range(3):
+        layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
+    weights = sampler.frequencies.row_weights
+    assert weights[:4].max() < 0.01, "one label of four stands for itself"
+    assert weights[4:].min() > 2.0
+    sampler.frequency = sampler.frequencies.share = 0.0
+    layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
+    layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
+    assert np.ptp(sampler.frequencies.row_weights) == 0
+
+
 def test_who_has_seen_no_labels_draws_all_alike() -> None:
     sampler = Unigram(60)
     layer = SampledLinear(COLUMNS, 1000, sampler, None)

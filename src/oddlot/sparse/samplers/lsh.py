@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
-from oddlot.sparse.chance import fill_up
-from oddlot.sparse.checks import check_whole, warn
+from oddlot.sparse.chance import Frequencies
+from oddlot.sparse.checks import check_number, check_whole, warn
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh
@@ -53,11 +53,11 @@ class LSH:
     with the last batch when functions are drawn anew, or tables are and less than half of what was wanted has been
     found: the most digits with which 50 tables hold enough, and the fewest of these tables that do.
 
-    Each of `by_chance` other rows stands for many, so that the sum over all rows is estimated without bias; Chen et
-    al., "SLIDE" (MLSys 2020), have none of these. Tables are made anew as `refresh` says, hash functions every
-    `redraw_every` times. With `changed_only` rows that have been in no active set since keep their codes: right with
-    optimizers that leave such rows alone and where each loss's backward comes before the next loss, worth it with
-    tables made anew often.
+    Rows of `by_chance` draws, in which those that are labels more often are more likely (see `Unigram`), stand for
+    all others, so that the sum over all rows is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have
+    none of these. Tables are made anew as `refresh` says, hash functions every `redraw_every` times. With
+    `changed_only` rows that have been in no active set since keep their codes: right with optimizers that leave
+    such rows alone and where each loss's backward comes before the next loss, worth it with tables made anew often.
     """
 
     family: Literal["simhash", "dwta"] = "simhash"
@@ -65,6 +65,8 @@ class LSH:
     tables: int | None = None
     found: int = 200
     by_chance: int = 100
+    frequency: float = 0.8
+    """the share of these draws that goes by how often rows are labels; 0: rows that are all alike, each once"""
     most_of_bucket: int = 128
     """of a longer one so many, from a random place on"""
     refresh: Refresh = field(default_factory=Refresh)
@@ -86,6 +88,8 @@ class LSH:
             raise ValueError(f"family = {self.family!r} is neither simhash nor dwta")
         check_whole(found=self.found, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
         check_whole(0, by_chance=self.by_chance)
+        check_number(0, 1, frequency=self.frequency)
+        self.frequencies = Frequencies(self.frequency)
         for name in ("digits", "tables"):
             if (chosen := getattr(self, name)) is not None:
                 check_whole(**{name: chosen})
@@ -107,6 +111,7 @@ class LSH:
             self._check_memory(*weight.shape)
             self._draw(weight.shape[1], self._choice(crew, weight, seed), seed)
             self.codes = None
+        self.frequencies.count_up(len(weight), self.by_chance)
         codes = self._of_rows(crew, weight)
         self.begins = np.empty((len(codes), (1 << self.bits) + 1), np.int32)
         self.members = np.empty((len(codes), len(weight)), np.int32)
@@ -120,12 +125,14 @@ class LSH:
         found = float((active.counts - active.labels).mean()) if len(active.counts) else self.found
         if active.learns and len(hidden):
             self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
-        fill_up(crew, active, self.by_chance, seed + 1)
+        rows = active.out_features
+        self.frequencies.fill_up(crew, active, seed + 1, 1, self.most(rows) == rows)
         if self.changed is not None and active.learns:
             crew.share(tables.mark_active, active.starts, active.counts, active.rows, self.changed)
 
     def forget(self) -> None:
         self.refresh.forget()
+        self.frequencies = Frequencies(self.frequency)
         self.asked, self.lacks, self.codes, self.changed, self.warned = None, False, None, None, False
 
     @property
