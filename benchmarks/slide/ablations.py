@@ -20,7 +20,7 @@ Change = tuple[str, Callable[[], Sampler], dict[str, Any]]
 CLUSTERS: tuple[Change, ...] = (
     ("as it is", Clusters, {}),
     ("fp32 moments", Clusters, {"moments": "fp32"}),
-    *((f"row-wise Adagrad, rate {rate}", Clusters, {"adagrad": rate}) for rate in (0.03, 0.1, 0.3)),
+    *((f"row-wise Adagrad, rate {rate}", Clusters, {"adagrad": rate}) for rate in (0.003, 0.01, 0.03)),
     (ONE, Clusters, {}),
     ("clusters of 8 rows, 16 of them", lambda: Clusters(8, 16), {}),
     ("clusters of 32 rows, 8 of them", lambda: Clusters(32, 8), {}),

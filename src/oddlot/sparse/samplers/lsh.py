@@ -57,7 +57,7 @@ class LSH:
     all others, so that the sum over all rows is estimated without bias; Chen et al., "SLIDE" (MLSys 2020), have
     none of these. Tables are made anew as `refresh` says, hash functions every `redraw_every` times. With
     `changed_only` rows that have been in no active set since keep their codes: right with optimizers that leave
-    such rows alone and where each loss's backward comes before the next loss, worth it with tables made anew often.
+    such rows alone and where each loss's backward comes before the next loss, worth it where few of very many do.
     """
 
     family: Literal["simhash", "dwta"] = "simhash"
