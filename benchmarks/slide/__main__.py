@@ -4,14 +4,26 @@ ODDLOT_DATA=... python -m benchmarks.slide [--quick] [--shape 30k|200k|670k ...]
 """
 
 import argparse
+from collections.abc import Callable, Mapping
 
 from benchmarks.report import finish
-from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed
+from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed, updates
 from benchmarks.slide.setting import SHAPES, begin
 
+Figures = Mapping[str, float | None]
+PARTS: dict[str, Callable[[bool, list[str]], Figures]] = {
+    "speed": speed.measure,
+    "quality": quality.measure,
+    "real": lambda quick, _: real.measure(quick),
+    "hashing": lambda quick, _: hashing.measure(quick),
+    "floor": lambda _, shapes: floor.measure(shapes),
+    "inference": inference.measure,
+    "ablations": lambda quick, _: ablations.measure(quick),
+    "reading": lambda *_: reading.measure(),
+    "updates": lambda _, shapes: updates.measure(shapes),
+}
 SEARCH = "search"
 """minutes of work whose result stands in quality.py: asked for by name alone"""
-PARTS = ("speed", "quality", "real", "hashing", "floor", "inference", "ablations", "reading")
 
 
 def main() -> None:
@@ -19,29 +31,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="fewer examples and rounds")
     parser.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=PARTS)
+    parser.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=list(PARTS))
     asked = parser.parse_args()
     begin()
-    figures: dict[str, float | None] = {}
-    if "speed" in asked.only:
-        figures |= speed.measure(asked.quick, asked.shape)
+    figures = dict[str, float | None]()
     if SEARCH in asked.only:
         quality.search()
-    if "quality" in asked.only:
-        figures |= quality.measure(asked.quick) if "30k" in asked.shape else {}
-        figures |= quality.large() if "670k" in asked.shape and not asked.quick else {}
-    if "real" in asked.only:
-        figures |= real.measure(asked.quick)
-    if "hashing" in asked.only:
-        figures |= hashing.measure(asked.quick)
-    if "floor" in asked.only:
-        figures |= floor.measure(asked.shape)
-    if "inference" in asked.only:
-        figures |= inference.measure(asked.quick, asked.shape)
-    if "ablations" in asked.only:
-        ablations.measure(asked.quick)
-    if "reading" in asked.only:
-        figures |= reading.measure()
+    for part in (one for one in PARTS if one in asked.only):
+        figures |= PARTS[part](asked.quick, asked.shape)
     finish(figures)
 
 

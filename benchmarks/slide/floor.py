@@ -19,7 +19,7 @@ from oddlot.sparse.kernels.rows import dot
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.threads import Crew
 
-WARM, BATCHES, ROUNDS = 4, 16, 7
+WARM, BATCHES, ROUNDS = 60, 16, 7
 ROW = 4 * HIDDEN
 AHEADS = 2, 4, 8, 16
 """rows after which one is needed that is asked for now: whichever is the fastest"""
@@ -159,6 +159,9 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
     system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), sampler)
     for x, y in given[:WARM]:
         system.step(x, y)
+    if isinstance(sampler, Clusters):
+        sampler.refresh.next = 0  # with the labels' frequencies so far
+        system.step(*given[WARM])
     pairs: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
     with Watched() as watched:
         watched.time(system.output.sampler, "choose")
@@ -187,7 +190,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
     """Clusters anew, shared out over the steps until the next time: rows are read for their lengths; in each round they
     are read, written beside those of their group, and read to be averaged."""
     layer = system.output
-    steps = own.refresh.next - 1  # the first time was at step 1
+    steps = own.refresh.next - WARM  # when they were made last
     began = time.perf_counter()
     own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
     seconds = time.perf_counter() - began

@@ -26,7 +26,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "dwta, others by frequency": lambda: LSH("dwta", found=ACTIVE - 100, by_chance=100),
     "clusters, others alike": lambda: Clusters(found=ACTIVE - 100, by_chance=100, group=1, frequency=0.0),
     "clusters": lambda: Clusters(found=ACTIVE - 100, by_chance=100, group=1),
-    "clusters, none by chance": lambda: Clusters(probes=32, found=ACTIVE, by_chance=0),
+    "clusters, 230 found, none by chance": lambda: Clusters(probes=32, found=ACTIVE, by_chance=0),
 }
 
 

@@ -10,7 +10,7 @@ PASSES = (1, 2, 4, 6)
 """over the training points, in runs at whose end all learning rates are zero"""
 MADE: dict[str, Made] = {
     **SYSTEMS,
-    "clusters, none by chance": ours(lambda: Clusters(probes=32, found=300, by_chance=0)),
+    "clusters, 300 found, none by chance": ours(lambda: Clusters(probes=32, found=300, by_chance=0)),
 }
 
 

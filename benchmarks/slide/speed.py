@@ -18,9 +18,10 @@ OURS, RIVALS = (
     ("clusters", "uniform 300", "uniform 1000", "uniform 1000, row-wise Adagrad"),
     ("dense", "sampled"),
 )
-WARM = 4
+WARM = {"30k": 200, "200k": 100, "670k": 60}
+"""batches before, so that frequencies and clusters are those of a network that learns"""
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
-SLOW = {"dense": 5}
+SLOW, SLOW_WARM = {"dense": 5}, {"dense": 50}
 """of a system, so many times fewer"""
 TUNED = Tuned()
 
@@ -42,15 +43,16 @@ def made(system: str, shape: str) -> System:
 def alone(system: str, shape: str, batches: int) -> None:
     """One measurement, in this process: a line of JSON."""
     begin()
-    data = generated(shape, (WARM + batches) * BATCH)
-    given = list(data.batches((WARM + batches) * BATCH))
+    warm = max(2, WARM[shape] // SLOW_WARM.get(system, 1))
+    data = generated(shape, (warm + batches) * BATCH)
+    given = list(data.batches((warm + batches) * BATCH))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     network = made(system, shape)
-    for x, y in given[:WARM]:
+    for x, y in given[:warm]:
         network.step(x, y)
     refreshed = refresh(network)
     wall, processor = time.perf_counter(), time.process_time()
-    for x, y in given[WARM:]:
+    for x, y in given[warm:]:
         network.step(x, y)
     thousands = batches * BATCH / 1000
     figures = {
@@ -63,14 +65,17 @@ def alone(system: str, shape: str, batches: int) -> None:
 
 
 def refresh(network: System) -> tuple[float, float]:
-    """What making clusters anew takes, in wall and processor seconds for 1,000 examples, however few are trained on: it
-    comes once in many batches, and is not among those that follow."""
+    """What making clusters and frequencies anew takes, in wall and processor seconds for 1,000 examples, however few
+    are trained on: it comes once in many batches, and is not among those that follow."""
     if not isinstance(network, Ours) or not isinstance(network.output.sampler, Clusters):
         return 0.0, 0.0
     layer, sampler = network.output, network.output.sampler
+    sampler.refresh.next = 0
     wall, processor = time.perf_counter(), time.process_time()
-    sampler.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
-    thousands = (sampler.refresh.next - 1) * BATCH / 1000  # the first time was at step 1
+    sampler.prepare(
+        Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.batches, layer.step
+    )
+    thousands = (sampler.refresh.next - layer.batches) * BATCH / 1000
     sampler.refresh.next = inf
     return (time.perf_counter() - wall) / thousands, (time.process_time() - processor) / thousands
 

@@ -14,7 +14,7 @@ from oddlot.sparse.optimizers import Moments, RowAdagrad
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.xmc.csr import Csr
 
-SHARED = 4096
+SHARED, COUNTED_EVERY = 4096, 50
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,17 @@ class Dense:
 
 
 class Sampled:
-    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; Adam on the rows in use."""
+    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; Adam on the rows in use.
 
-    def __init__(self, features: int, labels: int, tuned: Tuned, seed: int = 0) -> None:
+    The share `frequency` of the draws goes by how often outputs have been labels so far, the rest are all alike.
+    """
+
+    def __init__(
+        self, features: int, labels: int, tuned: Tuned, seed: int = 0, frequency: float = 0.0
+    ) -> None:
         torch.manual_seed(seed)
         self.labels, self.chance = labels, torch.Generator().manual_seed(seed + 1)
+        self.frequency, self.steps, self.counts = frequency, 0, torch.zeros(labels, dtype=torch.float64)
         self.input = _Bag(features, tuned.input_std)
         self.input.bag.sparse = True
         self.weight, self.bias = (
@@ -177,11 +183,27 @@ class Sampled:
         ]
         self.fall = _falls(self.optimizers)
 
+    def drawn(self, y: Csr) -> tuple[Tensor, Tensor]:
+        """Outputs by chance, each once, and the log of for how many each stands."""
+        draws = min(SHARED, self.labels)
+        if not self.frequency:
+            others = torch.randint(0, self.labels, (draws,), generator=self.chance).unique()  # type: ignore[no-untyped-call]  # PyTorch's
+            return others, torch.full((len(others),), float(np.log(self.labels / len(others))))
+        if self.steps % COUNTED_EVERY == 0:
+            share = self.frequency if self.steps else 0.0
+            chances = (1 - share) / self.labels + share * self.counts / max(1.0, float(self.counts.sum()))
+            self.cumulative = chances.cumsum(0)
+            self.stands_for = -torch.log(-torch.expm1(draws * torch.log1p(-chances)))
+        self.steps += 1
+        self.counts += torch.bincount(torch.from_numpy(y.indices).long(), minlength=self.labels)
+        places = torch.rand(draws, generator=self.chance, dtype=torch.float64) * self.cumulative[-1]
+        others = torch.searchsorted(self.cumulative, places).clamp(max=self.labels - 1).unique()  # type: ignore[no-untyped-call]  # PyTorch's
+        return others, self.stands_for[others].float()
+
     def step(self, x: Csr, y: Csr) -> float:
         hidden, (table, there) = self.input(x), padded(y)
-        others = torch.randint(0, self.labels, (min(SHARED, self.labels),), generator=self.chance).unique()  # type: ignore[no-untyped-call]  # PyTorch's
-        logits = hidden @ self.weight(others).T + self.bias(others)[:, 0]
-        logits = logits + float(np.log(self.labels / len(others)))
+        others, log_q = self.drawn(y)
+        logits = hidden @ self.weight(others).T + self.bias(others)[:, 0] + log_q
         row = torch.arange(len(table))[:, None].expand_as(table)[there]
         place = torch.searchsorted(others, table[there])
         hit = others[place.clamp(max=len(others) - 1)] == table[there]

@@ -286,14 +286,14 @@ def xmc_generate(
     ],
     train_points: Annotated[int, typer.Option("--train", min=1, help="Points to train on.")] = 64_000,
     test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
-    features: Annotated[int, typer.Option(min=1, max=2**31 - 1)] = 50_000,
-    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1)] = 30_000,
+    features: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 50_000,
+    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 30_000,
     nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
     labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Write over a set that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Throw away a set that is there.")] = False,
 ) -> None:
-    """Write a set for extreme multi-label classification: labels follow a power law and occur together.
+    """Write a set for extreme multi-label classification: few labels are frequent, most are rare.
 
     As large as Amazon-670K: --features 135909 --labels 670091 --train 490449 --test 153025.
     """
@@ -304,9 +304,12 @@ def xmc_generate(
         raise UsageError("--nonzeros and --labels-each must be finite numbers")
     if nonzeros > features or labels_each > labels:
         raise UsageError("--nonzeros can be no more than --features, and --labels-each no more than --labels")
+    if not folder or Path(folder).is_file():
+        raise UsageError(f"{folder!r} is no folder")
     for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
         if (there := Path(folder) / name).exists() and not force:
-            raise UsageError(f"{there} is there: choose another DIR, or --force to write over the set")
+            raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
+        there.unlink(missing_ok=True)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
         path = Path(folder) / f"{name}.txt.gz"

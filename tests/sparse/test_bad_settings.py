@@ -77,6 +77,14 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
         (SlideClassifier, {"labels": 2.5}),
         (SlideClassifier, {"verbose": "a"}),
         (Adam, {"decay": "yes"}),
+        (Adam, {"betas": 0.9}),
+        (Adam, {"betas": (0.9, 0.99, 0.9)}),
+        (Clusters, {"refresh": 50}),
+        (Unigram, {"refresh": None}),
+        (LSH, {"refresh": 3}),
+        (LSH, {"changed_only": "yes"}),
+        (LSH, {"by_chance": 2**70}),
+        (Uniform, {"count": 2**70}),
         (SlideClassifier, {"sampler": "clusters"}),
         (SampledLinear, {"in_features": 3, "out_features": 0}),
         (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": "uniform"}),
@@ -148,7 +156,88 @@ def test_predictions_and_more_labels_than_there_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("{}", "does not tell its features and history"), ("[]", "features"), ("3", "")]
+    ("spoil", "told"),
+    [
+        (lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(3, 4))), r"weight is \(3, 4\)"),
+        (lambda layer: setattr(layer, "bias", nn.Parameter(torch.zeros(2))), r"bias is \(2,\)"),
+        (lambda layer: setattr(layer.weight, "data", layer.weight.data[:2]), r"weight is \(2, \d\)"),
+        (lambda layer: setattr(layer.weight, "data", layer.weight.data.T.contiguous().T), "weight is a view"),
+    ],
+)
+def test_parameters_of_another_shape(spoil: Callable[[Any], Any], told: str) -> None:
+    """Kernels would read and write beside them."""
+    output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
+    for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
+        spoil(layer)
+        with pytest.raises(ValueError, match=told):
+            layer(*inputs)
+
+
+def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing() -> None:
+    """Its square, in a second moment, would be infinite."""
+    for optimizer in (Adam(), Adam(moments="bf16"), RowAdagrad()):
+        layer = SampledLinear(8, 50, Uniform(10), optimizer)
+        before = layer.weight.detach().clone()
+        loss = layer((torch.randn(16, 8) * 1e30).requires_grad_(), torch.arange(16))
+        assert torch.isfinite(loss)
+        loss.backward()
+        assert torch.equal(layer.weight, before)
+        features = SparseInputLinear(5, 4, optimizer)
+        before = features.weight.detach().clone()
+        (features([0, 1], [2], [1e30]) * 1e3).sum().backward()
+        assert torch.equal(features.weight, before)
+        (features([0, 1], [2], [1.0]) * 1e3).sum().backward()
+        assert torch.isfinite(features.weight).all()
+        assert not torch.equal(features.weight, before)
+
+
+def test_a_rate_that_becomes_none_and_samplers_that_are_set_later() -> None:
+    layer = SampledLinear(8, 50, Uniform(10), Adam())
+    with pytest.raises(ValueError, match="'uniform' is no sampler"):
+        layer.sampler = "uniform"  # type: ignore[assignment]  # on purpose
+    layer.sampler = None
+    assert isinstance(layer.sampler, Clusters)
+    assert layer.optimizer is not None
+    layer.optimizer.lr = float("nan")
+    with pytest.raises(ValueError, match="lr = nan must be a number"):
+        layer(torch.ones(1, 8, requires_grad=True), [1]).backward()
+    assert torch.isfinite(layer.weight).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
+    layer, hidden = SampledLinear(8, 50), torch.randn(3, 8)
+    found = layer(hidden.to(dtype))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), layer(hidden), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"indptr": np.zeros((2, 2), int)},
+        {"indices": np.array(["a"] * 20)},
+        {"indices": np.array([1.7] * 20)},
+        {"shape": (5,)},
+        {"shape": None},
+        {"data": np.ones((20, 1))},
+    ],
+)
+def test_matrices_that_are_none(parts: dict[str, Any]) -> None:
+    x = a_set()
+    whole: dict[str, Any] = {"indptr": x.indptr, "indices": x.indices, "data": x.data, "shape": x.shape}
+    with pytest.raises(ValueError, match="no CSR matrix"):
+        SlideClassifier().fit(SimpleNamespace(**(whole | parts)), x)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{}", "does not tell its features and history"),
+        ("[]", "features"),
+        ("3", ""),
+        ('{"features": 1, "labels": 2, "history": 3}', "its history in settings.json is none"),
+    ],
 )
 def test_settings_that_are_none(text: str, told: str, tmp_path: Path) -> None:
     SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
@@ -171,7 +260,9 @@ def test_a_folder_that_is_damaged(name: str, tmp_path: Path) -> None:
 
 
 def test_rows_of_another_dtype() -> None:
-    with pytest.raises(ValueError, match=r"the rows are torch\.float64 on cpu: float32"):
+    with pytest.raises(
+        ValueError, match=r"weight is \(5, 3\), torch\.float64 on cpu: \(5, 3\), torch\.float32 on the CPU"
+    ):
         SampledLinear(3, 5).double()(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
 
 
@@ -183,10 +274,14 @@ def test_hidden_vectors_that_are_no_tensor() -> None:
 
 
 def test_sizes_that_no_machine_has() -> None:
-    with pytest.raises(MemoryError, match=r"a layer of 5 outputs needs"):
+    with pytest.raises(
+        ValueError, match=r"in_features = 10+ must be a whole number, from 1 to 2,147,483,647"
+    ):
         SampledLinear(10**30, 5)
+    with pytest.raises(MemoryError, match=r"a layer of 2,147,483,647 outputs needs"):
+        SampledLinear(128, 2**31 - 1)
     with pytest.raises(MemoryError, match=r"a network of 20 features and 20 labels needs"):
-        SlideClassifier(hidden=10**12).fit(a_set(), a_set())
+        SlideClassifier(hidden=10**9).fit(a_set(), a_set())
     with pytest.raises(MemoryError, match=r"1,000,000,000 tables of 500 rows needs"):
         SampledLinear(16, 500, LSH(tables=10**9))(torch.zeros(1, 16), [0])
 

@@ -38,6 +38,7 @@ def test_it_learns() -> None:
     assert found.history[-1]["loss"] < found.history[0]["loss"]
     ends = (found.output.optimizer, found.input.optimizer)
     first = (found.lr, found.input_lr)
+    assert 0 < found.bias_optimizer.param_groups[0]["lr"] < 0.01 * found.input_lr, "rates fall"
     for optimizer, lr in zip(ends, first, strict=True):
         assert isinstance(optimizer, Adam)
         assert 0 < optimizer.lr < 0.01 * lr, "rates fall"
@@ -115,6 +116,48 @@ def test_it_ends_early_with_the_best_weights(caplog: pytest.LogCaptureFixture) -
     assert f"epoch 1: {told}" in caplog.text
 
 
+class Spy(Uniform):
+    """Notes the labels that are learnt from."""
+
+    seen: set[int]
+
+    def choose(self, crew: Any, hidden: Any, active: Any, seed: int) -> None:
+        self.seen.update(active.given.tolist())
+        super().choose(crew, hidden, active, seed)
+
+
+def test_examples_that_are_held_back_teach_nothing() -> None:
+    """Each has a label of its own, which is never learnt."""
+    y, spy = np.arange(3000) % 2, Spy(20)
+    held = np.random.default_rng(0).permutation(3000)[:300]
+    y[held], spy.seen = 2 + np.arange(300), set()
+    SlideClassifier(spy, hidden=8, epochs=2, validation=0.1).fit(X, y)
+    assert spy.seen == {0, 1}
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int16])
+def test_labels_of_any_whole_number(kind: Any) -> None:
+    assert SlideClassifier(hidden=8, epochs=1).fit(X, (np.arange(3000) % 7).astype(kind)).n_labels_ == 7
+
+
+def test_dense_features_are_taken() -> None:
+    one, two = (SlideClassifier(hidden=8, epochs=1).fit(x, Y) for x in (of_scipy(X), of_scipy(X).toarray()))
+    assert torch.equal(one.output.weight, two.output.weight)
+
+
+def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
+    found = trained(epochs=1)
+    found.predict(X_TEST, exact=False)
+    assert 0.9 <= found.recall_ < 1.0
+    found.partial_fit(X, Y)
+    after = found.predict(X_TEST, exact=False)
+    found._index = None
+    assert after.tolist() == found.predict(X_TEST, exact=False).tolist()
+    found.predict(X_TEST)
+    assert found.recall_ == 1.0
+
+
 def test_part_by_part() -> None:
     found = SlideClassifier(Uniform(50), hidden=32, batch=64)
     for _ in range(8):
@@ -169,6 +212,13 @@ def test_it_comes_back_from_its_files(tmp_path: Path) -> None:
     again = SlideClassifier.load(tmp_path / "model")
     assert again.predict_topk(X_TEST).tolist() == found.predict_topk(X_TEST).tolist()
     assert again.get_params() == found.get_params() | {"labels": 400}
+    found.set_params(hidden=5, verbose=False)
+    found.save(tmp_path / "model")
+    assert SlideClassifier.load(tmp_path / "model").hidden == 32, "the network's"
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "model.safetensors",
+        "settings.json",
+    ]
     assert again.history == found.history
     assert len(again.partial_fit(X, Y).history) == 13
 
@@ -193,7 +243,8 @@ def changed(matrix: Csr, **parts: Any) -> Any:
 @pytest.mark.parametrize(
     ("x", "y", "told"),
     [
-        (np.zeros((3000, 800)), Y, "X is ndarray, no CSR matrix"),
+        (np.zeros((3000, 800, 1)), Y, "X is ndarray, no CSR matrix"),
+        (X, Y.indices[Y.indptr[:-1]][:, None], r"y is an array \(3000, 1\): y\.ravel\(\) is one label each"),
         (X, np.full((3000, 400), 0.5), r"y is an array \(3000, 400\) of float64: a CSR matrix, one"),
         (X, np.arange(3000.0), r"y is an array \(3000,\) of float64"),
         (X, [[0], [1, 2]], "y has rows of different lengths"),
@@ -244,11 +295,19 @@ def test_what_it_cannot_predict() -> None:
 def test_rates_that_diverge_are_told() -> None:
     """At the first batch that is not finite, on which nothing steps."""
     found = SlideClassifier(hidden=32, batch=64, lr=1e30, input_lr=1e30)
-    told = r"the loss of batch \d+ of epoch 1 is (nan|inf): lower lr, input_lr or X's values"
+    told = r"the loss of batch \d+ of epoch 1 is \S+, with a gradient that is not finite: lower lr"
     with pytest.raises(FloatingPointError, match=told):
         found.fit(X, Y)
     with pytest.raises(ValueError, match="call fit first"):
         found.predict(X)
+
+
+def test_a_batch_that_diverges_leaves_what_was_learnt() -> None:
+    found = trained(epochs=1)
+    before = {name: value.clone() for name, value in found.model.state_dict().items()}
+    with pytest.raises(FloatingPointError, match="the loss of batch 1 of epoch 2 is"):
+        found.partial_fit(Csr(X.indptr, X.indices, X.data * np.float32(1e37), X.shape), Y)
+    assert all(torch.equal(value, before[name]) for name, value in found.model.state_dict().items())
 
 
 def test_settings_are_asked_for_and_changed_as_scikit_learn_does() -> None:

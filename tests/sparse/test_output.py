@@ -256,9 +256,9 @@ def test_weights_that_are_loaded_are_hashed_anew() -> None:
 
 def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:
     with pytest.raises(
-        MemoryError, match=r"a layer of 10,000,000,000 outputs needs 15,360\.0 GB, this machine has"
+        MemoryError, match=r"a layer of 2,000,000,000 outputs needs 3,072\.0 GB, this machine has"
     ):
-        SampledLinear(128, 10**10)
+        SampledLinear(128, 2 * 10**9)
 
 
 def test_it_sits_on_a_network_in_any_precision() -> None:

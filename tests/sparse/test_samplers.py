@@ -11,16 +11,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, SampledLinear, Uniform, Unigram
-from oddlot.sparse.clustering import REACH, Clustering
-from oddlot.sparse.kernels import choosing, hashing, tables
+from oddlot.sparse import LSH, Clusters, SampledLinear
+from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
-from oddlot.sparse.nearest import nearest
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.lsh import Choice
 from oddlot.sparse.threads import Crew
-
-COLUMNS = 32
+from tests.sparse.found import COLUMNS, rows_for, some_rows
 
 
 def drawn(family: Any, digits: int, count: int = 50) -> LSH:
@@ -119,31 +116,6 @@ def test_tables_hold_every_row_once_by_its_code() -> None:
         assert begin.tolist() == np.searchsorted(np.sort(code), np.arange(17)).tolist()
 
 
-def rows_for(
-    sampler: Any, weight: NDArray[Any], hidden: NDArray[Any], bias: NDArray[Any] | float = 0.0
-) -> list[set[int]]:
-    """What was found for each of these vectors, beside one label and what is taken by chance."""
-    layer = SampledLinear(weight.shape[1], len(weight), sampler, None)
-    with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(weight))
-        layer.bias.add_(torch.as_tensor(bias))
-        layer(torch.from_numpy(hidden), torch.zeros(len(hidden), dtype=torch.int64))
-        batch = layer._begin(hidden, Labels.of(np.zeros(len(hidden), np.int64), 1))
-    active = batch.active
-    spans = zip(active.starts + 1, active.starts + active.sure, strict=True)
-    found = [active.rows[low:high] for low, high in spans]
-    assert all(len(set(rows)) == len(rows) for rows in found)
-    return [set(rows.tolist()) for rows in found]
-
-
-def some_rows(count: int = 2000) -> NDArray[np.float32]:
-    """In clusters of ten."""
-    chance = np.random.default_rng(2)
-    centers = np.repeat(chance.standard_normal((count // 10, COLUMNS)), 10, axis=0)
-    rows: NDArray[np.float32] = (centers + 0.5 * chance.standard_normal((count, COLUMNS))).astype(np.float32)
-    return rows
-
-
 def recall(sampler: Any) -> float:
     """The share of the ten largest logits that is found for vectors like the rows."""
     weight = some_rows()
@@ -161,74 +133,6 @@ def test_what_is_found_has_large_logits() -> None:
     assert recall(Clusters(each=10, probes=20, found=250, by_chance=0)) > 0.8
     assert recall(LSH(tables=50, digits=7, found=250, by_chance=0)) > 0.5
     assert recall(LSH("dwta", tables=50, digits=2, found=250, by_chance=0)) > 0.4
-
-
-@pytest.mark.parametrize(("rows", "each"), [(1, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
-def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
-    weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
-    weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
-    bias = np.random.default_rng(2).standard_normal(rows).astype(np.float32)
-    sampler = Clusters(each, probes=1 << 20, found=rows, by_chance=0)
-    found = rows_for(sampler, weight, weight[:3], bias)
-    assert found == [{*range(1, rows)}] * len(found)
-    own = sampler.clustering
-    assert sorted(own.members[0]) == [*range(rows)]
-    assert len(own.means) <= max(1, 1.5 * rows / each)
-    for cluster, (low, high) in enumerate(zip(own.begins[0], own.begins[0][1:], strict=False)):
-        mine = own.members[0][low:high]
-        assert (own.codes[0][mine] == cluster).all()
-        if len(mine):
-            mean = weight[mine].mean(0)
-            assert own.means[cluster, :-2] == pytest.approx(mean, abs=1e-4)
-            spread = np.sqrt(((weight[mine] - mean) ** 2).sum(1).mean())
-            assert own.means[cluster, -2] == pytest.approx(REACH * spread, abs=2e-3)
-            assert own.means[cluster, -1] == pytest.approx(bias[mine].mean(), abs=1e-4)
-            unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
-            assert own.centers[cluster] == pytest.approx(
-                unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
-            )
-        else:
-            assert np.isneginf(own.means[cluster, -1]), "it is never the best"
-
-
-def test_clusters_find_those_that_there_are() -> None:
-    """2,000 rows in 200 clusters; by chance the share of pairs would be 0.105."""
-    weight, bias = some_rows(), np.zeros(2000, np.float32)
-    own = Clustering(each=10)
-    own.update(Crew(), weight, bias, 0)
-    codes = own.codes[0].reshape(-1, 10)
-    assert (codes[:, :, None] == codes[:, None, :]).mean() > 0.5
-
-
-def test_clusters_are_others_each_time() -> None:
-    weight, bias, own = some_rows(), np.zeros(2000, np.float32), Clustering(each=10)
-    codes = list[NDArray[np.int32]]()
-    for _ in range(2):
-        own.update(Crew(), weight, bias, len(codes))
-        codes.append(own.codes.copy())
-    assert (codes[0] != codes[1]).mean() > 0.5
-    own.update(Crew(), weight, bias, 0)
-    assert (own.codes == codes[0]).all(), "the same seed gives the same"
-
-
-def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
-    """Nearly: of centers in a few groups. Where there are few groups, of all."""
-    chance = np.random.default_rng(3)
-    rows, centers, crew = some_rows(), some_rows()[::10], Crew()
-    best = (rows @ centers.T).argmax(1)
-    assert (nearest(crew, rows, centers[:60], 8, chance) == (rows @ centers[:60].T).argmax(1)).all()
-    assert (nearest(crew, rows, centers, 8, chance) == best).mean() > 0.85
-    same = np.ones((50, COLUMNS), np.float32)
-    assert nearest(crew, same, same[:40], 8, chance).max() < 40
-
-
-def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group's rows may lie in several blocks."""
-    rows, centers = some_rows(), some_rows()[::10]
-    found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
-    monkeypatch.setattr("oddlot.sparse.nearest.SCORES", 500)
-    found.append(nearest(Crew(), rows, centers, 3, np.random.default_rng(3)))
-    assert (found[0] == found[1]).all()
 
 
 @pytest.mark.parametrize("family", ["simhash", "dwta"])
@@ -318,7 +222,7 @@ def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
     told = rf"{digits or ''} digits in {tables or ''}.* where {found} are wanted: take \d+ digits, \d+ tables"
     with pytest.warns(UserWarning, match=told) as warned:
         rows_for(LSH(digits=digits, tables=tables, found=found), weight, hidden)
-    assert warned[0].filename == __file__, "the line that has led there"
+    assert warned[0].filename == rows_for.__code__.co_filename, "the line that has led there"
     better = re.search(r"take (\d+) digits, (\d+) tables", str(warned[0].message))
     assert better is not None
     rows_for(LSH(digits=int(better[1]), tables=int(better[2]), found=found), weight, hidden)
@@ -362,75 +266,3 @@ def test_when_what_is_known_is_made_anew() -> None:
     usual = Refresh()
     assert [step for step in range(1, 120) if usual.due(step, 10)] == [1, 51, 101]
     assert [step for step in range(120, 900) if usual.due(step, 670_091)] == [151, 821]
-
-
-def test_a_group_of_examples_draws_the_same_rows() -> None:
-    layer = SampledLinear(COLUMNS, 1000, Uniform(20, group=4), None)
-    active = layer._begin(np.zeros((8, COLUMNS), np.float32), Labels.of(np.zeros(8, np.int64), 1)).active
-    drawn = [set(active.rows[start + 1 : start + 21].tolist()) for start in active.starts]
-    assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
-    assert len(drawn[0] & drawn[4]) < 10
-
-
-def test_an_alias_table_has_the_chances_that_it_was_made_of() -> None:
-    chances = np.random.default_rng(1).random(50) ** 4
-    chances /= chances.sum()
-    accept, alias = np.empty(50, np.float32), np.empty(50, np.int32)
-    choosing.make_alias(chances, accept, alias)
-    found = accept + np.bincount(alias, 1 - accept, 50)
-    assert found / 50 == pytest.approx(chances, abs=1e-7)
-
-
-def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
-    """And each as often as it stands for less."""
-    sampler = Unigram(60, refresh=Refresh(5))
-    layer = SampledLinear(COLUMNS, 1000, sampler, None)
-    labels = torch.from_numpy(np.random.default_rng(1).integers(0, 30, 200) ** 2)
-    hidden, drawn = np.zeros((200, COLUMNS), np.float32), np.zeros(1000)
-    for _ in range(5):
-        layer(torch.from_numpy(hidden), labels)
-    assert sampler.frequencies.counts is not None
-    assert sampler.frequencies.counts.sum() == 5 * 200
-    layer.batches += 1
-    for step in range(100):
-        layer.batches = 6 + 5 * step
-        active = layer._begin(
-            hidden, Labels.of((np.zeros(201, np.int64), np.zeros(0, np.int32)), 1000)
-        ).active
-        for start, count in zip(active.starts, active.counts, strict=True):
-            drawn[active.rows[start : start + count]] += 1
-    expected = np.exp(-sampler.frequencies.row_weights)
-    assert drawn / 20_000 == pytest.approx(expected, abs=0.02)
-    assert drawn[[n * n for n in range(30)]].min() > 5 * drawn[[2, 3, 5]].max()
-
-
-@pytest.mark.parametrize("make", [LSH, Clusters])
-def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
-    sampler = make(found=20, by_chance=50, refresh=Refresh(1))
-    layer = SampledLinear(COLUMNS, 1000, sampler, None)
-    for _ in range(3):
-        layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
-    weights = sampler.frequencies.row_weights
-    assert weights[:4].max() < 0.01, "one label of four stands for itself"
-    assert weights[4:].min() > 2.0
-    sampler.frequency = sampler.frequencies.share = 0.0
-    layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
-    layer(torch.randn(64, COLUMNS), torch.arange(64) % 4)
-    assert np.ptp(sampler.frequencies.row_weights) == 0
-
-
-def test_who_has_seen_no_labels_draws_all_alike() -> None:
-    sampler = Unigram(60)
-    layer = SampledLinear(COLUMNS, 1000, sampler, None)
-    layer(torch.zeros(1, COLUMNS), [3])
-    weights = sampler.frequencies.row_weights
-    assert np.ptp(weights) == 0
-    assert weights[0] == pytest.approx(np.log(1000 / 60), abs=0.05)
-    sampler.forget()
-    assert sampler.frequencies.counts is None
-
-
-def test_many_outputs_have_more_rows_by_chance() -> None:
-    """None stands for more than 1,500 others: that would be noise."""
-    assert [Clusters().most(outputs) for outputs in (100, 30_000, 300_000, 670_091)] == [100, 400, 400, 646]
-    assert Clusters(by_chance=0).most(670_091) == 200

@@ -51,8 +51,8 @@ def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: floa
         ("0,6 3:1", "a label is not below the 6 that the first line says"),
         ("0;1 3:1", "labels are whole numbers with commas between them"),
         ("0 3", "after a feature's number comes a colon and its value"),
-        ("0 x:1", "a feature is a whole number"),
-        ("0 -1:1", "a feature is a whole number"),
+        ("0 x:1", "here is neither a label nor a feature"),
+        ("0 -1:1", "here is neither a label nor a feature"),
         ("0 10:1", "a feature is not below the 10 that the first line says"),
         ("0 3:one", "a value is not a finite number"),
         ("0 3:", "a value is not a finite number"),
@@ -61,8 +61,8 @@ def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: floa
         ("0 3:nan", "a value is not a finite number"),
         ("0 3:1e39", "a value is not a finite number"),
         ("99999999999999999999 3:1", "a label is not below the 6"),
-        ("0 99999999999999999999:1", "a feature is a whole number"),
-        ("\x00\xff", "a feature is a whole number"),
+        ("0 99999999999999999999:1", "here is neither a label nor a feature"),
+        ("\x00\xff", "here is neither a label nor a feature"),
     ],
 )
 def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, told: str) -> None:

@@ -41,7 +41,9 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
     assert done.code == 2
     assert "xmc/train.txt.gz is there: choose another DIR, or --force" in done.err
     assert Path("xmc/train.txt.gz").read_bytes() == before
+    Path("xmc/test.txt").write_text("of another set")
     assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code == 0
+    assert sorted(path.name for path in Path("xmc").iterdir()) == ["test.txt.gz", "train.txt.gz"]
     assert Path("xmc/train.txt.gz").read_bytes() != before
 
 
@@ -49,6 +51,7 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
     ("option", "value", "told"),
     [
         ("--labels", "2000000000", "a set of 2,000,000,000 labels needs 80.0 GB, this machine has"),
+        ("--train", "999999999999", "a set of 999,999,999,999 points needs"),
         ("--nonzeros", "1e9", "--nonzeros can be no more than --features"),
         ("--labels-each", "201", "--labels-each no more than --labels"),
         ("--seed", "99999999999999", "Invalid value for '--seed'"),
@@ -64,4 +67,4 @@ def test_sets_that_cannot_be(option: str, value: str, told: str, oddlot: Oddlot)
 def test_a_folder_that_cannot_be(oddlot: Oddlot) -> None:
     Path("xmc").write_text("a file")
     done = oddlot("xmc-generate", "xmc", *SMALL)
-    assert (done.code, done.err) == (2, "oddlot: xmc/train.txt.gz cannot be written: File exists\n")
+    assert (done.code, done.err) == (2, "oddlot: 'xmc' is no folder\n")

@@ -6,19 +6,22 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 OURS = {"oddlot", "torch"}
-MOST_SEED = (1 << 63) - 1
+MOST, MOST_SEED = (1 << 31) - 1, (1 << 63) - 1
+TOO_LARGE = 1e15
+"""for a gradient: a few thousand squares of such numbers are more than a float32 can hold"""
 
 
-def check_whole(least: int = 1, most: int | None = None, **settings: Any) -> None:
+def check_whole(least: int = 1, most: int = MOST, **settings: Any) -> None:
     """ValueError: one is no whole number, or not from `least` to `most`."""
-    limits = f"at least {least}" if most is None else f"from {least} to {most:,}"
     for name, value in settings.items():
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or value < least or (most is not None and value > most):
-            raise ValueError(f"{name} = {value!r} must be a whole number, {limits}")
+        if not whole or not least <= value <= most:
+            raise ValueError(f"{name} = {value!r} must be a whole number, from {least} to {most:,}")
 
 
 def check_flag(**settings: Any) -> None:
@@ -54,6 +57,16 @@ def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
     if found[0] != 0 or found[-1] != values or (np.diff(found) < 0).any():
         raise ValueError(f"the starts of {what} rise from 0 to how many there are, {values}")
     return found
+
+
+def check_parameters(**parameters: tuple[Tensor, tuple[int, ...]]) -> None:
+    """ValueError: a parameter is not of this shape, in float32 on the CPU, one number after the other."""
+    for name, (tensor, shape) in parameters.items():
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.shape != shape:
+            told = f"{tuple(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+            raise ValueError(f"{name} is {told}: {shape}, torch.float32 on the CPU is expected")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} is a view of another tensor: its .contiguous() is expected")
 
 
 def warn(text: str) -> None:

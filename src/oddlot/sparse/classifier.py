@@ -23,7 +23,7 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.progress import told
-from oddlot.sparse.sampler import Sampler
+from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.topk import Index, exact_topk
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.metrics import precision
@@ -39,23 +39,28 @@ TOLD = 10
 class SlideClassifier(Settings):
     """Extreme multi-label classification on a CPU: sparse input, one hidden layer, softmax over a sampled output layer.
 
-    `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`), [examples, features];
-    `y` one of labels, [examples, labels], of which all places count that are not zero, the same as an array of zeros
-    and ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and another number of
-    features than in training, are a ValueError. An example without features is scored by the biases alone; one without
-    labels teaches nothing.
+    `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`) or an array, [examples,
+    features]; `y` a matrix of labels, [examples, labels], of which all places count that are not zero, the same as
+    an array of zeros and ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and
+    another number of features than in training, are a ValueError. An example without features is scored by the
+    biases alone; one without labels teaches nothing.
     """
 
     history: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)
     """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
     chance and, with `validation`, P@1"""
+    recall_: float = field(init=False, repr=False, default=1.0)
+    """of the last prediction: the share of the best labels that clusters have found, as counted; 1: all were scored"""
     _index: tuple[int, Index] | None = field(init=False, repr=False, default=None)
     """of the layer as it was after so many steps"""
 
     # --- training ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
-        """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise."""
+        """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise.
+
+        FloatingPointError: it diverges; then nothing has been learnt.
+        """
         self.__post_init__()
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.labels)
@@ -64,7 +69,11 @@ class SlideClassifier(Settings):
                 f"y has no label for any of {len(features):,} examples: there is nothing to learn"
             )
         with told(self.verbose):
-            self._fit(features, labels)
+            try:
+                self._fit(features, labels)
+            except FloatingPointError:
+                del self.model
+                raise
         return self
 
     def _fit(self, features: Csr, labels: Csr) -> None:
@@ -89,7 +98,11 @@ class SlideClassifier(Settings):
             self._index = None
 
     def partial_fit(self, X: Any, y: Any) -> "SlideClassifier":
-        """One pass over more examples, at rates that do not fall. If labels may come later, `labels` says how many."""
+        """One pass over more examples, at rates that do not fall. If labels may come later, `labels` says how many.
+
+        FloatingPointError: it diverges; it knows what it did before that batch.
+        """
+        self.__post_init__()
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.n_labels_ if self._begun else self.labels)
         if not self._begun:
@@ -101,7 +114,7 @@ class SlideClassifier(Settings):
 
     # --- prediction --------------------------------------------------------------------------------
 
-    def predict(self, X: Any, *, exact: bool = True, recall: float = 0.95) -> NDArray[np.int64]:
+    def predict(self, X: Any, *, exact: bool = True, recall: float = 0.9) -> NDArray[np.int64]:
         """The best label of each example; options as of `predict_topk`."""
         return self.predict_topk(X, 1, exact=exact, recall=recall)[:, 0]
 
@@ -111,14 +124,15 @@ class SlideClassifier(Settings):
         k: int = 5,
         *,
         exact: bool = True,
-        recall: float = 0.95,
+        recall: float = 0.9,
     ) -> NDArray[np.int64]:
         """The k best labels of each example, the best first, [examples, k].
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` of the
-        exact ones for the first 512 examples that were asked about since training; that share and the clusters are
-        logged, and a label -1 was not found. Where that would take longer than scoring all labels, all are scored. Who
-        asks about one example after the other is first answered by clusters that were counted on 1, 2, 4, ... of them.
+        exact ones for the first 512 examples that were asked about since training; that share is `recall_` then, and a
+        label -1 was not found. Where that would take longer than scoring all labels, all are scored. As
+        long as fewer than 512 examples have been asked about, clusters are counted again whenever these are twice as
+        many, so that later answers may be of other clusters.
         """
         features = checked(X, "X")
         self._check(features)
@@ -129,14 +143,16 @@ class SlideClassifier(Settings):
         with torch.no_grad():
             for low in range(0, len(features), SCORED_AT_ONCE):
                 hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
-                index, probes = (None, 0) if exact else self._calibrated(hidden.numpy(), k, recall)
+                index, probes, self.recall_ = (
+                    (None, 0, 1.0) if exact else self._calibrated(hidden.numpy(), k, recall)
+                )
                 if index is None or not probes:
                     parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
                 else:
                     parts.append(index.topk(hidden.numpy(), k, probes)[1])
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
-    def score(self, X: Any, y: Any, *, exact: bool = True, recall: float = 0.95) -> float:
+    def score(self, X: Any, y: Any, *, exact: bool = True, recall: float = 0.9) -> float:
         """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`."""
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.n_labels_)
@@ -148,24 +164,32 @@ class SlideClassifier(Settings):
         """Write the weights, settings and history; a sampler is not among them."""
         self._check_begun()
         Path(folder).mkdir(parents=True, exist_ok=True)
-        save_file(self.model.state_dict(), Path(folder) / WEIGHTS)
-        told = self.get_params() | {"labels": self.n_labels_}
+        told = self.get_params() | {"labels": self.n_labels_, "hidden": self.input.out_features}
         told |= {"features": self.n_features_in_, "history": self.history}
         del told["sampler"]
-        (Path(folder) / SETTINGS).write_text(json.dumps(told, indent=2, default=np.generic.item))
+        weights, settings = (Path(folder) / f"{name}.new" for name in (WEIGHTS, SETTINGS))
+        save_file(self.model.state_dict(), weights)
+        settings.write_text(json.dumps(told, indent=2, default=np.generic.item))
+        for part in (weights, settings):  # whole, so that a full disk leaves what was there before
+            part.replace(part.with_suffix(""))
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
         """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: its files are
         damaged."""
+        check_sampler(sampler)
         try:
             told = json.loads((Path(folder) / SETTINGS).read_text())
             if missing := {"features", "labels", "history"} - set(told):
                 raise ValueError(f"{SETTINGS} does not tell its {' and '.join(sorted(missing))}")
             features, history = told.pop("features"), told.pop("history")
+            if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+                raise ValueError(f"its history in {SETTINGS} is none")
             found = cls(sampler, **told)
             found._begin(features, found.labels or 0)
             found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+            if not all(part.isfinite().all() for part in found.model.state_dict().values()):
+                raise ValueError(f"{WEIGHTS} has numbers that are not finite")
             found.history = history
         except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"{folder} holds no whole classifier: {error}") from None
@@ -197,15 +221,6 @@ class SlideClassifier(Settings):
     def _begun(self) -> bool:
         return hasattr(self, "model")
 
-    def set_params(self, **params: Any) -> "SlideClassifier":
-        """Change some settings; what has been learnt is forgotten. ValueError: one is not known, or makes no sense."""
-        super().set_params(**params)
-        self._forget()
-        return self
-
-    def _forget(self) -> None:
-        self.__dict__.pop("model", None)
-
     def _begin(self, features: int, labels: int) -> None:
         for name, count in (("X", features), ("y", labels)):
             if not count:
@@ -229,14 +244,15 @@ class SlideClassifier(Settings):
             self._set_rates(first + (last - first) * number * self.batch / len(features))
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
-            if not isfinite(value := float(loss.detach())):
-                self._forget()
-                batch_told = f"batch {number + 1} of epoch {epoch + 1}"
-                raise FloatingPointError(
-                    f"the loss of {batch_told} is {value}: lower lr, input_lr or X's values"
-                )
             self.bias_optimizer.zero_grad()
             loss.backward()
+            value, gradient = float(loss.detach()), self.input.bias.grad
+            if not isfinite(value) or gradient is None or not torch.isfinite(gradient).all():
+                batch_told = f"batch {number + 1} of epoch {epoch + 1}"
+                raise FloatingPointError(
+                    f"the loss of {batch_told} is {value:.4g}, with a gradient that is not finite: lower lr, "
+                    "input_lr or X's values"
+                )
             self.bias_optimizer.step()
             seen.append((value, self.output.active_rows, self.output.chance_share))
             if (done := TOLD * (number + 1) * self.batch // len(features)) > parts:
@@ -274,10 +290,11 @@ class SlideClassifier(Settings):
         if (given := features.shape[1]) != self.n_features_in_:
             raise ValueError(f"X has {given:,} features, in training there were {self.n_features_in_:,}")
 
-    def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int]:
-        """Clusters of the labels as they are now, and how many for that recall; 0 where scoring all takes less time."""
+    def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int, float]:
+        """Clusters of the labels as they are now, how many for that recall, and which they have; 0 and 1 where scoring
+        all takes less time."""
         if self._index is None or self._index[0] != self.output.step:
             weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
             self._index = self.output.step, Index(weight, bias, self.seed)
         index = self._index[1]
-        return index, index.probes_for(hidden, k, recall)[0]
+        return index, *index.probes_for(hidden, k, recall)

@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from oddlot.sparse.checks import MOST_SEED, check_number, check_whole, checked_starts
+from oddlot.sparse.checks import (
+    MOST_SEED,
+    TOO_LARGE,
+    check_number,
+    check_parameters,
+    check_whole,
+    checked_starts,
+)
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
 
@@ -77,6 +84,8 @@ class SparseInputLinear(nn.Module):
 
     def forward(self, starts: Any, features: Any, values: Any) -> Tensor:
         """The sums of the examples' rows, and the bias."""
+        shape = self.in_features, self.out_features
+        check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[1:]))
         batch = self._checked(starts, np.asarray(features), np.asarray(values))
         out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
         return out
@@ -107,11 +116,12 @@ class SparseInputLinear(nn.Module):
         return out
 
     def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> Tensor | None:
-        """Step on the rows that were summed, unless their gradients are not finite; without optimizer, their
+        """Step on the rows that were summed, unless their gradients could be above 1e15; without optimizer, their
         gradients."""
-        if self.optimizer is not None and not np.isfinite(gradients).all():
-            return None
         crew, (begins, counts, features, values) = Crew(), batch
+        largest = np.abs(gradients).max(initial=0.0) * np.abs(values).max(initial=0.0)
+        if self.optimizer is not None and not largest < TOO_LARGE:
+            return None
         self.step += 1
         pairs = self._free.pop() if self._free else Pairs(self.in_features)
         pairs.group(crew, begins, counts, features)
@@ -124,7 +134,7 @@ class SparseInputLinear(nn.Module):
         else:
             crew(
                 kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
-                self._state.first, self._state.second, self.optimizer.numbers(self.step),
+                self._state.first, self._state.second, checked_numbers(self.optimizer, self.step),
             )  # fmt: skip
         self._free.append(pairs)
         return found

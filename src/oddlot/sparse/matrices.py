@@ -5,22 +5,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.checks import MOST
 from oddlot.sparse.xmc.csr import Csr
 
 
 def checked(matrix: Any, name: str) -> Csr:
-    """The matrix as arrays of one's own types. ValueError: it is no CSR matrix, or has values that are no numbers."""
+    """The matrix as arrays of one's own types. ValueError: it is neither a CSR matrix nor a 2-D array, or has values
+    that are no numbers."""
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
+        return checked(_of_dense(matrix), name)
     form = getattr(matrix, "format", "csr")
     if isinstance(form, str) and form != "csr":
         raise ValueError(f"{name} is a matrix in the form {form}: its .tocsr() is one of rows")
     try:
         indptr, indices, data = np.asarray(matrix.indptr), np.asarray(matrix.indices), np.asarray(matrix.data)
-        shape = tuple(matrix.shape)
-    except AttributeError:
+        rows, columns = matrix.shape
+        shape = int(rows), int(columns)
+    except (AttributeError, TypeError, ValueError):
         kind = type(matrix).__name__
         raise ValueError(f"{name} is {kind}, no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
     if data.dtype.kind not in "biuf":
         raise ValueError(f"{name} has values of dtype {data.dtype}: real numbers are expected")
+    whole = all(part.dtype.kind in "iu" or not part.size for part in (indptr, indices))
+    if not whole or not indptr.ndim == indices.ndim == data.ndim == 1:
+        raise ValueError(
+            f"{name} is no CSR matrix: indptr and indices are 1-D arrays of whole numbers, data is 1-D"
+        )
     indptr = indptr.astype(np.int64)  # differences of unsigned numbers are never negative
     count = indptr[-1] if len(indptr) else 0
     used = indices[:count]
@@ -28,7 +38,7 @@ def checked(matrix: Any, name: str) -> Csr:
         raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
     with np.errstate(over="ignore"):
         values = data[:count].astype(np.float32)
-    found = Csr(indptr, used.astype(np.int32), values, (int(shape[0]), int(shape[1])))
+    found = Csr(indptr, used.astype(np.int32), values, shape)
     rises = len(indptr) == len(found) + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
     if not rises or count > min(len(indices), len(data)):
         raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
@@ -37,6 +47,13 @@ def checked(matrix: Any, name: str) -> Csr:
         row = int(np.searchsorted(indptr, first, "right")) - 1
         raise ValueError(f"{name} has a value in row {row} that is not finite in float32: {data[first]}")
     return found
+
+
+def _of_dense(matrix: NDArray[Any]) -> Csr:
+    """The places of an array that are not zero."""
+    rows, columns = np.nonzero(matrix)
+    starts = np.searchsorted(rows, np.arange(len(matrix) + 1))
+    return Csr(starts, columns.astype(np.int32), matrix[rows, columns], matrix.shape)
 
 
 def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
@@ -70,10 +87,10 @@ def _array(y: Any) -> NDArray[Any]:
 
 def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
     """From one label each, or from which ones there are: [examples, labels], of zeros and ones."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        raise ValueError(f"y is an array {y.shape}: y.ravel() is one label each")
     if y.ndim == 2 and y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all():
-        rows, columns = np.nonzero(y)
-        starts = np.searchsorted(rows, np.arange(len(y) + 1))
-        return Csr(starts, columns.astype(np.int32), np.ones(len(rows), np.float32), y.shape)
+        return _of_dense(y.astype(np.float32))
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ValueError(
             f"y is an array {y.shape} of {y.dtype}: a CSR matrix, one label each (1-D, whole numbers) or zeros and "
@@ -81,7 +98,9 @@ def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
         )
     if len(y) and y.min() < 0:
         raise ValueError(f"y has a label {y.min()}: labels are counted from 0")
-    count = labels or int(y.max(initial=-1)) + 1
+    count = labels or (int(y.max()) + 1 if len(y) else 0)
+    if count > MOST:
+        raise ValueError(f"y has the label {y.max()}, at most {MOST:,} can be told apart")
     if len(y) and y.max() >= count:
         raise ValueError(
             f"y has the label {y.max()}, there are {count:,}: set labels= to how many there can be"

@@ -93,6 +93,9 @@ class Adam:
 
     def __post_init__(self) -> None:
         check_number(0, inf, lr=self.lr, eps=self.eps)
+        betas: Any = self.betas
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ValueError(f"betas = {self.betas!r} must be two numbers")
         check_number(0, 1, beta1=self.betas[0], beta2=self.betas[1])
         check_flag(decay=self.decay)
         if self.moments not in get_args(Moments):
@@ -130,6 +133,12 @@ def check_optimizer(optimizer: object) -> None:
         raise ValueError(
             f"optimizer = {optimizer!r} is no optimizer of oddlot.sparse: such as Adam(lr=1e-3), or None"
         )
+
+
+def checked_numbers(optimizer: Optimizer, step: int) -> NDArray[np.float32]:
+    """What the kernels are told. ValueError: the learning rate, which may be changed, makes no sense."""
+    check_number(0, inf, lr=optimizer.lr)
+    return optimizer.numbers(step)
 
 
 def alike(one: Optimizer | None, other: Optimizer | None) -> bool:

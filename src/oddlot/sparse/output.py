@@ -13,11 +13,11 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 from oddlot.sparse.active import Active, Marks
-from oddlot.sparse.checks import MOST_SEED, check_number, check_whole
+from oddlot.sparse.checks import MOST_SEED, TOO_LARGE, check_number, check_parameters, check_whole
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer
+from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
@@ -47,12 +47,13 @@ class SampledLinear(nn.Module):
     were computed, which have no `.grad`. With `optimizer=None` weight and bias get sparse gradients, for any
     optimizer of PyTorch that takes these. `layer(hidden)` is all logits, [batch, out_features].
 
-    `hidden` is [batch, in_features], of any floating dtype on any device; the rows are float32 on the CPU. `labels`
-    are a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
-    matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an
-    example without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not
-    finite changes nothing here; under `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there
-    are several losses before their gradients, each gradient sees the rows as they are by then.
+    `hidden` is [batch, in_features], of any floating dtype on any device; the rows are float32 on the CPU. `labels` are
+    a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR matrix,
+    of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an example
+    without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not finite,
+    or whose gradient could be above 1e15, changes nothing here, and gives NaN to the network below; under
+    `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there are several losses before their
+    gradients, each gradient sees the rows as they are by then.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -75,12 +76,11 @@ class SampledLinear(nn.Module):
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
         check_whole(0, MOST_SEED, seed=0 if seed is None else seed)
-        check_sampler(sampler)
         std = in_features**-0.5 if std is None else std
         check_number(0, inf, std=std)
         self.in_features, self.out_features = in_features, out_features
         self._check(optimizer)
-        self.sampler: Sampler = Clusters() if sampler is None else sampler
+        self.sampler = sampler
         self.batches = 0
         """losses to learn from"""
         self.step = 0
@@ -98,6 +98,16 @@ class SampledLinear(nn.Module):
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
         self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
+
+    @property
+    def sampler(self) -> Sampler:
+        """Another one may take its place at any time; None: `Clusters()`."""
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, wanted: Sampler | None) -> None:
+        check_sampler(wanted)
+        self._sampler: Sampler = Clusters() if wanted is None else wanted
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -132,7 +142,8 @@ class SampledLinear(nn.Module):
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
-        if not isinstance(hidden, Tensor):
+        given: Any = hidden
+        if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta:
             raise ValueError(
                 f"hidden is {type(hidden).__name__}: a tensor, (batch, {self.in_features}), is expected"
             )
@@ -140,18 +151,18 @@ class SampledLinear(nn.Module):
             raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
         if not hidden.is_floating_point():
             raise ValueError(f"hidden is {hidden.dtype}: a floating dtype is expected")
-        if self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
-            raise ValueError(f"the rows are {self.weight.dtype} on {self.weight.device}: float32 on the CPU")
+        shape = self.out_features, self.in_features
+        check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[:1]))
         if labels is None:
             self._catch_up(Crew())
-            return nn.functional.linear(hidden, self.weight, self.bias)
-        given = Labels.of(labels, self.out_features)
-        if len(given) != len(hidden):
-            raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(given)} examples")
+            return nn.functional.linear(hidden.to(self.weight), self.weight, self.bias).to(hidden)
+        targets = Labels.of(labels, self.out_features)
+        if len(targets) != len(hidden):
+            raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(targets)} examples")
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
             raise ValueError("weight and bias are stepped on together: freeze both, or take optimizer=None")
         self.batches += (learns := torch.is_grad_enabled())
-        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, given, learns)  # type: ignore[no-untyped-call]  # PyTorch's
+        loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, targets, learns)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
 
     def extra_repr(self) -> str:
@@ -215,7 +226,9 @@ class SampledLinear(nn.Module):
         hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
-        if not isfinite(batch.loss * scale):
+        # an example's deltas sum up to 2 at most, and the loss is a mean over examples
+        largest = abs(scale) * float(np.abs(batch.hidden[active.labels > 0]).max(initial=0.0))
+        if not isfinite(batch.loss * scale) or not largest < TOO_LARGE:
             hidden_gradients[:] = np.nan
         elif self.optimizer is None or not wanted:
             rows = self._collected(crew, batch, *by_deltas)
@@ -224,7 +237,7 @@ class SampledLinear(nn.Module):
             self.step += 1
             crew(
                 output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
-                *self._kept(), self.optimizer.numbers(self.step),
+                *self._kept(), checked_numbers(self.optimizer, self.step),
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step

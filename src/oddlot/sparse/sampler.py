@@ -43,6 +43,12 @@ def check_sampler(sampler: object) -> None:
         raise ValueError(f"sampler = {sampler!r} is no sampler: such as Clusters() or Uniform(300)")
 
 
+def check_refresh(refresh: object) -> None:
+    """ValueError: it is none."""
+    if not isinstance(refresh, Refresh):
+        raise ValueError(f"refresh = {refresh!r} must be one: such as Refresh(every=50)")
+
+
 @dataclass
 class Refresh:
     """When what is known about the rows is made anew.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,8 @@ TENSORS = 4
 """of a weight's size at the hub: itself, two moments and an update"""
 SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "dense")
 FILES = ("train.txt", "test.txt")
+MOST_CONSTANT = 100
+"""of propensities: those in use are below 3"""
 
 
 def xmc(
@@ -64,8 +65,8 @@ def xmc(
                 f"{data_dir}: train has {one:,} {what}, test {other:,}: they are no set", "data_dir"
             )
     for name, constant in (("propensity_a", propensity_a), ("propensity_b", propensity_b)):
-        if not (isfinite(constant) and constant >= 0):
-            raise UsageError(f"{name} = {constant} must be a number, at least 0", name)
+        if not 0 <= constant <= MOST_CONSTANT:
+            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", name)
     propensity = _propensities(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
         partial(Network, x.shape[1], hidden, y.shape[1], sampler, active),

@@ -11,7 +11,7 @@ from oddlot.sparse.chance import Frequencies
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.kernels import clusters
-from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
@@ -42,8 +42,9 @@ class Clusters:
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)
         check_whole(0, found=self.found, by_chance=self.by_chance or 0)
-        check_whole(**{"found + by_chance": self.most(1 << 31)})
+        check_whole(**{"found + by_chance": self.most((1 << 31) - 1)})
         check_number(0, 1, frequency=self.frequency)
+        check_refresh(self.refresh)
         self._know_nothing()
 
     def most(self, out_features: int) -> int:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
 from oddlot.sparse.chance import Frequencies
-from oddlot.sparse.checks import check_number, check_whole, warn
+from oddlot.sparse.checks import check_flag, check_number, check_whole, warn
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 
 BLOCK = 1 << 16
@@ -89,6 +89,8 @@ class LSH:
         check_whole(found=self.found, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
         check_whole(0, by_chance=self.by_chance)
         check_number(0, 1, frequency=self.frequency)
+        check_refresh(self.refresh)
+        check_flag(changed_only=self.changed_only)
         self.frequencies = Frequencies(self.frequency)
         for name in ("digits", "tables"):
             if (chosen := getattr(self, name)) is not None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.active import Active
 from oddlot.sparse.chance import Frequencies
 from oddlot.sparse.checks import check_number, check_whole
-from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 
 
@@ -31,6 +31,7 @@ class Unigram:
     def __post_init__(self) -> None:
         check_whole(draws=self.draws, group=self.group)
         check_number(0, 1, frequency=self.frequency)
+        check_refresh(self.refresh)
         self.frequencies = Frequencies(self.frequency)
 
     def most(self, out_features: int) -> int:

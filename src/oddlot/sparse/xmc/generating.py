@@ -21,6 +21,8 @@ NEAR, PILOT, TRIES = 0.05, 1_000, 12
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
 """of popularities and ranks, while they are computed"""
+BYTES_OF_A_NUMBER = 16
+"""place and value, in blocks and joined"""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class Shape:
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
     """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: too many
-    labels for this machine."""
+    labels or examples for this machine."""
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
+    numbers = shape.nonzeros + shape.labels_each
+    check_memory(int(BYTES_OF_A_NUMBER * numbers * examples), f"a set of {examples:,} points")
     more = _more_for(shape)
     blocks = [
         _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), *more)

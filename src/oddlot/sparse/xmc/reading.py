@@ -18,7 +18,7 @@ SENTENCES = {
     parsing.LABEL: "labels are whole numbers with commas between them",
     parsing.LABEL_RANGE: "a label is not below the {labels:,} that the first line says",
     parsing.COLON: "after a feature's number comes a colon and its value",
-    parsing.FEATURE: "a feature is a whole number",
+    parsing.FEATURE: "here is neither a label nor a feature, which are whole numbers",
     parsing.FEATURE_RANGE: "a feature is not below the {features:,} that the first line says",
     parsing.VALUE: "a value is not a finite number",
 }

@@ -7,9 +7,19 @@ from oddlot.sparse.xmc.csr import Csr
 
 
 def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
-    """Write features and labels, values to 5 digits; gzipped if the name ends in .gz."""
+    """Write features and labels, values to 5 digits; gzipped if the name ends in .gz. It is whole, or as before."""
     path = Path(path)
-    with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w") as file:
+    new = path.with_name(f"{path.name}.new")
+    try:
+        _write(new, path.suffix == ".gz", x, y)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _write(path: Path, zipped: bool, x: Csr, y: Csr) -> None:
+    with gzip.open(path, "wt", compresslevel=1) if zipped else path.open("w") as file:
         file.write(f"{len(x)} {x.shape[1]} {y.shape[1]}\n")
         for point in range(len(x)):
             labels = y.indices[y.indptr[point] : y.indptr[point + 1]]

@@ -1,0 +1,39 @@
+"""How many bytes the updates of an extreme classification job take on their way to the hub."""
+
+import tempfile
+from pathlib import Path
+
+import oddlot
+from benchmarks.report import show
+from benchmarks.slide.setting import SHAPES
+from oddlot.core.words import Arrived
+from oddlot.sparse.xmc.generating import generate
+from oddlot.sparse.xmc.writing import write_xmc
+from oddlot.tasks.xmc import xmc
+
+POINTS, STEPS = 4_096, 8
+STRATEGIES: dict[str, oddlot.Strategy] = {
+    "a gradient of 256": oddlot.Synchronous(),
+    f"{STEPS} local steps": oddlot.LocalSGD(steps=STEPS),
+}
+
+
+def measure(shapes: list[str]) -> dict[str, float]:
+    """The first updates of the task `xmc`, 300 rows by chance, whole and as they travel; no figures."""
+    rows = []
+    for shape in (one for one in shapes if one != "670k"):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, points in (("train", POINTS), ("test", 64)):
+                write_xmc(Path(folder) / f"{name}.txt.gz", *generate(points, SHAPES[shape]))
+            job = xmc(folder)
+        for name, strategy in STRATEGIES.items():
+            whole, less = (_bytes_up(job, strategy, codec) for codec in (oddlot.Plain(), oddlot.NonZero()))
+            rows.append([f"{SHAPES[shape].labels:,}", name, f"{whole / 1e6:.0f}", f"{less / 1e6:.0f}"])
+    show("MB of an update", ["outputs", "", "whole", "what is not zero"], rows)
+    return {}
+
+
+def _bytes_up(job: oddlot.Job, strategy: oddlot.Strategy, codec: oddlot.Plain | oddlot.NonZero) -> int:
+    on = oddlot.Simulated([oddlot.Machine("one")])
+    run = oddlot.fit(job, strategy, on, until="versions>=1", evaluate_every="9 epochs", codec=codec)
+    return next(record.event.update.bytes_up for record in run.records if isinstance(record.event, Arrived))

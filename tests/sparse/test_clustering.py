@@ -1,0 +1,95 @@
+"""Learnt clusters: every row is in one, they are others each time, and those are chosen that promise most."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from oddlot.sparse import Clusters
+from oddlot.sparse.clustering import REACH, Clustering
+from oddlot.sparse.nearest import nearest
+from oddlot.sparse.threads import Crew
+from tests.sparse.found import COLUMNS, rows_for, some_rows
+
+
+@pytest.mark.parametrize(("rows", "each"), [(1, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
+def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
+    weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)
+    weight[rows // 2 :] = weight[rows // 2]  # the same row many times cannot be told apart
+    bias = np.random.default_rng(2).standard_normal(rows).astype(np.float32)
+    sampler = Clusters(each, probes=1 << 20, found=rows, by_chance=0)
+    found = rows_for(sampler, weight, weight[:3], bias)
+    assert found == [{*range(1, rows)}] * len(found)
+    own = sampler.clustering
+    assert sorted(own.members[0]) == [*range(rows)]
+    assert len(own.means) <= max(1, 1.5 * rows / each)
+    for cluster, (low, high) in enumerate(zip(own.begins[0], own.begins[0][1:], strict=False)):
+        mine = own.members[0][low:high]
+        assert (own.codes[0][mine] == cluster).all()
+        if len(mine):
+            mean = weight[mine].mean(0)
+            assert own.means[cluster, :-2] == pytest.approx(mean, abs=1e-4)
+            spread = np.sqrt(((weight[mine] - mean) ** 2).sum(1).mean())
+            assert own.means[cluster, -2] == pytest.approx(REACH * spread, abs=2e-3)
+            assert own.means[cluster, -1] == pytest.approx(bias[mine].mean(), abs=1e-4)
+            unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
+            assert own.centers[cluster] == pytest.approx(
+                unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
+            )
+        else:
+            assert np.isneginf(own.means[cluster, -1]), "it is never the best"
+
+
+def test_clusters_find_those_that_there_are() -> None:
+    """2,000 rows in 200 clusters; by chance the share of pairs would be 0.105."""
+    weight, bias = some_rows(), np.zeros(2000, np.float32)
+    own = Clustering(each=10)
+    own.update(Crew(), weight, bias, 0)
+    codes = own.codes[0].reshape(-1, 10)
+    assert (codes[:, :, None] == codes[:, None, :]).mean() > 0.5
+
+
+def test_clusters_are_others_each_time() -> None:
+    weight, bias, own = some_rows(), np.zeros(2000, np.float32), Clustering(each=10)
+    codes = list[NDArray[np.int32]]()
+    for _ in range(2):
+        own.update(Crew(), weight, bias, len(codes))
+        codes.append(own.codes.copy())
+    assert (codes[0] != codes[1]).mean() > 0.5
+    own.update(Crew(), weight, bias, 0)
+    assert (own.codes == codes[0]).all(), "the same seed gives the same"
+
+
+def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
+    """Nearly: of centers in a few groups. Where there are few groups, of all."""
+    chance = np.random.default_rng(3)
+    rows, centers, crew = some_rows(), some_rows()[::10], Crew()
+    best = (rows @ centers.T).argmax(1)
+    assert (nearest(crew, rows, centers[:60], 8, chance) == (rows @ centers[:60].T).argmax(1)).all()
+    assert (nearest(crew, rows, centers, 8, chance) == best).mean() > 0.85
+    same = np.ones((50, COLUMNS), np.float32)
+    assert nearest(crew, same, same[:40], 8, chance).max() < 40
+
+
+def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group's rows may lie in several blocks."""
+    rows, centers = some_rows(), some_rows()[::10]
+    found = [nearest(Crew(), rows, centers, 3, np.random.default_rng(3))]
+    monkeypatch.setattr("oddlot.sparse.nearest.SCORES", 500)
+    found.append(nearest(Crew(), rows, centers, 3, np.random.default_rng(3)))
+    assert (found[0] == found[1]).all()
+
+
+def test_of_two_clusters_the_wider_one_promises_more() -> None:
+    """Its mean is as good, and its largest logit better."""
+    own = Clustering(each=10)
+    near = np.tile(np.eye(COLUMNS, dtype=np.float32)[0], (10, 1))
+    wide, turned = near.copy(), np.eye(COLUMNS, dtype=np.float32)[1:11]
+    wide += 0.8 * turned - 0.08 * turned.sum(0)
+    other = np.tile(-near[:1], (80, 1))
+    own.update(Crew(), np.concatenate([near, wide, other]), np.zeros(100, np.float32), 3)
+    mean, spread = own.means[:, 0], own.means[:, -2]
+    there = mean > 0.9
+    best = own.best(Crew(), near[:1], 1)[0, 0]
+    assert there.sum() > 1
+    assert best == np.flatnonzero(there)[np.argmax((mean + spread)[there])]
+    assert spread[best] > spread[there].min()

@@ -1,0 +1,49 @@
+"""What the benchmark compares with: PyTorch's sampled softmax is that of all outputs, and times are those of runs."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.slide.quality import seconds_to
+from benchmarks.slide.runs import Point
+from benchmarks.slide.systems import Dense, Sampled, Tuned
+from oddlot.sparse.xmc.csr import Csr
+
+X = Csr(np.array([0, 2, 3, 4]), np.array([0, 1, 2, 3], np.int32), np.ones(4, np.float32), (3, 5))
+
+
+def labels(count: int) -> Csr:
+    """One of two labels, one, none."""
+    return Csr(np.array([0, 2, 3, 3]), np.array([1, 2, 2], np.int32), np.ones(3, np.float32), (3, count))
+
+
+@pytest.mark.parametrize("frequency", [0.0, 0.8])
+def test_of_few_outputs_all_are_sampled(frequency: float) -> None:
+    """Labels that are drawn too count once."""
+    dense, sampled = Dense(5, 6, Tuned()), Sampled(5, 6, Tuned(), frequency=frequency)
+    sampled.drawn = lambda y: (torch.arange(6), torch.zeros(6))  # type: ignore[method-assign]  # all of them
+    with torch.no_grad():
+        sampled.weight.weight.copy_(dense.output.weight)
+        sampled.input.bag.weight.copy_(dense.input.bag.weight)
+    assert sampled.step(X, labels(6)) == pytest.approx(dense.step(X, labels(6)), abs=1e-5)
+
+
+@pytest.mark.parametrize("frequency", [0.0, 0.8])
+def test_those_that_are_drawn_stand_for_all(frequency: float) -> None:
+    """Where all logits are alike the loss is the log of how many outputs there are, on average."""
+    outputs, losses = 20_000, list[float]()
+    system = Sampled(5, outputs, Tuned(lr=0.0, input_lr=0.0), frequency=frequency)
+    torch.nn.init.zeros_(system.weight.weight)
+    for _ in range(120):
+        losses.append(system.step(X, labels(outputs)))
+    assert np.mean(np.exp(losses)) == pytest.approx(outputs, rel=0.01)
+    assert losses[-1] == pytest.approx(math.log(outputs), abs=0.1)
+
+
+def test_seconds_until_a_precision_lie_between_runs() -> None:
+    runs = [Point(1, 10.0, 0.5), Point(2, 20.0, 0.7), Point(3, 40.0, 0.6)]
+    found = [seconds_to(runs, p1) for p1 in (0.4, 0.6, 0.7, 0.8)]
+    assert found[:3] == pytest.approx([10.0, 15.0, 20.0])
+    assert found[3] is None
