@@ -53,20 +53,13 @@ def xmc(
     from oddlot.core.rules import Adam
     from oddlot.train.job import Job
 
-    if sampler not in SAMPLERS:
-        raise UsageError(f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", "sampler")
-    for name, value in (("hidden", hidden), ("active", active)):
-        if value < 1:
-            raise UsageError(f"{name} = {value} must be at least 1", name)
+    _check_options(sampler, {"hidden": hidden, "active": active}, (propensity_a, propensity_b))
     (x, y), (x_test, y_test) = _read(data_dir)
     for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
             raise UsageError(
                 f"{data_dir}: train has {one:,} {what}, test {other:,}: they are no set", "data_dir"
             )
-    for name, constant in (("propensity_a", propensity_a), ("propensity_b", propensity_b)):
-        if not 0 <= constant <= MOST_CONSTANT:
-            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", name)
     propensity = _propensities(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
         partial(Network, x.shape[1], hidden, y.shape[1], sampler, active),
@@ -83,6 +76,18 @@ def xmc(
         until="epochs>=5",
         name="xmc",
     )
+
+
+def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, float]) -> None:
+    """UsageError: one makes no sense."""
+    if sampler not in SAMPLERS:
+        raise UsageError(f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", "sampler")
+    for name, value in sizes.items():
+        if value < 1:
+            raise UsageError(f"{name} = {value} must be at least 1", name)
+    for name, constant in zip(("propensity_a", "propensity_b"), constants, strict=True):
+        if not 0 <= constant <= MOST_CONSTANT:
+            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", name)
 
 
 class Network(nn.Module):

@@ -67,6 +67,12 @@ def _more_for(shape: Shape) -> tuple[float, float]:
 def _block(
     count: int, shape: Shape, chance: np.random.Generator, noise: float, more_labels: float
 ) -> tuple[Csr, Csr]:
+    y = _labels(count, shape, chance, more_labels)
+    return _features(y, shape, chance, noise), y
+
+
+def _labels(count: int, shape: Shape, chance: np.random.Generator, more: float) -> Csr:
+    """A popular label for each point, and more of its cluster or other popular ones."""
     popularity = np.cumsum((np.arange(shape.labels) + 10.0) ** -0.8)
     rank = np.random.default_rng([shape.seed, 1]).permutation(shape.labels)
 
@@ -75,40 +81,39 @@ def _block(
         return drawn
 
     first = popular(count)
-    more = chance.poisson(more_labels, count)
-    of = np.repeat(np.arange(count), more)
+    of = np.repeat(np.arange(count), chance.poisson(more, count))
     near = first[of] // CLUSTER * CLUSTER + (CLUSTER * chance.random(len(of)) ** 2).astype(np.int64)
     other = np.where(chance.random(len(of)) < 0.85, np.minimum(near, shape.labels - 1), popular(len(of)))
     rows, labels = np.concatenate([np.arange(count), of]), np.concatenate([first, other])
-    y = _csr(rows, labels, np.ones(len(rows), np.float32), (count, shape.labels))
-    example = np.repeat(np.arange(count), np.diff(y.indptr))
-    usual = Shape()
+    return _csr(rows, labels, np.ones(len(rows), np.float32), (count, shape.labels))
+
+
+def _features(y: Csr, shape: Shape, chance: np.random.Generator, noise: float) -> Csr:
+    """Some of the features of each point's labels, of their clusters, and noise; rows of length 1."""
+    count, usual = len(y), Shape()
     share = shape.nonzeros / usual.nonzeros * usual.labels_each / shape.labels_each
     of_label, of_cluster = (min(shown, round(share * shown)) for shown in SHOWN)
-    of_label = max(1, of_label)
-    own = np.repeat(y.indices.astype(np.int64), of_label)
-    own_at, own_which = np.repeat(example, of_label), chance.integers(0, OWN, len(own))
-    cluster = np.repeat(y.indices.astype(np.int64) // CLUSTER, of_cluster)
-    cluster_at, cluster_which = np.repeat(example, of_cluster), chance.integers(0, COMMON, len(cluster))
-    noise_each = np.maximum(
-        0, shape.nonzeros - np.bincount(np.concatenate([own_at, cluster_at]), minlength=count)
-    )
-    noise_at = np.repeat(np.arange(count), chance.poisson(np.maximum(0, noise_each + noise * shape.nonzeros)))
+    labels, label_at = _repeated(y, max(1, of_label))
+    own = _hashed(labels * OWN + chance.integers(0, OWN, len(labels)), shape.features, shape.seed)
+    labels, cluster_at = _repeated(y, of_cluster)
+    common = labels // CLUSTER * COMMON + chance.integers(0, COMMON, len(labels))
+    common = _hashed(common, shape.features, shape.seed + 1)
+    told_at = np.concatenate([label_at, cluster_at])
+    lacks = np.maximum(0, shape.nonzeros - np.bincount(told_at, minlength=count))
+    noise_at = np.repeat(np.arange(count), chance.poisson(np.maximum(0, lacks + noise * shape.nonzeros)))
     noisy = (shape.features ** chance.random(len(noise_at)) - 1).astype(np.int64)
-    features = np.concatenate(
-        [
-            _hashed(own * OWN + own_which, shape.features, shape.seed),
-            _hashed(cluster * COMMON + cluster_which, shape.features, shape.seed + 1),
-            noisy,
-        ]
-    )
-    at = np.concatenate([own_at, cluster_at, noise_at])
+    at, features = np.concatenate([told_at, noise_at]), np.concatenate([own, common, noisy])
     values = np.exp(0.5 * chance.standard_normal(len(at))).astype(np.float32)
     x = _csr(at, features, values, (count, shape.features))
     squares = np.bincount(np.repeat(np.arange(count), np.diff(x.indptr)), x.data**2, count)
     lengths = np.repeat(np.sqrt(squares), np.diff(x.indptr)).astype(np.float32)
-    values = x.data / lengths
-    return Csr(x.indptr, x.indices, values, x.shape), y
+    return Csr(x.indptr, x.indices, x.data / lengths, x.shape)
+
+
+def _repeated(y: Csr, times: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every label so many times, and whose it is."""
+    points = np.repeat(np.arange(len(y)), np.diff(y.indptr))
+    return np.repeat(y.indices.astype(np.int64), times), np.repeat(points, times)
 
 
 def _hashed(keys: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:

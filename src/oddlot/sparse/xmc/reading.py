@@ -34,20 +34,10 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     BadSet: the first line that is wrong. A point's labels and features are in the order of the file.
     """
     path = Path(path)
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadSet(f"{path} is not a whole gzip file: {error}") from None
-    head, _, _ = data.partition(b"\n")
-    sizes = [int(part) if part.isdigit() else -1 for part in head.split()]
-    if len(sizes) != 3 or min(sizes) < 0:
-        raise BadSet(f"{path}:1: the first line is not `points features labels`, three whole numbers")
-    points, features, labels = sizes
-    if max(features, labels) > MOST_COLUMNS:
-        raise BadSet(
-            f"{path}:1: {max(features, labels):,} features or labels, at most {MOST_COLUMNS:,} can be told"
-        )
-    text = np.frombuffer(data, np.uint8)[len(head) + 1 :]
+    data = _unzipped(path)
+    before = data.find(b"\n") + 1 or len(data)
+    points, features, labels = _sizes(path, data[:before])
+    text = np.frombuffer(data, np.uint8)[before:]
     marks = np.zeros(3, np.int64)
     parsing.count_marks(text, marks)
     lines = int(marks[0]) + bool(len(text) and text[-1] != 10)
@@ -58,14 +48,32 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
         text, POWERS, lines, features, labels, x_starts, x_columns, x_values, y_starts, y_columns, fault
     )
     if fault[0]:
-        raise BadSet(f"{path}:{fault[1] + 2}: {_told(data, fault, len(head) + 1, features, labels)}")
+        raise BadSet(f"{path}:{fault[1] + 2}: {_told(data, fault, before, features, labels)}")
     if found != points:
         raise BadSet(f"{path}: the first line says {points:,} points, there are {found:,}")
     y_columns = y_columns[: y_starts[-1]]
-    return (
-        Csr(x_starts, x_columns, x_values, (points, features)),
-        Csr(y_starts, y_columns, np.ones(len(y_columns), np.float32), (points, labels)),
-    )
+    y_values = np.ones(len(y_columns), np.float32)
+    x = Csr(x_starts, x_columns, x_values, (points, features))
+    return x, Csr(y_starts, y_columns, y_values, (points, labels))
+
+
+def _unzipped(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadSet(f"{path} is not a whole gzip file: {error}") from None
+
+
+def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
+    """Points, features and labels, as the first line says."""
+    sizes = [int(part) if part.isdigit() else -1 for part in head.split()]
+    if len(sizes) != 3 or min(sizes) < 0:
+        raise BadSet(f"{path}:1: the first line is not `points features labels`, three whole numbers")
+    points, features, labels = sizes
+    if max(features, labels) > MOST_COLUMNS:
+        most = f"at most {MOST_COLUMNS:,} can be told"
+        raise BadSet(f"{path}:1: {max(features, labels):,} features or labels, {most}")
+    return points, features, labels
 
 
 def _told(data: bytes, fault: NDArray[np.int64], before: int, features: int, labels: int) -> str:
