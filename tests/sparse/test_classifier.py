@@ -248,7 +248,7 @@ def changed(matrix: Csr, **parts: Any) -> Any:
         (X, np.full((3000, 400), 0.5), r"y is an array \(3000, 400\) of float64: a CSR matrix, one"),
         (X, np.arange(3000.0), r"y is an array \(3000,\) of float64"),
         (X, [[0], [1, 2]], "y has rows of different lengths"),
-        (X, of_scipy(Y).tocoo(), r"y is a matrix in the form coo: its \.tocsr\(\)"),
+        (X, of_scipy(Y).tolil(), r"y is a matrix in the form lil: its \.tocsr\(\)"),
         (X, "labels", r"y is an array \(\) of <U6"),
         ("features", Y, "X is str, no CSR matrix"),
         (changed(X, data=X.data + 1j), Y, "X has values of dtype complex64: real numbers"),
