@@ -20,6 +20,7 @@ import torch
 import oddlot
 from oddlot import (
     VCASGD,
+    AdaptiveK,
     Asynchronous,
     Downpour,
     ElasticAveraging,
@@ -52,7 +53,7 @@ from tests.fits import (
 )
 
 STRATEGIES = [
-    *(Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)),
+    *(Synchronous(), FastestK(k=1), AdaptiveK(burn_in=2), Asynchronous(damping=0.5), LocalSGD(steps=2)),
     *(VCASGD(), FederatedAveraging(), ElasticAveraging(steps=2), Downpour(steps=2)),
 ]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from oddlot.run import Run
     from oddlot.strategies import (
         VCASGD,
+        AdaptiveK,
         Asynchronous,
         Downpour,
         ElasticAveraging,
@@ -62,6 +63,7 @@ __all__ = [
     "VCASGD",
     "Adam",
     "AdamW",
+    "AdaptiveK",
     "Alive",
     "Always",
     "Asynchronous",
@@ -135,7 +137,8 @@ _HOMES = {
     "machines.capacity": "Alive Always Memoryless Pools",
     "report.replay": "replay",
     "run": "Run",
-    "strategies": "VCASGD Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD Synchronous",
+    "strategies": "VCASGD AdaptiveK Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD "
+    "Synchronous",
     "train.job": "Job accuracy",
     "train.shards": "Shards",
     "train.schedules": "Cosine Linear MultiStep",

@@ -9,6 +9,7 @@ from oddlot.core.rules import SGD
 from oddlot.core.strategy import Strategy
 from oddlot.strategies import (
     VCASGD,
+    AdaptiveK,
     Asynchronous,
     Downpour,
     ElasticAveraging,
@@ -26,6 +27,9 @@ MAKERS: list[Callable[[], Strategy]] = [
     lambda: FastestK(k=1),
     lambda: FastestK(k=2, samples=5),
     lambda: FastestK(k=4),
+    lambda: AdaptiveK(threshold=0, burn_in=0),
+    lambda: AdaptiveK(k=2, rise=2, most=3, threshold=1, burn_in=2, samples=3),
+    lambda: AdaptiveK(seconds=(0.5, 2.0, 2.0)),
     Asynchronous,
     lambda: Asynchronous(samples=3, damping=0.5, max_staleness=0),
     lambda: Asynchronous(samples=5, damping=1.0, max_staleness=2),

@@ -1,5 +1,6 @@
 """One algorithm per file: a dataclass of settings with `on(event, view)`."""
 
+from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.asynchronous import Asynchronous
 from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
@@ -12,6 +13,7 @@ from oddlot.strategies.vc_asgd import VCASGD
 BY_NAME = {
     "synchronous": Synchronous,
     "fastest_k": FastestK,
+    "adaptive_k": AdaptiveK,
     "asynchronous": Asynchronous,
     "local_sgd": LocalSGD,
     "federated_averaging": FederatedAveraging,
@@ -24,6 +26,7 @@ BY_NAME = {
 __all__ = [
     "BY_NAME",
     "VCASGD",
+    "AdaptiveK",
     "Asynchronous",
     "Downpour",
     "ElasticAveraging",

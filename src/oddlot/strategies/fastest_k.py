@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.errors import UsageError
-from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
-from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
+from oddlot.core.rounds import fastest
+from oddlot.core.strategy import View
+from oddlot.core.words import Command, Event, UpdateId
 
 
 @dataclass
@@ -37,15 +38,4 @@ class FastestK:
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result."""
-        samples = self.samples or view.batch
-        if isinstance(event, Arrived):
-            self.round[event.update.id] = event.update.samples
-        if not self.round:
-            yield from assign_idle(view, samples)
-        elif len(self.round) >= min(self.k, len(view.nodes)) or not view.tasks:
-            yield Step(shares_by_samples(self.round))
-            self.round.clear()
-            yield from (Cancel(task) for task in view.tasks)
-            yield from assign_all(view, samples)
-        elif isinstance(event, Joined | Cancelled):
-            yield from assign(view, event.node, samples)
+        yield from fastest(event, view, self.round, self.k, self.samples or view.batch)

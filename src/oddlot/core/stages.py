@@ -1,0 +1,70 @@
+"""How many workers to wait for and how much to give each, as the error falls: the stages of the fastest descent."""
+
+from collections.abc import Iterable, Sequence
+from math import log
+from typing import NamedTuple
+
+
+class Choice(NamedTuple):
+    """A way to have rounds."""
+
+    k: int
+    """results that a round waits for"""
+    samples: int
+    """that each worker is given"""
+    seconds: float
+    """of a round, on average"""
+
+    @property
+    def floor(self) -> float:
+        """Where the error would end, in units of `a`, which is that of rounds of one sample."""
+        return 1 / (self.k * self.samples)
+
+
+class Stage(NamedTuple):
+    """A choice, and down to which error it is the best one, in units of `a`; 0 for the last one."""
+
+    choice: Choice
+    until: float
+
+
+def stages(choices: Iterable[Choice]) -> list[Stage]:
+    """The choices that are the best at some error, from large errors to small ones.
+
+    With the floor A of rounds of one sample an error e falls at the rate (e - A / (k samples)) / seconds, up to a
+    constant. This is a straight line over e for each choice, and the best ones are their upper envelope, which does not
+    depend on A but for the errors at which it changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
+    the case in which the samples are given; both adapted: Egger, Kas Hanna, Bitar (2023).
+    """
+    left = sorted(choices, key=lambda choice: (choice.seconds, choice.floor))
+    found, now = list[Stage](), left[0]
+    while True:
+        later = [
+            (_crossing(now, one), one) for one in left if one.seconds > now.seconds and one.floor < now.floor
+        ]
+        until, following = max(later, default=(0.0, now), key=lambda pair: (pair[0], -pair[1].floor))
+        if until <= now.floor:  # where it has stopped to fall already, no choice is left but the lowest floor
+            return [*found, Stage(now, 0.0)]
+        found.append(Stage(now, until))
+        now = following
+
+
+def _crossing(one: Choice, other: Choice) -> float:
+    """The error at which both fall as fast."""
+    slopes = 1 / one.seconds - 1 / other.seconds
+    return (one.floor / one.seconds - other.floor / other.seconds) / slopes
+
+
+def switch_times(found: Sequence[Stage], a: float, error: float, contraction: float) -> list[float]:
+    """Seconds at which each stage but the last one ends, from this error on.
+
+    `a` is the floor of rounds of one sample, eta L sigma^2 / (2 c) in the paper; a round takes the part `contraction`,
+    eta c, of what the error is above its floor.
+    """
+    ends, now = list[float](), 0.0
+    for stage in found[:-1]:
+        floor, until = a * stage.choice.floor, min(error, a * stage.until)
+        now += stage.choice.seconds / -log(1 - contraction) * log((error - floor) / (until - floor))
+        ends.append(now)
+        error = until
+    return ends

@@ -1,0 +1,130 @@
+"""How long a worker takes from being asked to having answered, by the number of samples that it is asked for."""
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.core.checks import AboveZero, FromZeroBelowOne, check_settings
+from oddlot.core.errors import UsageError
+
+Numbers = NDArray[np.float64]
+BLOCK = 1 << 22
+"""terms of a sum that are held at once"""
+
+
+class Response(Protocol):
+    """A model of response times, each independent of the one before."""
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """The chance that it takes longer than each of these times, which rise from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypoexponential:
+    """Communication and computation are independent and exponential, the latter's mean in proportion to the samples.
+
+    Setting: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load"
+    (2023).
+    """
+
+    communication_seconds: AboveZero
+    """mean"""
+    seconds_per_sample: AboveZero
+    """mean"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """(q exp(-a t) - a exp(-q t)) / (q - a), in a form that holds for a = q too."""
+        slow, fast = sorted((self.communication_seconds, self.seconds_per_sample * samples), reverse=True)
+        gap = (1 / fast - 1 / slow) * seconds
+        later = np.divide(-np.expm1(-gap), gap, out=np.ones_like(gap), where=gap > 0)
+        found: Numbers = np.exp(-seconds / slow) * (1 + seconds / slow * later)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The same, but the part `shift` of the mean computation is always there and the rest is exponential.
+
+    The worker of Lee et al., "Speeding Up Distributed Machine Learning Using Codes" (2018).
+    """
+
+    communication_seconds: AboveZero
+    seconds_per_sample: AboveZero
+    shift: FromZeroBelowOne
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        rest = Hypoexponential(self.communication_seconds, self.seconds_per_sample * (1 - self.shift))
+        since = seconds - self.shift * self.seconds_per_sample * samples
+        return np.where(since > 0, rest.survival(np.maximum(since, 0.0), samples), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Erlang:
+    """Each sample takes an exponential time of its own, independent of the others', and communication another one."""
+
+    communication_seconds: AboveZero
+    """mean"""
+    seconds_per_sample: AboveZero
+    """mean"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        """Computation's survival, and communication after it: S' = (computation's S - S) / communication_seconds,
+        solved for straight lines between the given times."""
+        computing = _poisson_below(seconds / self.seconds_per_sample, samples)
+        steps = np.diff(seconds) / self.communication_seconds
+        fade = np.exp(-steps)
+        late = 1 - np.divide(-np.expm1(-steps), steps, out=np.ones_like(steps), where=steps > 0)
+        gained = computing[:-1] * (1 - fade) + np.diff(computing) * late
+        found = np.ones_like(seconds)
+        for at, (kept, more) in enumerate(zip(fade.tolist(), gained.tolist(), strict=True), 1):
+            found[at] = kept * found[at - 1] + more
+        return found
+
+
+def _poisson_below(means: Numbers, count: int) -> Numbers:
+    """The chance of fewer events than `count`, by their mean number."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
+    found, rows = np.empty_like(means), max(1, BLOCK // count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for low in range(0, len(means), rows):
+            some = means[low : low + rows, None]
+            terms = np.arange(count) * np.log(some) - logs - some
+            terms[:, 0] = -some[:, 0]
+            found[low : low + rows] = np.exp(terms).sum(1)
+    return np.minimum(found, 1.0)
+
+
+def _seconds(values: object) -> str:
+    good = isinstance(values, tuple) and values and all(0 <= value < np.inf for value in values)
+    return "" if good else "a tuple of at least one number, each finite and not negative"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured, each answer as likely again: its communication, and its computation for each sample."""
+
+    communication_seconds: Annotated[tuple[float, ...], _seconds]
+    seconds_per_sample: Annotated[tuple[float, ...], _seconds]
+    """of the same answers, in the same order"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if (one := len(self.communication_seconds)) != (other := len(self.seconds_per_sample)):
+            raise UsageError(
+                f"communication and computation of {one} and {other} answers: both are of the same"
+            )
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        taken = np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample)
+        return 1 - np.searchsorted(np.sort(taken), seconds, "right") / len(taken)

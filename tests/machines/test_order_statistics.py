@@ -1,0 +1,93 @@
+"""How long the fastest k of n take: by hand where that can be, else beside what is drawn by chance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.machines.order_statistics import fastest
+from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted
+
+WORKERS, DRAWS = 20, 20_000
+KS = (1, 2, 10, 19, 20)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Of mean 1, for a sample."""
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        return np.exp(-seconds / samples)
+
+
+def harmonic(count: int) -> float:
+    return sum(1 / number for number in range(1, count + 1))
+
+
+@pytest.mark.parametrize("workers", [1, 5, 50, 400])
+def test_of_exponential_times_it_is_a_difference_of_harmonic_numbers(workers: int) -> None:
+    found = fastest([Exponential()] * workers, 1, range(1, workers + 1))
+    expected = [harmonic(workers) - harmonic(workers - k) for k in range(1, workers + 1)]
+    assert found == pytest.approx(expected, rel=2e-4)
+    assert fastest([Exponential()] * workers, 7, [workers])[0] == pytest.approx(7 * expected[-1], rel=2e-4)
+
+
+MODELS: list[tuple[Any, Callable[[np.random.Generator, int, tuple[int, int]], Numbers]]] = [
+    (Hypoexponential(1.0, 0.025), lambda rng, b, of: rng.exponential(1, of) + rng.exponential(0.025 * b, of)),
+    (Hypoexponential(2.0, 0.05), lambda rng, b, of: rng.exponential(2, of) + rng.exponential(0.05 * b, of)),
+    (
+        Shifted(1.0, 0.025, 0.4),
+        lambda rng, b, of: rng.exponential(1, of) + 0.01 * b + rng.exponential(0.015 * b, of),
+    ),
+    (Erlang(1.0, 0.025), lambda rng, b, of: rng.exponential(1, of) + rng.gamma(b, 0.025, of)),
+    (
+        Measured((1.0, 0.5, 3.0), (0.02, 0.03, 0.1)),
+        lambda rng, b, of: rng.choice(np.array([1.0, 0.5, 3.0]) + b * np.array([0.02, 0.03, 0.1]), of),
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "draw"), MODELS, ids=lambda one: repr(one)[:20])
+@pytest.mark.parametrize("samples", [1, 40, 400])
+def test_it_is_the_mean_of_what_is_drawn(model: Any, draw: Callable[..., Numbers], samples: int) -> None:
+    """The second model's communication and computation are equally fast where it is asked for 40 samples."""
+    drawn = np.sort(draw(np.random.default_rng(1), samples, (DRAWS, WORKERS)), 1)[:, np.array(KS) - 1]
+    expected, error = drawn.mean(0), drawn.std(0) / DRAWS**0.5
+    found = fastest([model] * WORKERS, samples, KS)
+    assert (np.abs(found - expected) < 4 * error + 2e-3 * expected).all(), found / expected
+
+
+def test_of_workers_who_are_not_alike() -> None:
+    fast, slow = Hypoexponential(1.0, 0.025), Hypoexponential(5.0, 0.1)
+    rng = np.random.default_rng(2)
+    parts = [
+        rng.exponential(mean, (DRAWS, count)) + rng.exponential(40 * each, (DRAWS, count))
+        for count, mean, each in ((15, 1.0, 0.025), (5, 5.0, 0.1))
+    ]
+    drawn = np.sort(np.concatenate(parts, 1), 1)[:, np.array(KS) - 1]
+    found = fastest([slow, *[fast] * 15, *[slow] * 4], 40, KS)
+    assert (np.abs(found - drawn.mean(0)) < 4 * drawn.std(0) / DRAWS**0.5 + 1e-3).all()
+
+
+def test_of_ten_thousand_workers() -> None:
+    """Block by block."""
+    found = fastest([Exponential()] * 10_000, 1, [1, 5_000, 10_000])
+    expected = [harmonic(10_000) - harmonic(10_000 - k) for k in (1, 5_000, 10_000)]
+    assert found == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Hypoexponential(0.0, 1.0), "communication_seconds = 0.0 must be"),
+        (lambda: Shifted(1.0, 1.0, 1.0), "shift = 1.0 must be"),
+        (lambda: Measured((), ()), "communication_seconds = .* must be a tuple of at least one number"),
+        (lambda: Measured((1.0,), (1.0, 2.0)), "1 and 2 answers"),
+    ],
+)
+def test_models_that_make_no_sense(make: Callable[[], Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()
