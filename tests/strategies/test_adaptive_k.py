@@ -1,4 +1,4 @@
-"""Rounds wait for more workers when gradients go to and fro, or at times that are given, and not before."""
+"""Rounds wait for more workers when gradients point back and forth, or at times that are given, and not before."""
 
 from collections.abc import Callable
 from typing import Any
