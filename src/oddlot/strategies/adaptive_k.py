@@ -26,8 +26,8 @@ class AdaptiveK:
     other tasks are cancelled.
 
     Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
-    rises when gradients point back and forth (`core.pflug`). With `seconds`, k rises at these times instead, such as those of
-    theorem 1, which `core.stages.switch_times` computes from known constants.
+    rises when gradients point back and forth (`oddlot.core.pflug`). With `seconds`, k rises at these times instead,
+    such as those of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
     2020), algorithm 1 and theorem 1.
