@@ -309,7 +309,10 @@ def xmc_generate(
     for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
         if (there := Path(folder) / name).exists() and not force:
             raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
-        there.unlink(missing_ok=True)
+        try:
+            there.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(f"{there} cannot be thrown away: {error.strerror or error}") from None
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
         path = Path(folder) / f"{name}.txt.gz"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.order_statistics import fastest
+from oddlot.machines.order_statistics import mean_seconds
 from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted
 
 WORKERS, DRAWS = 20, 20_000
@@ -29,10 +29,12 @@ def harmonic(count: int) -> float:
 
 @pytest.mark.parametrize("workers", [1, 5, 50, 400])
 def test_of_exponential_times_it_is_a_difference_of_harmonic_numbers(workers: int) -> None:
-    found = fastest([Exponential()] * workers, 1, range(1, workers + 1))
+    found = mean_seconds([Exponential()] * workers, 1, range(1, workers + 1))
     expected = [harmonic(workers) - harmonic(workers - k) for k in range(1, workers + 1)]
     assert found == pytest.approx(expected, rel=2e-4)
-    assert fastest([Exponential()] * workers, 7, [workers])[0] == pytest.approx(7 * expected[-1], rel=2e-4)
+    assert mean_seconds([Exponential()] * workers, 7, [workers])[0] == pytest.approx(
+        7 * expected[-1], rel=2e-4
+    )
 
 
 MODELS: list[tuple[Any, Callable[[np.random.Generator, int, tuple[int, int]], Numbers]]] = [
@@ -56,7 +58,7 @@ def test_it_is_the_mean_of_what_is_drawn(model: Any, draw: Callable[..., Numbers
     """The second model's communication and computation are equally fast where it is asked for 40 samples."""
     drawn = np.sort(draw(np.random.default_rng(1), samples, (DRAWS, WORKERS)), 1)[:, np.array(KS) - 1]
     expected, error = drawn.mean(0), drawn.std(0) / DRAWS**0.5
-    found = fastest([model] * WORKERS, samples, KS)
+    found = mean_seconds([model] * WORKERS, samples, KS)
     assert (np.abs(found - expected) < 4 * error + 2e-3 * expected).all(), found / expected
 
 
@@ -68,13 +70,13 @@ def test_of_workers_who_are_not_alike() -> None:
         for count, mean, each in ((15, 1.0, 0.025), (5, 5.0, 0.1))
     ]
     drawn = np.sort(np.concatenate(parts, 1), 1)[:, np.array(KS) - 1]
-    found = fastest([slow, *[fast] * 15, *[slow] * 4], 40, KS)
+    found = mean_seconds([slow, *[fast] * 15, *[slow] * 4], 40, KS)
     assert (np.abs(found - drawn.mean(0)) < 4 * drawn.std(0) / DRAWS**0.5 + 1e-3).all()
 
 
 def test_of_ten_thousand_workers() -> None:
     """Block by block."""
-    found = fastest([Exponential()] * 10_000, 1, [1, 5_000, 10_000])
+    found = mean_seconds([Exponential()] * 10_000, 1, [1, 5_000, 10_000])
     expected = [harmonic(10_000) - harmonic(10_000 - k) for k in (1, 5_000, 10_000)]
     assert found == pytest.approx(expected, rel=2e-3)
 

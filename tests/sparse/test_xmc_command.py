@@ -47,6 +47,13 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
     assert Path("xmc/train.txt.gz").read_bytes() != before
 
 
+def test_what_cannot_be_thrown_away(oddlot: Oddlot) -> None:
+    Path("xmc/train.txt").mkdir(parents=True)
+    done = oddlot("xmc-generate", "xmc", *SMALL, "--force")
+    assert done.code == 2
+    assert "xmc/train.txt cannot be thrown away: " in done.err
+
+
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [

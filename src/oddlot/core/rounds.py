@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
+from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
+
+
+def check_enough(k: int, workers: int) -> None:
+    """UsageError: there will never be k of them."""
+    if workers < k:
+        raise UsageError(f"k = {k} results of {workers} workers: lower k or add workers", "k")
 
 
 def fastest(

@@ -15,7 +15,7 @@ BLOCK = 1 << 22
 """chances that are held at once"""
 
 
-def fastest(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:
+def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:
     """Mean seconds until k of the workers have answered, for each of `ks`, which are from 1 to all of them.
 
     Each worker is asked at 0 for so many samples. mu_k of Kas Hanna et al. (ICASSP 2020), section 3, also for workers

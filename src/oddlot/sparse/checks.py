@@ -34,17 +34,19 @@ def check_flag(**settings: Any) -> None:
 def check_number(low: float, high: float, **settings: Any) -> None:
     """ValueError: one is no finite number from `low` to below `high`."""
     for name, value in settings.items():
-        number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not low <= value < high:
+        if not _is_number(value) or not isfinite(value) or not low <= value < high:
             limit = f", below {high:g}" if isfinite(high) else ""
             raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
 
 
 def check_share(**settings: Any) -> None:
     """ValueError: one is no number above 0, at most 1."""
     for name, value in settings.items():
-        number = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
-        if not number or not 0 < value <= 1:
+        if not _is_number(value) or not 0 < value <= 1:
             raise ValueError(f"{name} = {value!r} must be a number above 0, at most 1")
 
 

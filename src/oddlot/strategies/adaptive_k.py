@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
-from oddlot.core.errors import UsageError
 from oddlot.core.pflug import Pflug
-from oddlot.core.rounds import fastest
+from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import View
 from oddlot.core.words import Changed, Command, Event, UpdateId
 
@@ -58,8 +57,7 @@ class AdaptiveK:
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
-        if workers < self.k:
-            raise UsageError(f"k = {self.k} results of {workers} workers: lower k or add workers", "k")
+        check_enough(self.k, workers)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oddlot.core.checks import AtLeastOne, check_settings
-from oddlot.core.errors import UsageError
-from oddlot.core.rounds import fastest
+from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import View
 from oddlot.core.words import Command, Event, UpdateId
 
@@ -33,8 +32,7 @@ class FastestK:
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
-        if workers < self.k:
-            raise UsageError(f"k = {self.k} results of {workers} workers: lower k or add workers", "k")
+        check_enough(self.k, workers)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result."""
