@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
@@ -102,7 +102,13 @@ def _outcome(make: Callable[[], Strategy], case: Case) -> Exception | None:
 
 
 def _shortest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception:
-    """The same thing going wrong in the simplest history that leaving out and making smaller lead to."""
+    """The same thing going wrong in a history of a few moves with one sample, if it does in one of all these;
+    else in the simplest history that leaving out and making smaller lead to.
+    """
+    for tiny in _tiny(case):
+        again = _outcome(make, tiny)
+        if again is not None and _kind(again) == _kind(error):
+            return again
     simpler = True
     while simpler:
         simpler = False
@@ -116,6 +122,15 @@ def _shortest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exc
 
 def _kind(error: Exception) -> object:
     return error.promise if isinstance(error, BrokenPromise) else type(error)
+
+
+def _tiny(case: Case) -> Iterator[Case]:
+    """All histories of at most three moves with one sample, the shortest first."""
+    data = replace(case.data, size=1, epochs=1, in_flight=1, shards=1, barrier=False)
+    for length in range(4):
+        for verbs in product(dict.fromkeys(MOVES), repeat=length):
+            moves = tuple((verb, 0, 0) for verb in verbs)
+            yield Case(data, workers=length, moves=moves, copied_after=0)
 
 
 def _simpler(case: Case) -> Iterator[Case]:
