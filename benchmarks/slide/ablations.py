@@ -13,7 +13,7 @@ from benchmarks.slide.runs import ours, trained
 from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
 from benchmarks.slide.systems import Tuned
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
-from oddlot.sparse.sampler import Refresh, Sampler
+from oddlot.sparse.sampler import TWICE, Refresh, Sampler
 
 EXAMPLES, PASSES, ONE = 128_000, 6, "1 thread"
 Change = tuple[str, Callable[[], Sampler], dict[str, Any]]
@@ -25,8 +25,9 @@ CLUSTERS: tuple[Change, ...] = (
     ("clusters of 8 rows, 16 of them", lambda: Clusters(8, 16), {}),
     ("clusters of 32 rows, 8 of them", lambda: Clusters(32, 8), {}),
     ("made anew every 25 steps", lambda: Clusters(refresh=Refresh(25)), {}),
+    ("made anew every 50 steps", lambda: Clusters(refresh=Refresh(50)), {}),
     ("made anew every 100 steps", lambda: Clusters(refresh=Refresh(100)), {}),
-    ("made anew every 50 exp(i / 5) steps", lambda: Clusters(refresh=Refresh(50, 0.2)), {}),
+    ("made anew after twice as many steps each time", lambda: Clusters(refresh=Refresh(50, TWICE)), {}),
     ("rows by chance for each example apart", lambda: Clusters(group=1), {}),
     ("rows by chance for 32 examples alike", lambda: Clusters(group=32), {}),
     ("100 rows found", lambda: Clusters(found=100), {}),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import show
-from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, generated
+from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, batches_for_each, generated
 from benchmarks.slide.systems import Ours, Tuned
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
@@ -187,10 +187,10 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
-    """Clusters anew, shared out over the steps until the next time: rows are read for their lengths; in each round they
+    """Clusters anew, shared out over the batches of a training: rows are read for their lengths; in each round they
     are read, written beside those of their group, and read to be averaged."""
     layer = system.output
-    steps = own.refresh.next - WARM  # when they were made last
+    steps = batches_for_each(layer.out_features)
     began = time.perf_counter()
     own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
     seconds = time.perf_counter() - began

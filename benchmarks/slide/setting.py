@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import precision
@@ -22,6 +23,8 @@ SHAPES = {
     "200k": Shape(135_909, 200_000),
     "670k": Shape(135_909, 670_091),
 }
+TRAINING = 1_000
+"""batches of a short one, over which what comes now and then is shared out"""
 TEST, HELD = 8_192, 10
 """points to test on; of a real set's training points one of so many is held back, to choose settings by"""
 REAL = ("xmc_tate_subjects", "xmc_delicious")
@@ -78,6 +81,12 @@ def real() -> Iterator[tuple[str, Set]]:
 def right(best: NDArray[np.int64], y: Csr) -> float:
     """P@1: the share of points whose best label is one of theirs."""
     return precision(best[:, None], y, 1)
+
+
+def batches_for_each(rows: int) -> float:
+    """How many of a training's batches there are for each time that what is known about the rows is made anew."""
+    refresh = Refresh()
+    return TRAINING / sum(refresh.due(step, rows) for step in range(1, TRAINING + 1))
 
 
 def begin() -> None:

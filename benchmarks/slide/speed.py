@@ -9,7 +9,7 @@ from math import inf
 from statistics import median
 
 from benchmarks.report import show, told
-from benchmarks.slide.setting import BATCH, SHAPES, begin, generated
+from benchmarks.slide.setting import BATCH, SHAPES, batches_for_each, begin, generated
 from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned
 from oddlot.sparse import Clusters, Uniform
 from oddlot.sparse.threads import Crew
@@ -65,8 +65,8 @@ def alone(system: str, shape: str, batches: int) -> None:
 
 
 def refresh(network: System) -> tuple[float, float]:
-    """What making clusters and frequencies anew takes, in wall and processor seconds for 1,000 examples, however few
-    are trained on: it comes once in many batches, and is not among those that follow."""
+    """What making clusters and frequencies anew takes, in wall and processor seconds for 1,000 examples of a training
+    of 1,000 batches: it comes some times in these, and is not among the batches that follow."""
     if not isinstance(network, Ours) or not isinstance(network.output.sampler, Clusters):
         return 0.0, 0.0
     layer, sampler = network.output, network.output.sampler
@@ -75,8 +75,8 @@ def refresh(network: System) -> tuple[float, float]:
     sampler.prepare(
         Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.batches, layer.step
     )
-    thousands = (sampler.refresh.next - layer.batches) * BATCH / 1000
     sampler.refresh.next = inf
+    thousands = batches_for_each(layer.out_features) * BATCH / 1000
     return (time.perf_counter() - wall) / thousands, (time.process_time() - processor) / thousands
 
 

@@ -124,7 +124,7 @@ def padded(y: Csr) -> tuple[Tensor, Tensor]:
 
 
 class Dense:
-    """PyTorch: all outputs, fused Adam on all weights."""
+    """PyTorch: all outputs, fused Adam on all weights. `log_softmax` is faster than `logsumexp` and a difference."""
 
     def __init__(self, features: int, labels: int, tuned: Tuned, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -141,8 +141,8 @@ class Dense:
     def step(self, x: Csr, y: Csr) -> float:
         logits = self.output(self.input(x))
         table, there = padded(y)
-        own = (logits.gather(1, table) * there).sum(1) / there.sum(1).clamp(min=1)
-        loss = mean_over(torch.logsumexp(logits, 1) - own, there)
+        own = torch.log_softmax(logits, 1).gather(1, table)
+        loss = mean_over(-(own * there).sum(1) / there.sum(1).clamp(min=1), there)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
         self.optimizer.step()

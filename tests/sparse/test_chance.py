@@ -61,6 +61,24 @@ def test_rows_are_drawn_as_often_as_they_are_labels() -> None:
     assert drawn[[n * n for n in range(30)]].min() > 5 * drawn[[2, 3, 5]].max()
 
 
+@pytest.mark.parametrize("make", [LSH, Clusters, Unigram])
+def test_frequencies_that_are_known_are_there_from_the_first_batch_on(make: Any) -> None:
+    """And stay, whatever labels come and whatever is forgotten."""
+    counts = np.zeros(1000, np.int64)
+    counts[:4] = 25
+    sampler = make(counts=counts)
+    layer = SampledLinear(COLUMNS, 1000, sampler, None)
+    for _ in range(2):
+        layer(torch.randn(64, COLUMNS), torch.arange(64) + 100)
+        assert sampler.frequencies.row_weights[:4].max() < 0.01
+        assert sampler.frequencies.row_weights[4:].min() > 1.0
+        sampler.forget()
+    assert counts.sum() == 100
+    other = SampledLinear(COLUMNS, 999, make(counts=counts), None)
+    with pytest.raises(ValueError, match="labels were counted for 1,000 rows, of 999 that there are"):
+        other(torch.randn(2, COLUMNS), torch.arange(2))
+
+
 @pytest.mark.parametrize("make", [LSH, Clusters])
 def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
     sampler = make(found=20, by_chance=50, refresh=Refresh(1))

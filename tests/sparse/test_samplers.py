@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, SampledLinear
+from oddlot.sparse import LSH, Clusters, SampledLinear, Unigram
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.sampler import Refresh
@@ -264,5 +264,14 @@ def test_when_what_is_known_is_made_anew() -> None:
     refresh.forget()
     assert refresh.due(20, 10)
     usual = Refresh()
-    assert [step for step in range(1, 120) if usual.due(step, 10)] == [1, 51, 101]
-    assert [step for step in range(120, 900) if usual.due(step, 670_091)] == [151, 821]
+    assert [step for step in range(1, 200) if usual.due(step, 10)] == [1, 51, 113, 188]
+    many = Refresh()
+    assert [step for step in range(1, 900) if many.due(step, 670_091)] == [1, 51, 151, 351, 751]
+
+
+@pytest.mark.parametrize("make", [Clusters, LSH, Unigram])
+def test_samplers_have_their_own_count_of_when_that_is(make: Any) -> None:
+    shared = Refresh(5)
+    one, other = make(refresh=shared), make(refresh=shared)
+    assert one.refresh.due(1, 10)
+    assert other.refresh.due(1, 10)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oddlot.sparse import topk
-from oddlot.sparse.topk import Index, exact_topk
+from oddlot.sparse.topk import Index, exact_loss, exact_topk
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -25,6 +25,21 @@ def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPat
     values, rows = exact_topk(hidden, weight, bias, 70)
     assert torch.equal(rows, expected.indices)
     torch.testing.assert_close(values, expected.values)
+
+
+@pytest.mark.parametrize("block", [64, 1 << 16])
+def test_the_loss_block_by_block_is_pytorchs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topk, "BLOCK", block)
+    hidden, weight, bias = a_layer()
+    labels = torch.randint(0, 3000, (200, 3), generator=torch.Generator().manual_seed(2))
+    labels[:50, 1:] = -1
+    labels[50:60] = -1
+    logs = torch.nn.functional.linear(hidden, weight, bias).log_softmax(1)
+    there = labels >= 0
+    each = (logs.gather(1, labels.clamp(min=0)) * there).sum(1) / there.sum(1).clamp(min=1)
+    torch.testing.assert_close(exact_loss(hidden, weight, bias, labels), -each.sum() / 190)
+    none = torch.full((200, 3), -1)
+    assert float(exact_loss(hidden, weight, bias, none)) == 0.0
 
 
 def test_all_clusters_find_all() -> None:

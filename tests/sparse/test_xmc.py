@@ -50,6 +50,7 @@ def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: floa
     [
         ("0,6 3:1", "a label is not below the 6 that the first line says"),
         ("0;1 3:1", "labels are whole numbers with commas between them"),
+        ("1,5:0.3", "labels are whole numbers with commas between them"),
         ("0 3", "after a feature's number comes a colon and its value"),
         ("0 x:1", "here is neither a label nor a feature"),
         ("0 -1:1", "here is neither a label nor a feature"),

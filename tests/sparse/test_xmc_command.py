@@ -51,7 +51,14 @@ def test_what_cannot_be_thrown_away(oddlot: Oddlot) -> None:
     Path("xmc/train.txt").mkdir(parents=True)
     done = oddlot("xmc-generate", "xmc", *SMALL, "--force")
     assert done.code == 2
-    assert "xmc/train.txt cannot be thrown away: " in done.err
+    assert "xmc/train.txt cannot be thrown away: it is a folder" in done.err
+
+
+def test_a_set_stays_where_there_will_be_no_other(oddlot: Oddlot) -> None:
+    assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
+    before = {path: path.read_bytes() for path in Path("xmc").iterdir()}
+    assert oddlot("xmc-generate", "xmc", *SMALL, "--labels", "2000000000", "--force").code == 2
+    assert {path: path.read_bytes() for path in Path("xmc").iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import torch
 import oddlot
 from oddlot import (
     VCASGD,
+    AdaptiveK,
+    AdaptiveLoad,
     Asynchronous,
     Downpour,
     ElasticAveraging,
@@ -30,6 +32,7 @@ from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import propensities
 from oddlot.sparse.xmc.writing import write_xmc
+from oddlot.strategies import BY_NAME
 from oddlot.tasks.xmc import xmc
 from oddlot.train.learner import torch_optimizer
 from tests.command import Oddlot
@@ -53,6 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 STRATEGIES: dict[str, tuple[Strategy, int]] = {
     "synchronous": (Synchronous(), 1),
     "fastest_k": (FastestK(k=1), 1),
+    "adaptive_k": (AdaptiveK(), 1),
+    "adaptive_load": (AdaptiveLoad(((1, 32, 1.0),)), 1),
     "asynchronous": (Asynchronous(), 1),
     "local_sgd": (LocalSGD(steps=2), 1),
     "vc_asgd": (VCASGD(alpha=0.5), 4),
@@ -60,6 +65,10 @@ STRATEGIES: dict[str, tuple[Strategy, int]] = {
     "elastic_averaging": (ElasticAveraging(), 1),
     "downpour": (Downpour(), 1),
 }
+
+
+def test_every_strategy_is_tried() -> None:
+    assert STRATEGIES.keys() == BY_NAME.keys()
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES])
@@ -74,7 +83,7 @@ def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: 
     assert runs[0].summary["metrics"] == runs[1].summary["metrics"]
     assert runs[0].summary["metrics"]["p1"] > 1.5 * COMMONEST
     assert runs[1].summary["bytes_up"] <= runs[0].summary["bytes_up"] * 1.01
-    if name in {"synchronous", "asynchronous", "fastest_k"}:
+    if name in {"synchronous", "asynchronous", "fastest_k", "adaptive_k", "adaptive_load"}:
         assert runs[1].summary["bytes_up"] < 0.7 * runs[0].summary["bytes_up"], "a batch touches few rows"
 
 

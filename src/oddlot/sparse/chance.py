@@ -21,21 +21,35 @@ def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -
 
 
 class Frequencies:
-    """Draws of rows, of which the given share goes by how often a row has been a label so far, the rest are all alike.
+    """Draws of rows, of which the given share goes by how often a row has been a label so far, the rest are all alike;
+    or by how often it is one, where that is `known`.
 
     A row that a draw is with the chance q stands for 1 / (1 - (1 - q) ** draws), so that the sum over all rows is
     estimated without bias.
     """
 
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self.counts: NDArray[np.int64] | None = None
+    def __init__(self, share: float, known: NDArray[np.int64] | None = None) -> None:
+        self.share, self.known = share, known
+        self.counts = known
         """of each row as a label"""
+        self.draws = -1
+        """for which the table is"""
+
+    def forget(self) -> None:
+        """What was counted."""
+        if self.known is None:
+            self.counts, self.draws = None, -1
 
     def count_up(self, out_features: int, draws: int) -> None:
         """Make the table for so many draws, of the labels so far."""
+        if self.known is not None and self.draws == draws:
+            return
         if self.counts is None:
             self.counts = np.zeros(out_features, np.int64)
+        if len(self.counts) != out_features:
+            raise ValueError(
+                f"labels were counted for {len(self.counts):,} rows, of {out_features:,} that there are"
+            )
         total = self.counts.sum()
         share = self.share if total else 0.0
         chances = (1 - share) / out_features + share * self.counts / max(1, total)
@@ -48,7 +62,7 @@ class Frequencies:
     def fill_up(self, crew: Crew, active: Active, seed: int, group: int, alike: bool) -> None:
         """What was found is sure; more rows by the draws or, all `alike`, so many rows. Labels are counted."""
         assert self.counts is not None, "which `count_up` has made"
-        if active.learns:
+        if active.learns and self.known is None:
             np.add.at(self.counts, active.given, 1)
         if alike or not self.share:
             fill_up(crew, active, self.draws, seed, group)

@@ -51,7 +51,8 @@ class Settings:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change some, for what is learnt from now on. ValueError: one is not known, or makes no sense."""
+        """Change some: rates and batches for what is learnt from now on, the others from the next `fit` on. ValueError:
+        one is not known, or makes no sense."""
         if unknown := set(params) - set(self.get_params()):
             raise ValueError(f"{type(self).__name__} has no setting {min(unknown)!r}")
         replace(self, **params)  # which looks at them

@@ -1,7 +1,7 @@
 """What a sampler is: it chooses the rows of the output layer that are computed for an example, beside its labels."""
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -10,7 +10,9 @@ from oddlot.sparse.active import Active
 from oddlot.sparse.checks import check_number, check_whole
 from oddlot.sparse.threads import Crew
 
-LEAST_STEPS, ROWS_A_STEP = 50, 1_000
+FIRST_STEPS, SLOWER = 50, 0.2
+MANY, TWICE = 100_000, log(2)
+"""rows from which on making anew costs so much that each time comes after twice as many steps"""
 STILL = 100.0
 """with it, the third time never comes"""
 
@@ -53,27 +55,30 @@ def check_refresh(refresh: object) -> None:
 class Refresh:
     """When what is known about the rows is made anew.
 
-    Every `every` steps at first; with `slower`, the i-th time after `every * exp(slower * i)` more: weights change
+    After `every` steps at first; with `slower`, the i-th time after `every * exp(slower * i)` more: weights change
     less and less (Chen et al., "SLIDE", MLSys 2020, section 4.2).
     """
 
     every: int | None = None
-    """None: 50 steps, or one for each 1,000 rows, as what it costs grows with the rows"""
-    slower: float = 0.0
+    """None: 50 steps"""
+    slower: float | None = None
+    """None: 0 where `every` is given; else 0.2, or ln 2 with 100,000 rows and more, as what it costs grows with them"""
     times: int = 0
     next: float = 0.0
 
     def __post_init__(self) -> None:
         if self.every is not None:
             check_whole(every=self.every)
-        check_number(0, STILL, slower=self.slower)
+        check_number(0, STILL, slower=self.slower or 0.0)
 
     def due(self, step: int, rows: int) -> bool:
         """Whether it is time for so many rows; if so, it is taken as done."""
         if step < self.next:
             return False
-        every = self.every or max(LEAST_STEPS, rows // ROWS_A_STEP)
-        self.next = step + every * exp(self.slower * self.times)
+        slower = self.slower
+        if slower is None:
+            slower = 0.0 if self.every else TWICE if rows >= MANY else SLOWER
+        self.next = step + (self.every or FIRST_STEPS) * exp(min(STILL, slower * self.times))
         self.times += 1
         return True
 

@@ -38,6 +38,21 @@ def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Te
     return values, rows
 
 
+def exact_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """The mean softmax loss over all rows, which are scored block by block, of the examples that have a label: that of
+    an example is the mean over its labels, [examples, most], filled up with -1."""
+    total = hidden.new_full((len(hidden),), -torch.inf)
+    for low in range(0, len(weight), BLOCK):
+        block = torch.nn.functional.linear(hidden, weight[low : low + BLOCK], bias[low : low + BLOCK])
+        total = torch.logaddexp(total, block.logsumexp(1))
+    example, place = (labels >= 0).nonzero(as_tuple=True)
+    rows = labels[example, place]
+    own = (hidden[example] * weight[rows]).sum(1) + bias[rows]
+    counts = (labels >= 0).sum(1)
+    losses = (total[example] - own) / counts[example]
+    return losses.sum() / (counts > 0).sum().clamp(min=1)
+
+
 class Index:
     """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows."""
 

@@ -46,9 +46,10 @@ def xmc(
     `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
     xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
     `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
-    simhash or dwta; the last three have 100 by chance among them and look at the rows anew when a task begins, so that
-    they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the test set; the repository's propensities have
-    a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia, and these for the others.
+    simhash or dwta; the last three have 100 as often as they are labels among them and look at the rows anew when a
+    task begins, so that they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the test set; the
+    repository's propensities have a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia, and these for
+    the others.
     """
     from oddlot.core.rules import Adam
     from oddlot.train.job import Job
@@ -62,7 +63,7 @@ def xmc(
             )
     propensity = _propensities(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
-        partial(Network, x.shape[1], hidden, y.shape[1], sampler, active),
+        partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
         Examples(x, y),
         training_step=_loss,
         evaluation=Examples(x_test, y_test),
@@ -93,13 +94,16 @@ def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, 
 class Network(nn.Module):
     """Sparse features, one hidden layer with ReLU, a sampled output layer; both with sparse gradients."""
 
-    def __init__(self, features: int, hidden: int, labels: int, sampler: str, active: int) -> None:
+    def __init__(
+        self, features: int, hidden: int, counts: NDArray[np.int64], sampler: str, active: int
+    ) -> None:  # of points for each label
         from oddlot.sparse import SampledLinear, SparseInputLinear
 
         super().__init__()
         std = INPUT_STD / INPUT_SCALE
         self.input = SparseInputLinear(features, hidden, optimizer=None, seed=None, std=std)
-        rows = _sampler(sampler, min(active, labels))
+        labels = len(counts)
+        rows = _sampler(sampler, min(active, labels), counts)
         self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
         self.task = -1
 
@@ -109,8 +113,14 @@ class Network(nn.Module):
         return torch.relu(summed)
 
     def loss(self, starts: Tensor, features: Tensor, values: Tensor, labels: Tensor) -> Tensor:
-        """The sampled softmax loss. What is known of the rows is made anew for each task, so that it depends on nothing
-        but the task's weights and seed."""
+        """The sampled softmax loss; where nobody learns from it, that of all rows. What is known of the rows is made
+        anew for each task, so that it depends on nothing but the task's weights and seed."""
+        if not self.training:
+            from oddlot.sparse.topk import exact_loss
+
+            return exact_loss(
+                self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
+            )
         if self.task != torch.initial_seed():
             self.task = torch.initial_seed()
             self.output.sampler.forget()
@@ -136,7 +146,7 @@ def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     return model.best(*some[:3]), some[3]
 
 
-def _sampler(name: str, active: int) -> Any:
+def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
     from oddlot.sparse import LSH, Clusters, Dense, Shared, Uniform, Unigram
 
     by_chance = min(BY_CHANCE, active // 2)
@@ -145,14 +155,14 @@ def _sampler(name: str, active: int) -> Any:
         case "uniform":
             return Uniform(active)
         case "unigram":
-            return Unigram(active)
+            return Unigram(active, counts=counts)
         case "shared":
             return Shared(active)
         case "dense":
             return Dense()
         case "clusters":
-            return Clusters(found=found, by_chance=by_chance, group=1)
-    return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance)
+            return Clusters(found=found, by_chance=by_chance, group=1, counts=counts)
+    return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from oddlot.sparse.kernels.chance import below, mixed
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
@@ -71,19 +72,26 @@ def best_clusters(part, parts, scores, best):
 
 
 @kernel
-def take_members(part, parts, best, begins, members, most, starts, rows, counts, seen, mark):
-    """The rows of every example's best clusters, until there are `most` of them."""
+def take_members(part, parts, best, begins, members, most, starts, rows, counts, seen, mark, seed):
+    """The rows of every example's best clusters, until there are `most`: of the last one from a random one on."""
     mine = seen[part]
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         at, end = starts[e] + counts[e], starts[e] + counts[e] + most
         mark_taken(rows[starts[e] : at], mine, mark + e)
         for c in best[e]:
-            for i in range(begins[c], begins[c + 1]):
-                if at < end and mine[members[i]] != mark + e:
-                    mine[members[i]] = mark + e
-                    rows[at] = members[i]
+            size = begins[c + 1] - begins[c]
+            offset = 0
+            if size > end - at:
+                offset = below(mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95)), size)
+            for i in range(size):
+                row = members[begins[c] + (offset + i) % size]
+                if at < end and mine[row] != mark + e:
+                    mine[row] = mark + e
+                    rows[at] = row
                     at += 1
+            if at == end:
+                break
         counts[e] = at - starts[e]
 
 

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -12,8 +14,22 @@ MATHS = {"reassoc", "contract", "nsz", "arcp"}
 logger = logging.getLogger(__name__)
 
 
+def digest_of(folder: Path) -> str:
+    """Of the text of all kernels."""
+    texts = (path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return sha256(b"".join(texts)).hexdigest()[:12]
+
+
+DIGEST = digest_of(Path(__file__).parent)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
-    """A loop that runs without Python's lock."""
+    """A loop that runs without Python's lock.
+
+    It is kept on disk under a name that tells of all kernels: those that it calls are part of what is compiled, and
+    Numba itself looks at a function's own file alone.
+    """
+    function.__qualname__ = f"{function.__qualname__}_{DIGEST}"
     return njit(cache=True, nogil=True, error_model="numpy", fastmath=MATHS)(function)
 
 

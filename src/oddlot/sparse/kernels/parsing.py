@@ -85,6 +85,9 @@ def parse(text, powers, points, features, labels, x_starts, x_columns, x_values,
             begun = at
             label, at = whole_number(text, at, end)
             if at < end and text[at] == _COLON:  # no labels: the first number was a feature's
+                if begun and text[begun - 1] == _COMMA:
+                    fault[:] = (LABEL, point, at)
+                    return point
                 at = begun
                 break
             if not 0 <= label < labels:

@@ -1,9 +1,11 @@
 """The rows of the clusters where a hidden vector points, and some by chance for all the others."""
 
 import logging
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
@@ -22,9 +24,10 @@ logger = logging.getLogger(__name__)
 class Clusters:
     """A hash that is learnt: the rows of those clusters whose mean logit is the largest, `found` of them at most.
 
-    Clusters of about `each` rows that point the same way, made anew as `refresh` says, tell an example apart
-    from what it is most easily taken for. Rows of `by_chance` draws, in which those that are labels more often are more
-    likely (see `Unigram`), stand for all others, so that the sum over all rows is estimated without bias.
+    Clusters of about `each` rows that point the same way (larger ones where they would be more than 8,192), made anew
+    as `refresh` says, tell an example apart from what it is most easily taken for. Rows of `by_chance` draws, in which
+    those that are labels more often are more likely (see `Unigram`), stand for all others, so that the sum over all
+    rows is estimated without bias.
     """
 
     each: int = 16
@@ -38,6 +41,8 @@ class Clusters:
     group: int = 8
     """so many examples that follow each other draw the same rows by chance, so that fewer are touched"""
     refresh: Refresh = field(default_factory=Refresh)
+    counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    """how often each row is a label, where that is known; None: it is counted as labels come"""
 
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)
@@ -45,7 +50,8 @@ class Clusters:
         check_whole(**{"found + by_chance": self.most((1 << 31) - 1)})
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
-        self._know_nothing()
+        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
+        self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
         return min(self.found + self._by_chance(out_features), out_features)
@@ -62,7 +68,7 @@ class Clusters:
         best = own.best(crew, hidden, self.probes)
         crew.share(
             clusters.take_members, best, own.begins[0], own.members[0], self.found, active.starts, active.rows,
-            active.counts, active.seen, active.mark,
+            active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
         rows = active.out_features
         self.frequencies.fill_up(crew, active, seed, self.group, self.most(rows) == rows)
@@ -81,7 +87,5 @@ class Clusters:
 
     def forget(self) -> None:
         self.refresh.forget()
-        self._know_nothing()
-
-    def _know_nothing(self) -> None:
-        self.clustering, self.frequencies = Clustering(self.each), Frequencies(self.frequency)
+        self.clustering = Clustering(self.each)
+        self.frequencies.forget()

@@ -1,6 +1,7 @@
 """Rows whose hash is that of the hidden vector, and some by chance for all the others."""
 
 import logging
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -72,6 +73,8 @@ class LSH:
     refresh: Refresh = field(default_factory=Refresh)
     redraw_every: int = 20
     changed_only: bool = False
+    counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    """how often each row is a label, where that is known; None: it is counted as labels come"""
     chosen: Choice = field(init=False, repr=False, compare=False, default_factory=lambda: Choice(0, 0))
     warned: bool = field(init=False, repr=False, compare=False, default=False)
     asked: NDArray[Any] | None = field(init=False, repr=False, compare=False, default=None)
@@ -90,8 +93,9 @@ class LSH:
         check_whole(0, by_chance=self.by_chance)
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
+        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
         check_flag(changed_only=self.changed_only)
-        self.frequencies = Frequencies(self.frequency)
+        self.frequencies = Frequencies(self.frequency, self.counts)
         for name in ("digits", "tables"):
             if (chosen := getattr(self, name)) is not None:
                 check_whole(**{name: chosen})
@@ -134,7 +138,7 @@ class LSH:
 
     def forget(self) -> None:
         self.refresh.forget()
-        self.frequencies = Frequencies(self.frequency)
+        self.frequencies.forget()
         self.asked, self.lacks, self.codes, self.changed, self.warned = None, False, None, None, False
 
     @property

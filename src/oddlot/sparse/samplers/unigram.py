@@ -1,8 +1,10 @@
 """Rows by chance, those more often that are labels more often: a learned unigram distribution."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
@@ -27,12 +29,15 @@ class Unigram:
     """so many examples that follow each other draw the same rows"""
     refresh: Refresh = field(default_factory=Refresh)
     """when labels are counted up"""
+    counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    """how often each row is a label, where that is known; None: it is counted as labels come"""
 
     def __post_init__(self) -> None:
         check_whole(draws=self.draws, group=self.group)
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)
-        self.frequencies = Frequencies(self.frequency)
+        self.refresh = copy(self.refresh)  # which counts: it may be another sampler's too
+        self.frequencies = Frequencies(self.frequency, self.counts)
 
     def most(self, out_features: int) -> int:
         return min(self.draws, out_features)
@@ -46,4 +51,4 @@ class Unigram:
 
     def forget(self) -> None:
         self.refresh.forget()
-        self.frequencies = Frequencies(self.frequency)
+        self.frequencies.forget()
