@@ -21,7 +21,9 @@ import oddlot
 from oddlot import (
     VCASGD,
     AdaptiveK,
+    AdaptiveLoad,
     Asynchronous,
+    ByGradients,
     Downpour,
     ElasticAveraging,
     FastestK,
@@ -54,6 +56,7 @@ from tests.fits import (
 
 STRATEGIES = [
     *(Synchronous(), FastestK(k=1), AdaptiveK(burn_in=2), Asynchronous(damping=0.5), LocalSGD(steps=2)),
+    AdaptiveLoad(switch=ByGradients(burn_in=2)),
     *(VCASGD(), FederatedAveraging(), ElasticAveraging(steps=2), Downpour(steps=2)),
 ]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])

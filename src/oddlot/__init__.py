@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from oddlot.core.rules import SGD, Adam, AdamW
     from oddlot.core.strategy import Strategy
+    from oddlot.core.switching import ByError, ByGradients, ByPlateau
     from oddlot.engines.on_local import Local
     from oddlot.engines.on_simulator import Simulated
     from oddlot.estimating import EstimateInterrupted, estimate
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from oddlot.strategies import (
         VCASGD,
         AdaptiveK,
+        AdaptiveLoad,
         Asynchronous,
         Downpour,
         ElasticAveraging,
@@ -64,9 +66,13 @@ __all__ = [
     "Adam",
     "AdamW",
     "AdaptiveK",
+    "AdaptiveLoad",
     "Alive",
     "Always",
     "Asynchronous",
+    "ByError",
+    "ByGradients",
+    "ByPlateau",
     "Chaos",
     "CheckpointError",
     "Cosine",
@@ -125,6 +131,7 @@ _HOMES = {
     "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
     "core.rules": "SGD Adam AdamW",
     "core.strategy": "Strategy",
+    "core.switching": "ByError ByGradients ByPlateau",
     "engines.on_local": "Local",
     "engines.on_simulator": "Simulated",
     "machines.chaos": "Chaos Fault",
@@ -137,8 +144,8 @@ _HOMES = {
     "machines.capacity": "Alive Always Memoryless Pools",
     "report.replay": "replay",
     "run": "Run",
-    "strategies": "VCASGD AdaptiveK Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging LocalSGD "
-    "Synchronous",
+    "strategies": "VCASGD AdaptiveK AdaptiveLoad Asynchronous Downpour ElasticAveraging FastestK FederatedAveraging "
+    "LocalSGD Synchronous",
     "train.job": "Job accuracy",
     "train.shards": "Shards",
     "train.schedules": "Cosine Linear MultiStep",

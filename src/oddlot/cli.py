@@ -309,20 +309,22 @@ def xmc_generate(
     for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
         if (there := Path(folder) / name).exists() and not force:
             raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
-        try:
-            there.unlink(missing_ok=True)
-        except OSError as error:
-            raise UsageError(f"{there} cannot be thrown away: {error.strerror or error}") from None
+        if there.is_dir():
+            raise UsageError(f"{there} cannot be thrown away: it is a folder")
     shape = Shape(features, labels, nonzeros, labels_each, seed)
-    for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), start=1):
-        path = Path(folder) / f"{name}.txt.gz"
-        try:
-            x, y = generate(points, shape, stream)
-        except MemoryError as error:
-            raise UsageError(str(error)) from None
+    try:  # both, before anything is thrown away
+        made = {
+            name: generate(points, shape, stream)
+            for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
+        }
+    except MemoryError as error:
+        raise UsageError(str(error)) from None
+    for name, (x, y) in made.items():
+        points, path = len(x), Path(folder) / f"{name}.txt.gz"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_xmc(path, x, y)
+            (path.parent / f"{name}.txt").unlink(missing_ok=True)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
         print(

@@ -78,6 +78,7 @@ class Recipe:
                     "a capacity brings machines back, and Local(respawn=False) replaces none", "chaos"
                 )
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
+        getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
@@ -162,6 +163,12 @@ class Recipe:
                 f"until = {until!r} never comes: with maths=False (--no-maths) nothing is trained or measured",
                 "until",
             )
+
+    @property
+    def _measured(self) -> list[str]:
+        """What is evaluated."""
+        none = self.job.evaluation is None or not getattr(self.on, "maths", True)
+        return [] if none else ["loss", *self.job.metrics]
 
     @property
     def rule(self) -> Any:

@@ -40,6 +40,7 @@ from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
+from oddlot.core.switching import ByError, ByGradients, ByPlateau, Switch
 from oddlot.goal import Every
 from oddlot.machines.tables import (
     Change,
@@ -68,10 +69,14 @@ Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+SWITCHES: dict[str, type[Switch]] = {"gradients": ByGradients, "plateau": ByPlateau, "error": ByError}
+KINDS: dict[Any, Mapping[str, type]] = {Rule: OPTIMIZERS, Switch: SWITCHES}
+"""of dataclasses that stand for each other, by the names that job files use"""
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
 NAMED = {
     ("strategy",): "name",
     ("strategy", "server"): "kind",
+    ("strategy", "switch"): "kind",
     ("job", "optimizer"): "kind",
     ("job", "schedule"): "kind",
 }
@@ -86,9 +91,9 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
     for name, one in settings_of(kind).items():
         default = default_of(one) if made is None else getattr(made, name)
         if is_dataclass(default) and not isinstance(default, type):
-            if isinstance(default, Rule):
-                kind_now = next(word for word, rule in OPTIMIZERS.items() if isinstance(default, rule))
-                yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(OPTIMIZERS)}'
+            for kinds in (kinds for union, kinds in KINDS.items() if isinstance(default, union)):
+                kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
+                yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
             comment = f"   # {meanings[name]}" if name in meanings else ""
@@ -116,8 +121,11 @@ OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS
 OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
 """Without a kind, some numbers of the optimizer that is there change."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
+SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
+SWITCH = Choice("kind", SWITCH_TABLES, SWITCH_TABLES["gradients"])
 STRATEGY_TABLES = {
-    name: table_of(kind, choices={Rule: OPTIMIZER}, name=name) for name, kind in BY_NAME.items()
+    name: table_of(kind, choices={Rule: OPTIMIZER, Switch: SWITCH}, name=name)
+    for name, kind in BY_NAME.items()
 }
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 

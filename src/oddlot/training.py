@@ -11,7 +11,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, JobError
 from oddlot.core.warned import warn
 from oddlot.engines.disturbed import Disturbed
-from oddlot.engines.host import Host, Observer
+from oddlot.engines.host import Adviser, Host, Observer
 from oddlot.engines.mailbox import drive
 from oddlot.engines.numbers import users_code
 from oddlot.engines.place import Engine, Numbers, Open
@@ -20,6 +20,7 @@ from oddlot.engines.served import served
 from oddlot.goal import Reminder
 from oddlot.interrupt import StopWish
 from oddlot.log import Log, surviving
+from oddlot.machines.round_times import RoundTimes
 from oddlot.observe import Tally, resumed_after, take_into_account
 from oddlot.past import Past, read_past
 from oddlot.recipe import Recipe
@@ -80,7 +81,8 @@ class Training:
         self.store = self._store(past)
         observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
         self.engine = self._with_chaos(conductor, past)
-        self.host = Host(conductor, self.opened.shadow or self.store, self.engine, observers)
+        numbers = self.opened.shadow or self.store
+        self.host = Host(conductor, numbers, self.engine, observers, _advisers(conductor))
         self.saver: BackgroundSaver | None = None
         closing.callback(self._close_saver)
         self._open_log(past, closing, resume)
@@ -374,6 +376,13 @@ class Training:
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
             warn(problem.removesuffix("; the run goes on"))
+
+
+def _advisers(conductor: Conductor) -> list[Adviser]:
+    """Who computes what the strategy wants to be told."""
+    wants_fitted = getattr(conductor.strategy, "wants_fitted", None)
+    loads = wants_fitted(conductor.batch) if wants_fitted else ()
+    return [RoundTimes(loads)] if loads else []
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
+from statistics import fmean, stdev
 
 import pytest
 
@@ -10,7 +11,7 @@ from oddlot.core.errors import JobError
 from oddlot.engines.host import Arrival
 from oddlot.engines.numbers import Shadow
 from oddlot.engines.simulator import Simulator
-from oddlot.machines.delays import Deterministic
+from oddlot.machines.delays import Deterministic, Exponential
 from oddlot.machines.machine import Lifetime, Link, Machine
 
 
@@ -195,3 +196,94 @@ def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives()
     stage.at(4.25).kill("m")
     assert [stage.heard(), stage.heard()] == [(4.25, "Lost", ""), (4.5, "answer", "a")]
     assert stage.maths.computed == [], "it will be an echo"
+
+
+class TestStopsAtOnce:
+    """Papers on fastest-k have workers begin anew as soon as the k-th has answered."""
+
+    def stage(self) -> Stage:
+        stage = Stage()
+        machine = Machine(
+            "m", 0.5, link=Link(megabits_per_second=0.016, latency_milliseconds=1000), stops_at_once=True
+        )
+        stage.simulator = Simulator([machine], stage.maths, batch=2)
+        assert stage.simulator.next(inf) == w.Joined("m", 0.0)
+        return stage
+
+    @pytest.mark.parametrize("now", [0.25, 1.75, 5.25, 6.0], ids=["down", "computing", "up", "later up"])
+    def test_a_task_ends_wherever_it_is(self, now: float) -> None:
+        """Down until 1.0, computed until 5.0, up until 6.5."""
+        stage = self.stage()
+        stage.start("a")
+        stage.at(now).abort("a", "m")
+        assert stage.heard() == (now, "Cancelled", "a")
+        stage.start("b")
+        assert stage.heard() == (now + 6.5, "answer", "b")
+        assert stage.maths.computed == ["b"]
+
+    def test_the_next_one_in_line_begins(self) -> None:
+        stage = self.stage()
+        stage.start("a", "b", "c")
+        stage.at(2.0).abort("a", "m")
+        assert [stage.heard() for _ in range(3)] == [
+            (2.0, "Cancelled", "a"),
+            (7.5, "answer", "b"),
+            (11.5, "answer", "c"),
+        ]
+
+    def test_one_that_waits_is_gone_and_the_others_stay(self) -> None:
+        stage = self.stage()
+        stage.start("a", "b", "c")
+        stage.at(2.0).abort("b", "m")
+        assert [stage.heard() for _ in range(3)] == [
+            (2.0, "Cancelled", "b"),
+            (6.5, "answer", "a"),
+            (10.5, "answer", "c"),
+        ]
+
+    def test_what_follows_does_not_begin_before_that(self) -> None:
+        """The first one is on its way up."""
+        stage = self.stage()
+        stage.start("a", "b", "c")
+        stage.at(6.0).abort("b", "m")
+        assert [stage.heard() for _ in range(3)] == [
+            (6.0, "Cancelled", "b"),
+            (6.5, "answer", "a"),
+            (11.5, "answer", "c"),
+        ]
+
+    def test_a_frozen_machine_does_not_hear_of_it(self) -> None:
+        stage = self.stage()
+        stage.start("a")
+        stage.at(2.0).freeze("m")
+        stage.at(3.0).abort("a", "m")
+        stage.at(10.0).thaw("m")
+        assert stage.heard()[0] >= 10.0
+
+    def test_one_that_leaves_goes_when_its_last_task_is_cut_off(self) -> None:
+        stage = self.stage()
+        stage.start("a")
+        stage.at(1.5).leave("m")
+        assert isinstance(stage.simulator.next(inf), w.Leaving)
+        stage.simulator.abort("a", "m")
+        assert stage.heard() == (1.5, "Cancelled", "a")
+        assert stage.heard()[:2] == (1.5, "Lost")
+
+
+def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
+    stage = Stage()
+    link = Link(megabits_per_second=0.016, latency_milliseconds=1000, delay=Exponential())
+    stage.simulator = Simulator([Machine("m", 0.5, link=link)], stage.maths, batch=2)
+    stage.simulator.next(inf)
+    factors, now = list[float](), 0.0
+    for number in range(400):
+        stage.start(f"{number}")
+        message = stage.simulator.next(inf)
+        assert isinstance(message, Arrival)
+        seconds = message.facts.seconds
+        assert seconds["up"] == pytest.approx(1.5 * seconds["down"])
+        assert stage.simulator.now - now == pytest.approx(4.0 + 2.5 * seconds["down"])
+        factors.append(seconds["down"])
+        now = stage.simulator.now
+    assert fmean(factors) == pytest.approx(1.0, rel=0.15)
+    assert stdev(factors) == pytest.approx(1.0, rel=0.2)

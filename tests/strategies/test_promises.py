@@ -7,9 +7,11 @@ from hypothesis import settings
 
 from oddlot.core.rules import SGD
 from oddlot.core.strategy import Strategy
+from oddlot.core.switching import ByError, ByGradients, ByPlateau
 from oddlot.strategies import (
     VCASGD,
     AdaptiveK,
+    AdaptiveLoad,
     Asynchronous,
     Downpour,
     ElasticAveraging,
@@ -30,6 +32,11 @@ MAKERS: list[Callable[[], Strategy]] = [
     lambda: AdaptiveK(threshold=0, burn_in=0),
     lambda: AdaptiveK(k=2, rise=2, most=3, threshold=1, burn_in=2, samples=3),
     lambda: AdaptiveK(seconds=(0.5, 2.0, 2.0)),
+    AdaptiveLoad,
+    lambda: AdaptiveLoad(least=3),
+    lambda: AdaptiveLoad(((1, 2, 1.0), (2, 2, 1.5), (3, 5, 4.0)), ByGradients(0, 0)),
+    lambda: AdaptiveLoad(((1, 2, 1.0), (2, 7, 4.0)), ByError(0.5), least=3),
+    lambda: AdaptiveLoad(switch=ByPlateau(patience=1), measuring=0.3),
     Asynchronous,
     lambda: Asynchronous(samples=3, damping=0.5, max_staleness=0),
     lambda: Asynchronous(samples=5, damping=1.0, max_staleness=2),

@@ -34,6 +34,7 @@ ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "synchronous": (strategies.Synchronous(), {"optimizer": SGD(0.1, momentum=0.9)}),
     "fastest_k": (strategies.FastestK(k=1), {"optimizer": SGD(0.1, momentum=0.9, nesterov=True)}),
     "adaptive_k": (strategies.AdaptiveK(), {"optimizer": SGD(0.1, momentum=0.9)}),
+    "adaptive_load": (strategies.AdaptiveLoad(((1, BATCH, 1.0),)), {"optimizer": SGD(0.1, momentum=0.9)}),
     "asynchronous": (strategies.Asynchronous(), {"optimizer": SGD(0.1, 0.9, weight_decay=0.01)}),
     "local_sgd": (strategies.LocalSGD(steps=3), {}),
     "federated_averaging": (strategies.FederatedAveraging(), {}),

@@ -378,13 +378,8 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
     w.Refused: Conductor._refused,
     w.Ticked: Conductor._ticked,
     w.Resumed: Conductor._resumed,
-    w.Struck: Conductor._noted,
-    w.Priced: Conductor._noted,
-    w.Ordered: Conductor._noted,
-    w.Gone: Conductor._noted,
-    w.Stopped: Conductor._noted,
-    w.Changed: Conductor._told,
-    w.Evaluated: Conductor._told,
+    **dict.fromkeys((w.Struck, w.Priced, w.Ordered, w.Gone, w.Stopped), Conductor._noted),
+    **dict.fromkeys((w.Changed, w.Evaluated, w.Fitted), Conductor._told),
 }
 
 _LOWER: dict[type, Callable[[Conductor, Any], tuple[w.Action | None, w.Event | None]]] = {

@@ -1,6 +1,6 @@
 """Rounds that do not wait for everybody, as several strategies have them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
@@ -14,18 +14,28 @@ def check_enough(k: int, workers: int) -> None:
 
 
 def fastest(
-    event: Event, view: View, updates: dict[UpdateId, int], k: int, samples: int, measure: bool = False
-) -> Iterator[Command]:
-    """Collect the updates of a round, by their samples; at the k-th step along their mean, cancel the rest and give
-    everybody `samples` samples of the next round. A round closes with fewer when fewer workers are left."""
+    event: Event,
+    view: View,
+    updates: dict[UpdateId, int],
+    k: int | None,
+    samples: int,
+    measure: bool = False,
+    then: int | None = None,
+) -> Generator[Command, None, bool]:
+    """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
+    cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed.
+
+    A round closes with fewer updates when fewer workers are left; without k when nobody works any more."""
     if isinstance(event, Arrived):
         updates[event.update.id] = event.update.samples
     if not updates:
         yield from assign_idle(view, samples)
-    elif len(updates) >= min(k, len(view.nodes)) or not view.tasks:
+    elif not view.tasks or (k is not None and len(updates) >= min(k, len(view.nodes))):
         yield Step(shares_by_samples(updates), measure)
         updates.clear()
         yield from (Cancel(task) for task in view.tasks)
-        yield from assign_all(view, samples)
+        yield from assign_all(view, then or samples)
+        return True
     elif isinstance(event, Joined | Cancelled):
         yield from assign(view, event.node, samples)
+    return False

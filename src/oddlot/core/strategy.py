@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from oddlot.core.roster import Roster
 
 
+STATE = MappingProxyType({"state": True})
+"""metadata of a field that is no setting; one that is a dict or a list is none without it"""
+
+
 class Strategy(Protocol):
     """Decides what to do about an event. No clock, no I/O, no tensors, no globals.
 
     A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
     copied, compared and saved. The commands of one event are collected before any is carried out.
 
-    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense; `server`,
+    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense;
+    `check_metrics(names)`, which does so where too little is evaluated; `server`,
     the rule at the hub in place of the job's optimizer; `epoch_barrier`, true where an epoch must wait for the one
-    before; and `whole_shards`, true where a task is a whole shard of the data.
+    before; `whole_shards`, true where a task is a whole shard of the data; and `wants_fitted(batch)`, for tasks of how
+    many samples it wants to be told what rounds take (`Fitted`).
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:

@@ -162,13 +162,24 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitted:
+    """What rounds take, fitted to what was measured so far.
+
+    Rows of (k, samples, seconds): the mean time until the fastest k of the workers have answered, each of whom was
+    given so many samples.
+    """
+
+    rounds: tuple[tuple[int, int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rang:
     """The alarm that a `Wake(at)` had set."""
 
     at: float = 0.0
 
 
-Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Rang
+Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Fitted | Rang
 """What a strategy is told."""
 
 

@@ -12,6 +12,9 @@ from oddlot.core.errors import ProtocolError, Refusal
 
 Observer = Callable[[w.Record], None]
 """Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
+Adviser = Callable[[w.Record], w.Stimulus | None]
+"""Sees every record after the observers, and computes what the strategy is told, as an event of the log, of which a
+replay needs no adviser."""
 
 
 class Change(Protocol):
@@ -86,6 +89,7 @@ class Host:
     store: Store
     port: Port
     observers: list[Observer] = field(default_factory=list)
+    advisers: list[Adviser] = field(default_factory=list)
     holds: dict[w.TaskId, int] = field(default_factory=dict)
     """the version whose memory each task out there still reads"""
     evaluating: list[int] = field(default_factory=list)
@@ -123,8 +127,9 @@ class Host:
         changes = self._act(record)
         for observer in self.observers:
             observer(record)
-        for change in changes:
-            self.handle(change, now)
+        for follows in (*changes, *(adviser(record) for adviser in self.advisers)):
+            if follows is not None:
+                self.handle(follows, now)
         self.settled = True
 
     def arrive(self, arrival: Arrival, now: float) -> None:

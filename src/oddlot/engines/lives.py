@@ -23,7 +23,7 @@ FRUITLESS_LIVES = 1_000
 class Work(Protocol):
     """What becomes of a life's work is the simulator's business."""
 
-    def begin(self, node: w.NodeId, machine: Machine, delay: Times) -> None:
+    def begin(self, node: w.NodeId, machine: Machine, delay: Times, ways: Times) -> None:
         """The machine is ready for tasks."""
 
     def notice(self, node: w.NodeId) -> Message | None:
@@ -39,6 +39,8 @@ class _Berth:
 
     machine: Machine
     delay: Times
+    ways: Times
+    """of its link"""
     lifetime: Times | None
     price: float
     """dollars an hour, now"""
@@ -133,9 +135,9 @@ class Lives:
     def _berth(self, machine: Machine) -> _Berth:
         # One stream a machine: one machine more or less leaves the others' luck as it was.
         chance = stream(self.seed, f"machine {machine.name}")
-        delay = machine.delay.start(chance)
+        delay, ways = machine.delay.start(chance), machine.link.delay.start(chance)
         lifetime = machine.lifetime.start(chance) if machine.lifetime else None
-        return _Berth(machine, delay, lifetime, machine.dollars_per_hour)
+        return _Berth(machine, delay, ways, lifetime, machine.dollars_per_hour)
 
     def _order(self, berth: _Berth) -> Message | None:
         """Another life begins `seconds_to_start` later."""
@@ -174,7 +176,7 @@ class Lives:
         if berth.node != name:
             return None
         berth.ready, self.starts_in_vain, self.kept_away = True, 0, 0
-        self.work.begin(name, berth.machine, berth.delay)
+        self.work.begin(name, berth.machine, berth.delay, berth.ways)
         if berth.lifetime is not None:
             self.agenda.at(self.agenda.now + berth.lifetime(), partial(self._preempt, name, berth.machine))
         return w.Joined(name, berth.price, berth.machine.zone)

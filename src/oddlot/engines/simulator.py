@@ -52,6 +52,8 @@ class _Work:
     """bytes of weights that had to be sent"""
     data: int
     """bytes of samples that had to be sent"""
+    way: float
+    """by which its transfers are slower than on average"""
     begin: float = 0.0
     first: float = 0.0
     """samples that were done then, at another pace"""
@@ -82,6 +84,7 @@ class _Node:
     name: w.NodeId
     machine: Machine
     delay: Times
+    ways: Times
     born: float
     leaving: bool = False
     slowness: float = 0.0
@@ -164,13 +167,14 @@ class Simulator:
         seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
         seconds *= 1.0 + node.slowness
         data = self.data.missing(task, node.has_shards)
-        ready = self.now + node.machine.link.seconds(size + data)
-        work = _Work(task, weights, ready, seconds, size, data)
+        way = node.ways()
+        ready = self.now + way * node.machine.link.seconds(size + data)
+        work = _Work(task, weights, ready, seconds, size, data, way)
         node.queue.append(work)
         self._plan(node, len(node.queue) - 1)
 
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
-        """The machine stops at the next minibatch after word has reached it, unless that is its last."""
+        """The machine stops at the next minibatch after word has reached it, unless that is its last; or at once."""
         life = self.nodes.get(node)
         queue = life.queue if life else []
         index = next((i for i, work in enumerate(queue) if work.task.id == task), None)
@@ -178,9 +182,26 @@ class Simulator:
             return  # its answer is on the way
         work = queue[index]
         work.unwanted = True
+        if life.machine.stops_at_once and life.frozen_at is None and not life.gone:
+            self._cut_off(life, index)
+            return
         work.told = min(work.told, self.now + life.machine.link.seconds(0))
         if work.end > self.now:
             self._plan(life, index)
+
+    def _cut_off(self, node: _Node, index: int) -> None:
+        """End a task now, wherever it is."""
+        work = node.queue.pop(index)
+        work.plan = 0
+        if work.ready > self.now:
+            node.has_version = -1
+        if not index:
+            node.free_at = max(node.free_at, min(work.end, self.now))
+        for later in node.queue[index : index + 1]:
+            later.ready = max(later.ready, min(work.end, self.now))
+        self._plan(node, index)
+        self.agenda.at(self.now, lambda: w.Cancelled(work.task.id, node.name))
+        self._dismiss(node)
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Free in virtual time."""
@@ -253,9 +274,9 @@ class Simulator:
 
     # --- what happens --------------------------------------------------------------------------
 
-    def begin(self, name: w.NodeId, machine: Machine, delay: Times) -> None:
+    def begin(self, name: w.NodeId, machine: Machine, delay: Times, ways: Times) -> None:
         """The machine is ready for tasks."""
-        self.nodes[name] = _Node(name, machine, delay, self.now, free_at=self.now, heard=self.now)
+        self.nodes[name] = _Node(name, machine, delay, ways, self.now, free_at=self.now, heard=self.now)
 
     def notice(self, name: w.NodeId) -> Message | None:
         """The machine stops at the next minibatch, hands over what it has done, and goes."""
@@ -316,7 +337,7 @@ class Simulator:
             if number:
                 size = self.maths.bytes_up if work.brings else 0
                 answer = partial(self._answer, node, work, number)
-                self.agenda.at(work.end + node.machine.link.seconds(size), answer)
+                self.agenda.at(work.end + work.way * node.machine.link.seconds(size), answer)
 
     def _end(self, work: _Work, told: float) -> None:
         """When the machine stops working at this: at the first minibatch before which it has been told to stop."""
@@ -350,7 +371,7 @@ class Simulator:
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on
         loss, payload = (None, None) if skipped else self.maths.compute(part, work.weights)
-        down = node.machine.link.seconds(work.size + work.data)
+        down = work.way * node.machine.link.seconds(work.size + work.data)
         seconds = {
             "down": down,
             "load": 0.0,

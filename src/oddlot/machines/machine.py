@@ -27,12 +27,14 @@ class Link:
 
     megabits_per_second: Annotated[float, _above_zero_or_inf] = inf
     latency_milliseconds: NotNegative = 0.0
+    delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
+    """how what the two ways of a task take scatters: by the same factor, drawn anew for each task"""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def seconds(self, size: int) -> float:
-        """How long `size` bytes take, one way."""
+        """How long `size` bytes take on average, one way."""
         return self.latency_milliseconds / 1e3 + size * 8 / (self.megabits_per_second * 1e6)
 
 
@@ -78,6 +80,9 @@ class Machine:
     """a loss is noticed so long after the machine was last given or brought anything; 0: at once"""
     zone: str = ""
     """where it was bought; empty: nowhere in particular"""
+    stops_at_once: bool = False
+    """a task that is cancelled ends there and then, on its way too, as papers assume; false: word has to reach the
+    machine, which ends its minibatch"""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -11,8 +11,25 @@ POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
+MOST_KS = 64
+"""that are looked at unless said"""
 BLOCK = 1 << 22
 """chances that are held at once"""
+
+
+def rounds_of(
+    workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int] = ()
+) -> tuple[tuple[int, int, float], ...]:
+    """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
+
+    For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer.
+    """
+    ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
+    return tuple(
+        (k, samples, seconds)
+        for samples in loads
+        for k, seconds in zip(ks, mean_seconds(workers, samples, ks).tolist(), strict=True)
+    )
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:

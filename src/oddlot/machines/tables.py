@@ -114,9 +114,10 @@ def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> A
 
 
 def settings_of(kind: type) -> dict[str, "Field[Any]"]:
-    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts and lists are its state."""
+    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts, lists and `STATE` are its state."""
     hints = get_type_hints(kind)
-    return {f.name: f for f in fields(kind) if get_origin(hints[f.name]) not in {dict, list}}
+    kept = [f for f in fields(kind) if not f.metadata.get("state")]
+    return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
 
 
 def given(table: Table, kind: type) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One algorithm per file: a dataclass of settings with `on(event, view)`."""
 
 from oddlot.strategies.adaptive_k import AdaptiveK
+from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
 from oddlot.strategies.downpour import Downpour
 from oddlot.strategies.elastic_averaging import ElasticAveraging
@@ -14,6 +15,7 @@ BY_NAME = {
     "synchronous": Synchronous,
     "fastest_k": FastestK,
     "adaptive_k": AdaptiveK,
+    "adaptive_load": AdaptiveLoad,
     "asynchronous": Asynchronous,
     "local_sgd": LocalSGD,
     "federated_averaging": FederatedAveraging,
@@ -27,6 +29,7 @@ __all__ = [
     "BY_NAME",
     "VCASGD",
     "AdaptiveK",
+    "AdaptiveLoad",
     "Asynchronous",
     "Downpour",
     "ElasticAveraging",

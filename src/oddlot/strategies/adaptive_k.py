@@ -8,7 +8,7 @@ from typing import Annotated
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
 from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
-from oddlot.core.strategy import View
+from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Changed, Command, Event, UpdateId
 
 
@@ -47,9 +47,9 @@ class AdaptiveK:
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
-    rises: int = 0
+    rises: int = field(default=0, metadata=STATE)
     """state: how often k has risen"""
-    pflug: Pflug = field(default_factory=Pflug)
+    pflug: Pflug = field(default_factory=Pflug, metadata=STATE)
     """state: of the gradients since then"""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ wait 2.5                    seconds pass; alarms and deadlines ring when they ar
 wait alarm                  until the next one is due
 change norm=1 inner=-1      the store reports a measured merge
 evaluated accuracy=0.9      the oldest evaluation that was asked for is done
+fitted 2x8=0.5 3x8=0.7      so many seconds it takes, on average, until 2 or 3 have answered, with 8 samples each
 resume                      the run goes on from a checkpoint: everybody is lost
 show                        nothing happens, and the books are shown
 """
@@ -152,6 +153,10 @@ class Play:
         version = self.evaluating.pop(0)
         yield w.Evaluated(version, {name: float(value) for name, value in metrics.items()})
 
+    def _fitted(self, **rows: str) -> Iterator[w.Stimulus]:
+        choices = [(row.split("x"), float(seconds)) for row, seconds in rows.items()]
+        yield w.Fitted(tuple((int(k), int(samples), seconds) for (k, samples), seconds in choices))
+
     def _resume(self) -> Iterator[w.Stimulus]:
         self.evaluating.clear()
         yield w.Resumed(0)
@@ -186,6 +191,7 @@ VERBS: dict[str, Callable[..., Iterator[w.Stimulus]]] = {
     "wait": Play._wait,
     "change": Play._change,
     "evaluated": Play._evaluated,
+    "fitted": Play._fitted,
     "resume": Play._resume,
     "show": Play._show,
 }

@@ -26,7 +26,9 @@ PROMISES = {
 Move = tuple[str, int, int]
 """what is to happen, to which of those it can happen to, and how much of it"""
 WEIGHTS = {"join": 8, "finish": 8, "lose": 8, "cancelled": 4, "leave": 2, "late": 2, "wait": 2, "refuse": 2}
-MOVES = [verb for verb, weight in (WEIGHTS | {"evaluated": 2, "resume": 1}).items() for _ in range(weight)]
+RARE = {"evaluated": 2, "fitted": 2, "resume": 1}
+MOVES = [verb for verb, weight in (WEIGHTS | RARE).items() for _ in range(weight)]
+FITTED = "fitted 1x1=1", "fitted 1x1=0.1 2x1=0.3 2x4=1", "fitted 3x2=1", "fitted 1x4=0.5 4x4=2 9x8=9"
 LINES_AT_MOST = 400
 
 
@@ -105,6 +107,9 @@ class Trial:
             ]
         if verb == "evaluated":
             return f"evaluated loss={amount} accuracy=0.{amount}" if self.play.evaluating else None
+        if verb == "fitted":
+            wants_fitted = getattr(self.conductor.strategy, "wants_fitted", None)
+            return FITTED[amount] if wants_fitted and wants_fitted(self.data.batch) else None
         if verb == "resume":
             return verb if self.conductor.busy else None
         whom = self._candidates(verb)

@@ -1,0 +1,110 @@
+"""Where the error ends for fixed k, and how much sooner adaptive k is there."""
+
+from collections.abc import Callable
+from math import sqrt
+from statistics import fmean, median
+
+import numpy as np
+import torch
+
+from benchmarks.report import show, told
+from benchmarks.stragglers.least_squares import (
+    LOAD,
+    WORKERS,
+    a_of,
+    check_reached,
+    fleet,
+    floor,
+    in_processes,
+    problem,
+    trained,
+)
+from oddlot import AdaptiveK, AdaptiveLoad, ByError, FastestK, Strategy
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Hypoexponential
+
+RATE, KS, SECONDS, NOTHING = 5e-4, (10, 20, 30, 40), 1.0, 1e-9
+"""of the paper's figure 2: learning rate, k, mean seconds of a task; and of communication, which is left out there"""
+FAR = 25.0
+"""distance from the solution at the beginning, as the figure has it"""
+CLOSE = 1.1
+"""times the floor, which counts as reached where the last ten measures are there, as a root mean square"""
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Both tables."""
+    seeds = range(2 if quick else 10)
+    return _floors(seeds, 1_500 if quick else 3_000) | _speedup(seeds)
+
+
+def _start(distance: float, seed: int) -> torch.Tensor:
+    """Weights so far from the solution, in a direction by chance."""
+    off = torch.from_numpy(np.random.default_rng(seed).standard_normal(len(problem().best)))
+    away: torch.Tensor = off * (distance / off.norm())
+    return problem().best + away
+
+
+def _floors(seeds: range, rounds: int) -> dict[str, float]:
+    """The root mean square of the distance over the last two thirds of the rounds, from twice the floor on."""
+    asked = [(k, seed, rounds) for k in KS for seed in seeds]
+    found = in_processes(_ends, asked)
+    rows, worst = list[list[str]](), 0.0
+    for k in KS:
+        ends = [end for (one, *_), end in zip(asked, found, strict=True) if one == k]
+        closed = floor(RATE, k * LOAD)
+        worst = max(worst, abs(median(ends) / closed - 1))
+        rows.append([f"{k}", told(ends, 5), f"{closed:.5f}", f"{median(ends) / closed:.3f}"])
+    show(
+        f"distance at the end of {rounds:,} rounds, {len(seeds)} seeds",
+        ("k", "measured", "closed form", "ratio"),
+        rows,
+    )
+    return {"floor_error_max": worst}
+
+
+def _ends(asked: tuple[int, int, int]) -> float:
+    k, seed, rounds = asked
+    start = _start(2 * floor(RATE, k * LOAD), seed)
+    run, _ = trained(FastestK(k=k), fleet(SECONDS, NOTHING), RATE, start, seed, f"versions>={rounds}")
+    return sqrt(fmean(row["error"] ** 2 for row in run.history if row["versions"] > rounds / 3))
+
+
+def _policies() -> dict[str, Callable[[], Strategy]]:
+    table = rounds_of([Hypoexponential(NOTHING, SECONDS / LOAD)] * WORKERS, [LOAD], KS)
+    return {
+        "k = 40": lambda: FastestK(k=40),
+        "by signs (algorithm 1)": lambda: AdaptiveK(k=10, rise=10, most=40, threshold=10, burn_in=200),
+        "by the error (theorem 1)": lambda: AdaptiveLoad(table, ByError(a_of(RATE), "excess"), least=1),
+    }
+
+
+def _speedup(seeds: range) -> dict[str, float]:
+    """Seconds until k = 40's floor, from far away."""
+    asked = [(name, seed) for name in _policies() for seed in seeds]
+    found = dict(zip(asked, in_processes(_reaches, asked), strict=True))
+    rows, ratios = list[list[str]](), dict[str, float]()
+    for name in _policies():
+        seconds = [found[name, seed][0] for seed in seeds]
+        times = [found["k = 40", seed][0] / found[name, seed][0] for seed in seeds]
+        ratios[name] = median(times)
+        used = [found[name, seed][1] / 1e6 for seed in seeds]
+        rows.append([name, told(seconds, 0), told(times, 2), told(used, 2)])
+    show(
+        f"until {CLOSE} times the floor of k = 40, from a distance of {FAR:g}, {len(seeds)} seeds",
+        ("k", "seconds", "times as soon", "million rows used"),
+        rows,
+    )
+    return {
+        "adaptive_k_speedup": ratios["by the error (theorem 1)"],
+        "adaptive_k_speedup_by_signs": ratios["by signs (algorithm 1)"],
+    }
+
+
+def _reaches(asked: tuple[str, int]) -> tuple[float, int]:
+    """Seconds and rows."""
+    name, seed = asked
+    close = CLOSE * floor(RATE, 40 * LOAD)
+    goal = f"lately<={close} or versions>=20000"
+    run, counts = trained(_policies()[name](), fleet(SECONDS, NOTHING), RATE, _start(FAR, seed), seed, goal)
+    check_reached(run, "lately", close)
+    return run.summary["seconds"], counts.used

@@ -1,0 +1,215 @@
+"""The published study: least squares with 50 workers, whose times are drawn anew for each task.
+
+Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP 2020), section
+5. The rows of each gradient are drawn with replacement: with samples that count exactly once an epoch, batches of one
+epoch have none in common, and end below any floor of the paper. So floors lack the paper's factor (n - k) / (n - 1), of
+fixed shards of which k are drawn without replacement. Errors are distances to the least-squares solution.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import inf, sqrt
+from multiprocessing import get_context
+from statistics import fmean
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import oddlot
+from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
+from oddlot.core.words import Abort, Arrived, Record, Start, Step, samples_in
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
+"""LOAD: rows of a whole task, as each of the workers has them in the paper"""
+DRAWN = 4_000_000
+"""rows of an epoch"""
+EVERY = 20
+"""rounds from one measure of the error to the next"""
+
+
+class Problem(NamedTuple):
+    """Integers from 1 to 10 as features, from 1 to 100 as true weights, and noise of variance 1."""
+
+    features: Tensor
+    """[ROWS, FEATURES], float64"""
+    targets: Tensor
+    """[ROWS]"""
+    best: Tensor
+    """[FEATURES]: the least-squares solution"""
+    curvature: Tensor
+    """[FEATURES, FEATURES]: of half the mean squared residual"""
+
+
+@cache
+def problem() -> Problem:
+    """One for all runs, as their floors do not depend on it."""
+    chance = np.random.default_rng(1)
+    x = chance.integers(1, 11, (ROWS, FEATURES)).astype(np.float64)
+    y = x @ chance.integers(1, 101, FEATURES) + chance.standard_normal(ROWS)
+    best = np.linalg.lstsq(x, y, rcond=None)[0]
+    return Problem(*map(torch.from_numpy, (x, y, best, x.T @ x / ROWS)))
+
+
+def floor(rate: float, rows: int) -> float:
+    """Where the distance ends with gradients of so many rows: its root mean square, for noise of variance 1."""
+    return float(np.sqrt(rate * FEATURES / (2 * rows)))
+
+
+def a_of(rate: float) -> float:
+    """Where the loss above its lowest value ends with gradients of one row."""
+    return rate * float(problem().curvature.trace()) / 4
+
+
+class Drawn:
+    """A data set each of whose samples is a row by chance."""
+
+    def __init__(self, seed: int) -> None:
+        rows = np.random.default_rng(seed).integers(0, ROWS, DRAWN, dtype=np.uint16)
+        self.rows = torch.from_numpy(rows.astype(np.int32))
+
+    def __len__(self) -> int:
+        return DRAWN
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([place])
+
+    def __getitems__(self, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+        rows = self.rows[torch.as_tensor(places)]
+        return problem().features[rows], problem().targets[rows]
+
+
+@dataclass
+class Counts:
+    """An observer: what a run did until each of its measures."""
+
+    rounds: int = 0
+    assigned: int = 0
+    """rows that workers were given"""
+    used: int = 0
+    """rows of gradients that became steps"""
+    uploads: int = 0
+    cancelled: int = 0
+    path: list[tuple[float, int, int]] = field(default_factory=list)
+    """seconds, k and load of each round"""
+    arrived: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, record: Record) -> None:
+        """One more record."""
+        if isinstance(record.event, Arrived):
+            self.uploads += 1
+            self.arrived[record.event.update.id] = record.event.update.samples
+        for action in record.actions:
+            if isinstance(action, Start):
+                self.assigned += samples_in(action.task.spans)
+            elif isinstance(action, Abort):
+                self.cancelled += 1
+            elif isinstance(action, Step):
+                rows = [self.arrived.pop(update) for update in action.shares]
+                self.rounds += 1
+                self.used += sum(rows)
+                self.path.append((record.now, len(rows), max(rows)))
+
+
+def fleet(load_seconds: float, communication_seconds: float) -> list[Machine]:
+    """Machines whose computation of a whole task, and communication, are exponential with these means."""
+    link = Link(latency_milliseconds=500 * communication_seconds, delay=Exponential())
+    one = Machine("w", load_seconds / LOAD, Exponential(), link, stops_at_once=True)
+    return [replace(one, name=f"w{number}") for number in range(WORKERS)]
+
+
+def a_job(rate: float, start: Tensor, seed: int) -> Job:
+    """The problem, from these weights."""
+
+    def model() -> nn.Module:
+        net = nn.Linear(FEATURES, 1, bias=False).double()
+        with torch.no_grad():
+            net.weight.copy_(start[None])
+        return net
+
+    return Job(
+        model,
+        Drawn(seed),
+        training_step=_half_squares,
+        evaluation=(torch.eye(FEATURES, dtype=torch.float64), problem().best),
+        predict=_weights,
+        metrics={"error": _distance, "lately": Lately(), "excess": _excess},
+        optimizer=SGD(lr=rate),
+        batch=LOAD,
+        evaluation_batch=FEATURES,
+        collate=_as_it_is,
+        device="cpu",
+    )
+
+
+def _half_squares(net: nn.Module, batch: Any) -> Tensor:
+    features, targets = batch
+    residuals: Tensor = net(features)[:, 0] - targets
+    return 0.5 * (residuals**2).mean()
+
+
+def _weights(net: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Of unit vectors the predictions are the weights."""
+    out: Tensor = net(batch[0])[:, 0]
+    return out, batch[1]
+
+
+def _distance(weights: Tensor, best: Tensor) -> float:
+    return float((weights - best).norm())
+
+
+class Lately:
+    """The root mean square of the last ten distances: a single one may be low by chance."""
+
+    def __init__(self) -> None:
+        self.squares: deque[float] = deque([inf] * 10, maxlen=10)
+
+    def __call__(self, weights: Tensor, best: Tensor) -> float:
+        self.squares.append(_distance(weights, best) ** 2)
+        return min(1e9, sqrt(fmean(self.squares)))
+
+
+def check_reached(run: Run, metric: str, goal: float) -> None:
+    """RuntimeError: the run ended for another reason."""
+    if not run.summary["metrics"][metric] <= 1.001 * goal:
+        raise RuntimeError(f"{metric} {run.summary['metrics'][metric]} never came to {goal}: {run.ended}")
+
+
+def _excess(weights: Tensor, best: Tensor) -> float:
+    """Half the mean squared residual, above the lowest one."""
+    off = weights - best
+    return float(off @ problem().curvature @ off) / 2
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def trained(
+    strategy: Strategy, machines: list[Machine], rate: float, start: Tensor, seed: int, until: str
+) -> tuple[Run, Counts]:
+    """A run from `start`, with data and times of this seed."""
+    torch.set_num_threads(1)
+    counts = Counts()
+    run = oddlot.fit(
+        a_job(rate, start, seed),
+        strategy,
+        Simulated(machines, seed=seed),
+        seed=seed,
+        until=until,
+        evaluate_every=f"{EVERY} versions",
+        observers=[counts],
+    )
+    return run, counts
+
+
+def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
+    """What each asked run finds: the runs are independent, and their clock is virtual."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return list(pool.map(run, asked))

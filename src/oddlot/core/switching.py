@@ -1,0 +1,91 @@
+"""What ends a stage of rounds: noise that outweighs progress, a metric that has ceased to fall, or the error itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import nan
+from typing import Annotated
+
+from oddlot.core.checks import AboveZero, AtLeastOne, at_least, check_settings
+from oddlot.core.pflug import Pflug
+from oddlot.core.strategy import STATE
+from oddlot.core.words import Changed, Evaluated, Event
+
+
+@dataclass
+class ByGradients:
+    """A stage ends when gradients that follow each other point back and forth."""
+
+    threshold: Annotated[int, at_least(0)] = 10
+    """so many more negative inner products than positive ones"""
+    burn_in: Annotated[int, at_least(0)] = 200
+    """rounds that a stage lasts at least"""
+    pflug: Pflug = field(default_factory=Pflug, metadata=STATE)
+    """state: of the gradients of this stage"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
+        """Which one it is after this event."""
+        if isinstance(event, Changed) and event.inner is not None:
+            return at + self.pflug.count(event.inner, self.threshold, self.burn_in)
+        return at
+
+
+@dataclass
+class ByPlateau:
+    """A stage ends when a metric has ceased to fall."""
+
+    metric: str = "loss"
+    patience: AtLeastOne = 5
+    """evaluations without a new lowest value"""
+    best: float | None = field(default=None, metadata=STATE)
+    """state: the lowest value so far"""
+    since: int = field(default=0, metadata=STATE)
+    """state: evaluations since then, or since the stage began"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
+        """Which one it is after this event."""
+        if not isinstance(event, Evaluated):
+            return at
+        value = value_of(event, self.metric)
+        if self.best is None or value < self.best:
+            self.best, self.since = value, 0
+        else:
+            self.since += 1
+        over = self.since >= self.patience
+        self.since *= not over
+        return at + over
+
+
+@dataclass
+class ByError:
+    """A stage ends where another one is faster, by the error and constants that are known."""
+
+    a: AboveZero
+    """where the metric would end, above the lowest value, with rounds of one sample: eta L sigma^2 / (2 c) in the
+    paper, which is far too much where it is not measured instead"""
+    metric: str = "loss"
+    lowest: float = 0.0
+    """the value of the best model there is"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
+        """Which one it is after this event."""
+        if not isinstance(event, Evaluated):
+            return at
+        error = (value_of(event, self.metric) - self.lowest) / self.a
+        return max(at, sum(error < until for until in ends))
+
+
+Switch = ByGradients | ByPlateau | ByError
+
+
+def value_of(event: Evaluated, metric: str) -> float:
+    """NaN where it was not finite, and is left out."""
+    return event.metrics.get(metric, nan)

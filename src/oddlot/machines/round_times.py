@@ -1,0 +1,115 @@
+"""What rounds take, measured while a run goes on."""
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean
+
+from oddlot.core import words as w
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Measured
+
+LEAST_ROUNDS, MOST_ROUNDS = 4, 8
+"""of which the latest are kept"""
+MOST_GROUPS = 64
+"""with more workers those that are about as fast are taken for alike"""
+ENOUGH = 0.75
+"""of the workers have answered in a round that is learnt from"""
+STEPS_BETWEEN = 100
+"""that are told, unless the fleet is another one"""
+
+Answer = tuple[float, float]
+"""seconds of communication, and of computation for each sample"""
+
+
+class RoundTimes:
+    """Sees every record of a run, and says what rounds take once it knows.
+
+    It learns from rounds in which nobody was cancelled: of others only the fast answers would be known. Who is still
+    out then, as its lease has lapsed or it has not heard yet that it was cancelled before, took as long as that. Each
+    of a worker's answers is as likely again, whatever the others' are; communication is all that was not computation,
+    which is in proportion to the samples.
+    """
+
+    def __init__(self, loads: Sequence[int]) -> None:
+        self.loads = loads
+        """samples of a task that are asked about"""
+        self.nodes: dict[w.NodeId, None] = {}
+        self.started: dict[w.TaskId, tuple[float, int]] = {}
+        """of this round: when, with how many samples"""
+        self.cancelled: dict[w.TaskId, float] = {}
+        """of whom nothing was heard since: when they were started"""
+        self.round: dict[w.NodeId, Answer] = {}
+        self.rounds: deque[dict[w.NodeId, Answer]] = deque(maxlen=MOST_ROUNDS)
+        self.wait = 0
+        """steps until it may be told again"""
+
+    def __call__(self, record: w.Record) -> w.Fitted | None:
+        """What is to be told after this record."""
+        self._hear(record)
+        steps = any(isinstance(action, w.Step) for action in record.actions)
+        aborted = [action.task for action in record.actions if isinstance(action, w.Abort)]
+        self.cancelled |= {task: self.started[task][0] for task in aborted if task in self.started}
+        self.wait -= steps
+        fitted = self._close(record.now) if steps and not aborted else None
+        if steps:
+            self.started, self.round = {}, {}
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                self.started[action.task.id] = record.now, w.samples_in(action.task.spans)
+        return fitted
+
+    def _hear(self, record: w.Record) -> None:
+        match record.event:
+            case w.Joined(node):
+                self.nodes[node], self.wait = None, 0
+            case w.Leaving(node) | w.Lost(node):
+                self.nodes.pop(node, None)
+                self.round.pop(node, None)
+                self.cancelled = {task: at for task, at in self.cancelled.items() if _node(task) != node}
+                self.wait = 0
+            case w.Cancelled(task) | w.Refused(task):
+                self.started.pop(task, None)
+                self.cancelled.pop(task, None)
+            case w.Arrived(facts) if facts.id in self.cancelled:
+                del self.cancelled[facts.id]
+            case w.Arrived(facts) if facts.id in self.started:
+                since, samples = self.started.pop(facts.id)
+                if facts.samples == samples:
+                    computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
+                    communicating = max(0.0, record.now - since - computing)
+                    self.round[facts.sender] = communicating, computing / samples
+
+    def _close(self, now: float) -> w.Fitted | None:
+        """A round in which nobody was cancelled."""
+        if not self.round or len(self.round) < ENOUGH * len(self.nodes):
+            return None
+        out = {task: since for task, (since, _) in self.started.items()} | self.cancelled
+        for task, since in out.items():
+            if (node := _node(task)) in self.nodes:
+                self.round.setdefault(node, (now - since, 0.0))
+        self.rounds.append(self.round)
+        if len(self.rounds) < LEAST_ROUNDS or self.wait > 0:
+            return None
+        self.wait = STEPS_BETWEEN
+        return self._fitted()
+
+    def _fitted(self) -> w.Fitted:
+        """Of the workers who are here now."""
+        own = ([answers[node] for answers in self.rounds if node in answers] for node in self.nodes)
+        known = sorted((answers for answers in own if answers), key=_pace)
+        groups = min(MOST_GROUPS, len(known))
+        workers = list[Measured]()
+        for group in range(groups):
+            alike = known[group * len(known) // groups : (group + 1) * len(known) // groups]
+            communication, computation = zip(*(one for answers in alike for one in answers), strict=True)
+            workers += [Measured(communication, computation)] * len(alike)
+        return w.Fitted(rounds_of(workers, self.loads))
+
+
+def _node(task: w.TaskId) -> w.NodeId:
+    return task.rpartition(":")[0]
+
+
+def _pace(answers: list[Answer]) -> float:
+    """Seconds of a task of one sample, on average."""
+    return fmean(communication + computation for communication, computation in answers)

@@ -1,0 +1,167 @@
+"""Rounds that adapt how many workers they wait for and how much each of them computes, as the error falls."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+from typing import Annotated
+
+from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_settings
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+from oddlot.core.rounds import check_enough, fastest
+from oddlot.core.stages import Choice, stages
+from oddlot.core.strategy import STATE, View
+from oddlot.core.switching import ByError, ByGradients, Switch
+from oddlot.core.words import Command, Event, Fitted, UpdateId
+
+Row = tuple[int, int, float]
+
+
+def _is_table(rows: object) -> bool:
+    return isinstance(rows, tuple | list) and all(
+        isinstance(row, tuple | list)
+        and len(row) == 3
+        and all(isinstance(count, int) and count >= 1 for count in row[:2])
+        and 0 < row[2] < inf
+        for row in rows
+    )
+
+
+def _are_loads(loads: object) -> bool:
+    return isinstance(loads, tuple | list) and all(isinstance(one, int) and one >= 1 for one in loads)
+
+
+TABLE = Must("rows of k, samples and mean seconds, all above 0", _is_table)
+LOADS = Must("whole numbers of samples, each at least 1", _are_loads)
+
+
+@dataclass
+class AdaptiveLoad:
+    """Step along the mean of the first k results of each round, each of so many samples; both grow as the error falls.
+    The other tasks are cancelled.
+
+    At a large error small batches that are soon there bring it down the fastest; at a small one only large batches
+    bring it down at all. Which k and how many samples are the best at which error follows from the mean seconds of
+    rounds (`oddlot.core.stages`). They are given, or measured: the first rounds wait for everybody, and later some
+    more do.
+
+    Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023).
+    """
+
+    table: Annotated[tuple[Row, ...], TABLE] = ()
+    """the rounds to choose from: k, samples for each worker, mean seconds (see
+    `oddlot.machines.order_statistics.rounds_of`); empty: measured"""
+    switch: Switch = field(default_factory=ByGradients)
+    """what ends a stage"""
+    loads: Annotated[tuple[int, ...], LOADS] = ()
+    """samples that a worker may be given, where rounds are measured; empty: some, from 1 to the job's batch"""
+    least: AtLeastOne | None = None
+    """samples of a round, at least: the learning rate has to suit them; None: the job's batch"""
+    gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
+    """a stage's rounds have so many times the samples of the last stage's, or more; not where the error ends stages"""
+    measuring: FromZeroBelowOne = 0.02
+    """share of the time for rounds that wait for everybody to be measured, after the first ones; 0: none"""
+    round: dict[UpdateId, int] = field(default_factory=dict)
+    """state: the samples of every update of this round"""
+    samples: int = field(default=0, metadata=STATE)
+    """state: that each worker is given in it; 0: there is none yet"""
+    whole: bool = field(default=False, metadata=STATE)
+    """state: it waits for everybody, and is measured"""
+    began: float = field(default=0.0, metadata=STATE)
+    """state: when it did, in seconds"""
+    due: float = field(default=0.0, metadata=STATE)
+    """state: when one that waits for everybody is due, in seconds"""
+    path: list[Row] = field(default_factory=list)
+    """state: the stages' k, samples, and the error down to which each is the best, in units of rounds of one sample"""
+    stage: int = field(default=0, metadata=STATE)
+    """state: which of them it is"""
+    size: int = field(default=0, metadata=STATE)
+    """state: the samples of a round to which stages have led"""
+    fleet: int = field(default=0, metadata=STATE)
+    """state: how many workers there were when rounds were measured last"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        most = max((k * samples for k, samples, _ in self.table), default=inf)
+        if self.least is not None and self.least > most:
+            raise UsageError(f"least = {self.least}: no round has so many samples", "least")
+
+    def check_workers(self, workers: int) -> None:
+        """UsageError: there will never be k of them."""
+        check_enough(max((k for k, _, _ in self.table), default=1), workers)
+
+    def check_metrics(self, names: Collection[str]) -> None:
+        """UsageError: what ends stages is not evaluated."""
+        metric = getattr(self.switch, "metric", None)
+        if metric is not None and metric not in names:
+            raise UsageError(
+                f"metric = {metric!r} is not evaluated: {or_nearest(metric, names)}", "switch.metric"
+            )
+
+    def wants_fitted(self, batch: int) -> tuple[int, ...]:
+        """The samples of a task for which it wants to be told what rounds take."""
+        return () if self.table else self.loads or _loads_up_to(batch)
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """Collect a round; close it at the k-th result; see whether the stage has ended."""
+        self._advance(event, view.batch)
+        next_whole = not self.path or self._is_due(view)
+        then = max(self.wants_fitted(view.batch)) if next_whole else self.path[self.stage][1]
+        if not self.samples:
+            self.samples, self.whole = then, next_whole
+        k = None if self.whole else self.path[self.stage][0]
+        measure = isinstance(self.switch, ByGradients)
+        if (yield from fastest(event, view, self.round, k, self.samples, measure, then)):
+            if self.whole and self.measuring:
+                self.due = view.now + (view.now - self.began) / self.measuring
+            if next_whole:
+                self.fleet = len(view.nodes)
+            self.samples, self.whole, self.began = then, next_whole, view.now
+
+    def _advance(self, event: Event, batch: int) -> None:
+        """To the stage that it is after this event."""
+        if isinstance(event, Fitted):
+            self.whole = self.whole and bool(self.path)  # nothing was known: enough was measured just now
+            self._plan(event.rounds, batch)
+        elif self.table and not self.path:
+            self._plan(self.table, batch)
+        elif self.path:
+            ends = [until for _, _, until in self.path[:-1]]
+            stage = min(self.switch.stage(event, self.stage, ends), len(ends))
+            if stage > self.stage:
+                self.stage, self.size = stage, _samples(self.path[stage])
+
+    def _is_due(self, view: View) -> bool:
+        """The round after this one is to be measured: there was none for long, or the fleet is another one."""
+        if not self.measuring or self.table or self.whole:
+            return False
+        return view.now >= self.due or len(view.nodes) != self.fleet
+
+    def _plan(self, rows: Sequence[Row], batch: int) -> None:
+        """The stages of these rounds; it is the one whose size is the nearest to what was reached."""
+        least = min(self.least or batch, max(map(_samples, rows)))
+        found = stages(Choice(*row) for row in rows if _samples(row) >= least)
+        path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
+        self.path = path if isinstance(self.switch, ByError) else _thinned(path, self.gain)
+        self.size = self.size or _samples(self.path[0])
+        self.stage = min(range(len(self.path)), key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
+
+
+def _samples(row: Row) -> int:
+    """Of a round."""
+    return row[0] * row[1]
+
+
+def _loads_up_to(batch: int) -> tuple[int, ...]:
+    """About two for each doubling, down to one sample."""
+    halvings = range(2 * batch.bit_length())
+    return tuple(sorted({max(1, round(batch / 2 ** (place / 2))) for place in halvings}))
+
+
+def _thinned(path: list[Row], gain: float) -> list[Row]:
+    """The first stage, those that gain so much, and the last one."""
+    kept = path[:1]
+    for k, samples, until in path[1:]:
+        if k * samples >= gain * _samples(kept[-1]):
+            kept.append((k, samples, until))
+    return kept if kept[-1:] == path[-1:] else [*kept, path[-1]]

@@ -1,0 +1,50 @@
+"""When a stage ends: by the signs of inner products, by a metric that has ceased to fall, by the error."""
+
+import pytest
+
+from oddlot.core.switching import ByError, ByGradients, ByPlateau, Switch
+from oddlot.core.words import Changed, Evaluated, Event
+
+ENDS = (0.5, 0.1, 0.02)
+
+
+def stages(switch: Switch, events: list[Event]) -> list[int]:
+    now, found = 0, list[int]()
+    for event in events:
+        now = switch.stage(event, now, ENDS)
+        found.append(now)
+    return found
+
+
+def losses(*values: float) -> list[Event]:
+    return [Evaluated(version, {"loss": value, "rate": -value}) for version, value in enumerate(values)]
+
+
+def test_gradients_end_a_stage_after_its_burn_in() -> None:
+    switch = ByGradients(threshold=2, burn_in=4)
+    events: list[Event] = [Changed(version, 1.0, -1.0) for version in range(12)]
+    assert stages(switch, events) == [0] * 4 + [1] * 5 + [2] * 3
+    assert stages(ByGradients(0, 0), [Changed(1), *losses(1.0, 2.0, 3.0)]) == [0] * 4, (
+        "of what was not measured"
+    )
+
+
+def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
+    falls = losses(3.0, 2.0, 2.5, 2.0, 1.9, 1.9, 1.9, 2.0, 2.0)
+    assert stages(ByPlateau(patience=2), [Changed(0), *falls]) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
+    assert stages(ByPlateau("rate", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
+
+
+def test_nan_is_no_new_lowest_value() -> None:
+    nan = float("nan")
+    assert stages(ByPlateau(patience=2), losses(1.0, nan, nan, 0.5)) == [0, 0, 1, 1]
+
+
+def test_the_error_decides_which_stage_it_is_and_never_goes_back() -> None:
+    switch = ByError(a=2.0, lowest=1.0)
+    assert stages(switch, losses(9.0, 2.01, 1.99, 1.1, 4.0, 1.0)) == [0, 0, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("switch", [ByPlateau("los", patience=5), ByError(1.0, "los")])
+def test_a_metric_that_was_not_finite_is_left_out_and_ends_nothing(switch: Switch) -> None:
+    assert stages(switch, losses(1.0)) == [0]

@@ -1,0 +1,151 @@
+"""What rounds take is learnt from rounds in which all have answered, and from nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from oddlot.core import words as w
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Measured
+from oddlot.machines.round_times import LEAST_ROUNDS, MOST_GROUPS, STEPS_BETWEEN, RoundTimes
+
+NAMES = "a", "b", "c"
+LOADS = 2, 10
+SLOWER: Mapping[str, float] = {"a": 1.0, "b": 2.0, "c": 6.0}
+
+
+class Play:
+    """Rounds of tasks of ten samples: a tenth of a second each, and a second of communication; of some, more."""
+
+    def __init__(self, names: Sequence[str] = NAMES) -> None:
+        self.times = RoundTimes(LOADS)
+        self.names, self.now, self.made = names, 0.0, 0
+        self.late: list[w.Task] = []
+        for name in names:
+            assert self.times(w.Record(0.0, w.Joined(name))) is None
+
+    def round(
+        self, answers: int, cancel: bool = True, slower: Mapping[str, float] = SLOWER
+    ) -> w.Fitted | None:
+        """So many answer; what is told when the round is closed."""
+        for late in self.late:
+            self.times(w.Record(self.now, w.Cancelled(late.id, late.node)))
+        starts = [self._start(name) for name in self.names]
+        self.times(w.Record(self.now, w.Rang(), tuple(starts)))
+        ordered = sorted(starts, key=lambda start: slower.get(start.task.node, 1.0))
+        self.late = [start.task for start in ordered[answers:]]
+        begun, shares = self.now, {start.task.id: 1.0 for start in ordered[:answers]}
+        found = None
+        for place, start in enumerate(ordered[:answers], 1):
+            factor = slower.get(start.task.node, 1.0)
+            self.now = begun + 2.0 * factor
+            facts = w.Facts(start.task.id, start.task.node, 0, 10, seconds={"compute": factor})
+            actions: list[w.Action] = [w.Step(shares)] if place == answers else []
+            if actions and cancel:
+                actions += [w.Abort(late.task.id, late.task.node) for late in ordered[answers:]]
+            found = self.times(w.Record(self.now, w.Arrived(facts), tuple(actions)))
+        return found
+
+    def _start(self, node: str) -> w.Start:
+        self.made += 1
+        return w.Start(w.Task(f"{node}:{self.made}", node, (w.Span(0, 0, 10),), 0))
+
+
+def expected(slower: Sequence[float]) -> Iterator[tuple[int, int, float]]:
+    """Nothing scatters: the k-th of them."""
+    for samples in LOADS:
+        for k, factor in enumerate(sorted(slower), 1):
+            yield k, samples, factor * (1.0 + 0.1 * samples)
+
+
+def close(found: w.Fitted | None, slower: Sequence[float]) -> None:
+    assert found is not None
+    for row, told in zip(found.rounds, expected(slower), strict=True):
+        assert row[:2] == told[:2]
+        assert row[2] == pytest.approx(told[2], rel=2e-3)
+
+
+def test_it_tells_after_some_rounds_in_which_all_have_answered() -> None:
+    play = Play()
+    told = [play.round(3) for _ in range(LEAST_ROUNDS)]
+    assert told[:-1] == [None] * (LEAST_ROUNDS - 1)
+    close(told[-1], list(SLOWER.values()))
+
+
+def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
+    play = Play()
+    assert [play.round(2) for _ in range(3 * LEAST_ROUNDS)] == [None] * (3 * LEAST_ROUNDS)
+    told = [play.round(3) for _ in range(LEAST_ROUNDS)]
+    close(told[-1], list(SLOWER.values()))
+
+
+def test_who_is_still_out_took_as_long_as_that() -> None:
+    slower = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 6.0}
+    play = Play([*slower])
+    told = [play.round(3, cancel=False, slower=slower) for _ in range(LEAST_ROUNDS)]
+    assert told[-1] is not None
+    rows = {row[:2]: row[2] for row in told[-1].rounds}
+    assert rows[3, 10] == pytest.approx(6.0, rel=2e-3)
+    assert rows[4, 10] == pytest.approx(6.0, rel=2e-3)
+
+
+def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None:
+    play = Play()
+    for _ in range(3 * LEAST_ROUNDS):
+        assert play.round(1) is None
+        assert play.round(2, cancel=False) is None
+
+
+def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
+    play = Play()
+    told = [play.round(3) is not None for _ in range(2 * STEPS_BETWEEN)]
+    assert [step for step, one in enumerate(told, 1) if one] == [LEAST_ROUNDS, LEAST_ROUNDS + STEPS_BETWEEN]
+    play.times(w.Record(play.now, w.Lost("c")))
+    play.names = NAMES[:2]
+    assert play.round(2) is not None
+
+
+def test_it_forgets_tasks_that_are_over() -> None:
+    play = Play()
+    for number in range(20):
+        play.round(3 if number % 2 else 1)
+        play.times(w.Record(play.now, w.Lost("c")))
+        play.times(w.Record(play.now, w.Joined("c")))
+    assert len(play.times.started) <= 3
+    assert len(play.times.cancelled) <= 3
+    assert len(play.times.rounds) <= 8
+
+
+def test_who_is_gone_counts_no_more() -> None:
+    play = Play()
+    for _ in range(LEAST_ROUNDS):
+        play.round(3)
+    play.times(w.Record(play.now, w.Lost("c")))
+    play.names = NAMES[:2]
+    close(play.round(2), [1.0, 2.0])
+
+
+def test_what_is_long_ago_is_forgotten() -> None:
+    play = Play()
+    for _ in range(20):
+        play.round(3)
+    even = dict.fromkeys(NAMES, 3.0)
+    for _ in range(STEPS_BETWEEN):
+        play.round(1)
+    for _ in range(7):
+        play.round(3, slower=even)
+    play.times.wait = 0
+    close(play.round(3, slower=even), [3.0] * 3)
+
+
+def test_of_many_workers_those_that_are_about_as_fast_are_alike() -> None:
+    names = [f"w{number}" for number in range(3 * MOST_GROUPS)]
+    slower = {name: 1.0 + 0.01 * place for place, name in enumerate(names)}
+    play = Play(names)
+    for _ in range(LEAST_ROUNDS):
+        found = play.round(len(names), slower=slower)
+    assert found is not None
+    exact = rounds_of([Measured((one,), (0.1 * one,)) for one in slower.values()], LOADS)
+    for row, told in zip(found.rounds, exact, strict=True):
+        assert row[:2] == told[:2]
+        assert row[2] == pytest.approx(told[2], rel=0.02)

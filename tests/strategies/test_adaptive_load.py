@@ -1,0 +1,249 @@
+"""Rounds wait for as many and load as much as is the best at the error, by times that are given or measured."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oddlot
+from oddlot import (
+    SGD,
+    AdaptiveLoad,
+    ByError,
+    ByGradients,
+    Exponential,
+    Job,
+    Lifetime,
+    Link,
+    Machine,
+    Run,
+    Simulated,
+)
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import UsageError
+from oddlot.core.ledger import Ledger
+from oddlot.core.stages import Choice, stages
+from oddlot.core.switching import ByPlateau, Switch
+from oddlot.core.words import Abort, Fitted, Joined, Start, Step, samples_in
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Hypoexponential
+
+WORKERS, SAMPLES, BATCH, LR, A = 6, 60_000, 16, 0.001, 1.0
+ROWS = rounds_of([Hypoexponential(1.0, 0.2)] * WORKERS, (1, 2, 4, 8, 16))
+FALLING, NOISE = torch.ones(SAMPLES), torch.randn(SAMPLES, generator=torch.Generator().manual_seed(1))
+
+
+def slope(model: nn.Module, batch: Any) -> Tensor:
+    """Whose gradient is the mean of the batch's numbers."""
+    out: Tensor = model(torch.ones(1, 1)).sum() * batch[0].mean()
+    return out
+
+
+def one() -> nn.Module:
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(net.weight)
+    return net
+
+
+def a_job(numbers: Tensor) -> Job:
+    """A weight that falls from 1 by LR in each round, and is measured as the error."""
+    return Job(
+        one,
+        (numbers,),
+        training_step=slope,
+        evaluation=(torch.ones(2, 1), torch.zeros(2)),
+        predict=lambda net, batch: (net(batch[0])[:, 0], batch[1]),
+        metrics={"error": lambda out, targets: float(out.mean())},
+        optimizer=SGD(lr=LR),
+        batch=BATCH,
+    )
+
+
+def trained(strategy: AdaptiveLoad, numbers: Tensor = FALLING, until: str = "versions>=990") -> Run:
+    link = Link(latency_milliseconds=500, delay=Exponential())
+    machines = [Machine(f"m{n}", 0.2, Exponential(), link, stops_at_once=True) for n in range(WORKERS)]
+    return oddlot.fit(a_job(numbers), strategy, Simulated(machines), until=until, evaluate_every="1 versions")
+
+
+def rounds(run: Run) -> list[tuple[float, int, int]]:
+    """When each began, how many results closed it, and how many samples each task of it had."""
+    found, began, given = [], 0.0, 0
+    for record in run.records:
+        for action in record.actions:
+            if isinstance(action, Step):
+                found.append((began, len(action.shares), given))
+                began = record.now
+            elif isinstance(action, Start):
+                given = samples_in(action.task.spans)
+    return found
+
+
+def test_the_error_decides_which_rounds_there_are() -> None:
+    run = trained(AdaptiveLoad(ROWS, ByError(A, "error"), least=1))
+    path = stages(Choice(*row) for row in ROWS)
+    seen = set[int]()
+    for version, (_, k, samples) in list(enumerate(rounds(run)))[2:]:  # nothing is measured before
+        at = next(i for i, stage in enumerate(path) if (1 - LR * version) / A >= stage.until)
+        near = {(path[i].choice.k, path[i].choice.samples) for i in (max(0, at - 1), at)}
+        assert (k, samples) in near, "the round under way keeps its load"
+        seen.add(at)
+    assert len(seen) > 5
+
+
+def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() -> None:
+    run = trained(AdaptiveLoad(ROWS, ByError(A, "error"), least=1))
+    starts = sum(isinstance(action, Start) for record in run.records for action in record.actions)
+    aborts = sum(isinstance(action, Abort) for record in run.records for action in record.actions)
+    taken = sum(k for _, k, _ in rounds(run))
+    assert aborts > 2 * taken
+    assert taken + aborts < starts < 1.01 * (taken + aborts), (
+        "but for leases that lapsed, and tasks that had just begun"
+    )
+
+
+def test_gradients_that_are_noise_end_stages() -> None:
+    run = trained(AdaptiveLoad(ROWS, ByGradients(threshold=0, burn_in=10), least=1), NOISE)
+    found = [k * samples for _, k, samples in rounds(run)]
+    assert found == sorted(found)
+    kept = sorted(set(found))
+    assert kept[0] == 1
+    assert all(after >= 1.5 * before for before, after in pairwise(kept[:-1])), (
+        "by a gain, but for the last one"
+    )
+    still = rounds(trained(AdaptiveLoad(ROWS, ByGradients(threshold=0, burn_in=10), least=1), FALLING))
+    assert {(k, samples) for _, k, samples in still} == {(1, 1)}
+
+
+def test_rounds_are_measured_first_and_now_and_then() -> None:
+    strategy = AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1)
+    run = trained(strategy)
+    fits = [record for record in run.records if isinstance(record.event, Fitted)]
+    found = rounds(run)
+    assert [row[1:] for row in found[:4]] == [(WORKERS, BATCH)] * 4
+    assert fits[0].now == found[4][0], "then it is known"
+    assert all(k < WORKERS for _, k, _ in found[4:20])
+    whole = [
+        (began, after)
+        for (began, k, load), (after, _, _) in pairwise(found[4:])
+        if (k, load) == (WORKERS, BATCH)
+    ]
+    assert len(fits) > 3
+    share = sum(after - began for began, after in whole) / run.summary["seconds"]
+    assert 0.05 < share < 0.2
+    last = fits[-1].event
+    assert isinstance(last, Fitted)
+    rows = {row[:2]: row[2] for row in last.rounds}
+    exact = {row[:2]: row[2] for row in ROWS}
+    assert rows[1, 16] == pytest.approx(exact[1, 16], rel=0.5)
+    assert rows[6, 16] == pytest.approx(exact[6, 16], rel=0.5)
+
+
+def test_without_a_share_it_is_measured_once() -> None:
+    run = trained(AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.0), until="versions>=300")
+    assert sum(isinstance(record.event, Fitted) for record in run.records) == 1
+
+
+def test_what_was_measured_is_in_the_log_so_that_a_replay_needs_no_numerics() -> None:
+    strategy = AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1)
+    run = trained(strategy, until="versions>=300")
+    books = Conductor(
+        AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1), Ledger(SAMPLES), BATCH
+    )
+    for record in run.records:
+        assert books.handle(record.event, record.now).actions == record.actions
+
+
+def test_a_last_stage_that_waits_for_all_is_measured_no_more() -> None:
+    run = trained(
+        AdaptiveLoad(switch=ByError(1000.0, "error"), least=1, measuring=0.0), until="versions>=300"
+    )
+    assert [row[1:] for row in rounds(run)[-20:]] == [(WORKERS, BATCH)] * 20
+    assert sum(isinstance(record.event, Fitted) for record in run.records) <= 1 + 300 // 100
+
+
+def test_one_worker_and_several_tasks_at_once() -> None:
+    for on in (
+        Simulated([Machine("m", 0.2)]),
+        Simulated([Machine(f"m{n}", 0.2, Exponential()) for n in range(3)], in_flight=2),
+    ):
+        run = oddlot.fit(a_job(FALLING), AdaptiveLoad(least=1), on, until="versions>=60")
+        assert sum(isinstance(record.event, Fitted) for record in run.records) >= 1
+        assert min(samples for _, _, samples in rounds(run)[8:]) < BATCH
+
+
+def test_a_fleet_that_shrinks_below_what_a_round_needs_goes_on() -> None:
+    lives = [Lifetime(10.0), Lifetime(10.0), None]
+    machines = [Machine(f"m{n}", 0.2, lifetime=life) for n, life in enumerate(lives)]
+    run = oddlot.fit(a_job(FALLING), AdaptiveLoad(least=40), Simulated(machines), until="versions>=60")
+    assert {k for _, k, _ in rounds(run)[-20:]} == {1}
+
+
+def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
+    strategy = AdaptiveLoad(least=1)
+    chance = random.Random(1)
+    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
+    books.handle(Joined("a"), 0.0)
+    for number in range(300):
+        rows = tuple((k, b, seconds * chance.uniform(0.7, 1.4)) for k, b, seconds in ROWS)
+        books.handle(Fitted(rows), float(number))
+    k, samples, _ = strategy.path[strategy.stage]
+    assert k * samples <= 2
+
+
+def test_a_fleet_that_grows_is_measured_anew() -> None:
+    machines = [Machine(f"m{n}", 0.2, Exponential(), joins_at_seconds=100.0 * (n > 1)) for n in range(4)]
+    run = oddlot.fit(
+        a_job(FALLING), AdaptiveLoad(measuring=0.001), Simulated(machines), until="versions>=400"
+    )
+    fits = [(record.now, record.event) for record in run.records if isinstance(record.event, Fitted)]
+    largest = [max(k for k, _, _ in event.rounds) for _, event in fits]
+    assert largest[0] == 2
+    assert largest[-1] == 4
+    assert next(now for (now, _), k in zip(fits, largest, strict=True) if k == 4) < 200
+
+
+@pytest.mark.parametrize("switch", [ByPlateau("los"), ByError(1.0, "los")])
+def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
+    with pytest.raises(UsageError, match="metric = 'los' is not evaluated: did you mean `loss`"):
+        trained(AdaptiveLoad(switch=switch))
+    with pytest.raises(UsageError, match="metric = 'loss' is not evaluated: there are: none"):
+        oddlot.fit(
+            replace(a_job(FALLING), evaluation=None, metrics={}),
+            AdaptiveLoad(switch=ByPlateau()),
+            until="versions>=1",
+        )
+
+
+def test_rounds_of_too_few_samples_are_left_out() -> None:
+    run = trained(AdaptiveLoad(ROWS, ByError(A, "error"), least=16), until="versions>=100")
+    assert min(k * samples for _, k, samples in rounds(run)) >= 16
+    given = AdaptiveLoad(switch=ByError(A, "error"), loads=(3, 5), least=1)
+    found = {samples for _, _, samples in rounds(trained(given, until="versions>=300"))}
+    assert found >= {3, 5}
+    assert found <= {3, 4, 5, 6}, "no sample is left alone"
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: AdaptiveLoad(((0, 1, 1.0),)), "rows of k, samples and mean seconds, all above 0"),
+        (lambda: AdaptiveLoad(((1, 1, float("nan")),)), "rows of k, samples and mean seconds"),
+        (lambda: AdaptiveLoad(((1, 1),)), "rows of k, samples and mean seconds"),  # type: ignore[arg-type]  # so wrong
+        (lambda: AdaptiveLoad(5), "rows of k, samples"),  # type: ignore[arg-type]  # so wrong
+        (lambda: AdaptiveLoad(((1.5, 2, 1.0),)), "rows of k, samples"),  # type: ignore[arg-type]
+        (lambda: AdaptiveLoad(loads=(4, 0)), "whole numbers of samples, each at least 1"),
+        (lambda: AdaptiveLoad(ROWS, least=97), "least = 97: no round has so many samples"),
+        (lambda: AdaptiveLoad(gain=0.5), "gain = 0.5 must be at least 1 and finite"),
+        (lambda: AdaptiveLoad(measuring=1.0), "measuring = 1.0 must be at least 0 and below 1"),
+        (lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).check_workers(2), "k = 3 results of 2 workers"),
+        (lambda: ByError(0.0), "a = 0.0 must be finite and above 0"),
+    ],
+)
+def test_what_makes_no_sense(make: Callable[[], Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()
