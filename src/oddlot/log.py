@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
-from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.plain import from_plain, to_plain, type_of
 
 FORMAT = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -35,8 +35,7 @@ class Log:
                 os.truncate(path, len(whole))
             self._file = path.open("a", encoding="utf-8")
         if self._file.tell() == 0:
-            kind = type(conductor.strategy)
-            strategy = f"{kind.__module__}:{kind.__qualname__}"
+            strategy = _place_of(type_of(conductor.strategy))
             start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
             self._write({"is": "Header", "format": FORMAT, "strategy": strategy, "conductor": start})
 
@@ -181,3 +180,10 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew in another folder"
         ) from None
+
+
+def _place_of(kind: Any) -> str:
+    """`package.module:Class`, or `package.module:Class[package.module:Inner]`."""
+    held = ",".join(map(_place_of, get_args(kind)))
+    kind = get_origin(kind) or kind
+    return f"{kind.__module__}:{kind.__qualname__}" + (f"[{held}]" if held else "")

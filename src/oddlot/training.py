@@ -9,6 +9,7 @@ from typing import Any
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, JobError
+from oddlot.core.plain import type_of
 from oddlot.core.warned import warn
 from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Adviser, Host, Observer
@@ -72,7 +73,7 @@ class Training:
         self.identity = recipe.identity(self.layout)
         past = None
         if folder is not None and resume:
-            past = read_past(folder, self.identity, self.layout.fingerprint, type(recipe.strategy))
+            past = read_past(folder, self.identity, self.layout.fingerprint, type_of(recipe.strategy))
         conductor = past.conductor if past else recipe.conductor()
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)

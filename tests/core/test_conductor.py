@@ -310,7 +310,7 @@ def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
     assert stage.conductor.ledger.refusals == {}
 
 
-def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_an_echo() -> None:
+def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborted() -> None:
     stage = Stage()
     first = stage.start("a")
     stage.tell(w.Joined("b"))
@@ -319,9 +319,12 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_an_ech
     second = action.task
     assert second.spans == first.spans
     assert stage.conductor.expects(first.id)
-    stage.tell(stage.answer(second))
+    record = stage.conductor.handle(stage.answer(second), stage.conductor.now)
+    assert record.actions == (w.Abort(first.id, "a"),)
     assert not stage.conductor.expects(first.id)
-    assert stage.say([w.Assign("b", 8, again=first.id)]) == ()
+    assert not stage.conductor.open
+    with pytest.raises(ProtocolError, match="not among view.tasks"):
+        stage.say([w.Assign("b", 8, again=first.id)])
     assert stage.tell(stage.answer(first)) == [w.Cancelled(first.id, "a")]
     assert list(stage.conductor.inbox) == [second.id]
 

@@ -78,10 +78,11 @@ class Conductor:
     def handle(self, event: w.Stimulus, now: float) -> w.Record:
         """Settle the event in the books, ask the strategy, and make its commands concrete."""
         self.now, skipped = now, self.ledger.skipped
-        shown = deque(_SETTLE[type(event)](self, event))
+        settled = list(_SETTLE[type(event)](self, event))
+        shown = deque(one for one in settled if not isinstance(one, w.Abort))
         remark = ECHO if isinstance(event, w.Arrived) and event not in shown else ""
         remark = SKIPPED if self.ledger.skipped > skipped else remark
-        actions: list[w.Action] = []
+        actions: list[w.Action] = [one for one in settled if isinstance(one, w.Abort)]
         view = View(self)
         while shown:
             for command in list(self.strategy.on(shown.popleft(), view)):
@@ -93,7 +94,7 @@ class Conductor:
         self.deadlines.forget(self.open)
         return w.Record(now, event, tuple(actions), remark)
 
-    # --- settling: what an event means for the books, and what the strategy is told ------------
+    # --- settling: what an event means for the books, what the strategy is told, who came too late
 
     def _joined(self, event: w.Joined) -> Iterator[w.Event]:
         node = event.node
@@ -123,13 +124,14 @@ class Conductor:
         self.ledger.lose(node)
         yield event
 
-    def _arrived(self, event: w.Arrived) -> Iterator[w.Event]:
+    def _arrived(self, event: w.Arrived) -> Iterator[w.Event | w.Abort]:
         facts = event.update
         counts = self.expects(facts.id)
         known = self._answered(facts.id, facts.sender, facts.samples)
         if counts:
             del self.open[facts.id]
-            self.ledger.arrive(facts.id, facts.samples)
+            for other in self.ledger.arrive(facts.id, facts.samples):
+                yield w.Abort(other, self.open.pop(other).node)
             self.inbox[facts.id] = facts
             yield event
         elif known:
@@ -245,7 +247,7 @@ class Conductor:
             return self.ledger.lease(task, samples, command.node, command.shard)
         if command.again not in self.open:
             raise ProtocolError(f"{command} is impossible: {command.again} is not among view.tasks")
-        # Another task may have brought its samples before it.
+        # Another task may have had its samples skipped.
         return self.ledger.share(task, command.again) if self.expects(command.again) else ()
 
     def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
@@ -254,6 +256,11 @@ class Conductor:
             raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
         self.ledger.give_back(task.id)
         return w.Abort(task.id, task.node), None
+
+    def _hand_over(self, command: w.HandOver) -> tuple[w.Action, None]:
+        if command.task not in self.open:
+            raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
+        return command, None
 
     def _step(self, command: w.Step) -> tuple[w.Action, w.Event | None]:
         step = self._scheduled(command) if self.scheduled else command
@@ -369,7 +376,7 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: from_plain(types.get(key, Any), value) for key, value in plain.items() if key in hints}
 
 
-_SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
+_SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event | w.Abort]]] = {
     w.Joined: Conductor._joined,
     w.Leaving: Conductor._leaving,
     w.Lost: Conductor._lost,
@@ -385,6 +392,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event]]] = {
 _LOWER: dict[type, Callable[[Conductor, Any], tuple[w.Action | None, w.Event | None]]] = {
     w.Assign: Conductor._assign,
     w.Cancel: Conductor._cancel,
+    w.HandOver: Conductor._hand_over,
     w.Step: Conductor._step,
     w.Blend: Conductor._blend,
     w.Drop: Conductor._drop,

@@ -105,15 +105,16 @@ class Ledger:
         self.leases[task] = lease
         return lease.spans
 
-    def arrive(self, task: TaskId, samples: int) -> None:
-        """The task brought an update of its first `samples` samples: the rest goes back, and tasks that
-        share the lease have come too late."""
+    def arrive(self, task: TaskId, samples: int) -> list[TaskId]:
+        """The task brought an update of its first `samples` samples: the rest goes back. The tasks that shared the
+        lease: they have come too late."""
         lease = self.leases[task]
         done, rest = split(lease.spans, samples)
         for other in lease.tasks:
             del self.leases[other]
         self.leases[task] = Lease(done, [task])
         self._return(rest)
+        return [other for other in lease.tasks if other != task]
 
     def give_back(self, task: TaskId) -> None:
         """The task or update is over without a merge: its samples are leased again first."""

@@ -1,7 +1,8 @@
 """Dataclasses to JSON-able data and back, driven by their type hints.
 
 A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
-becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is".
+becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is"; of a dataclass
+that holds another one of whatever class, the type is `Outer[Inner]`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -59,7 +60,7 @@ def _reader(kind: Any) -> _Reader:
         return _union_reader(arguments)
     if kind is float:
         return lambda plain: None if plain is None else float(plain)
-    if is_dataclass(kind) and isinstance(kind, type):
+    if is_dataclass(origin or kind) and isinstance(origin or kind, type):
         return _dataclass_reader(kind)
     if origin is tuple and arguments[-1] is not Ellipsis:
         readers = [_reader(argument) for argument in arguments]
@@ -75,9 +76,19 @@ def _reader(kind: Any) -> _Reader:
     return lambda plain: plain
 
 
-def _dataclass_reader(kind: type) -> _Reader:
+def type_of(value: Any) -> Any:
+    """The type to read a value back by: its class, with those of what it holds where that may be of any class."""
+    kind = type(value)
+    held = {hint: name for name, hint in get_type_hints(kind).items() if isinstance(hint, TypeVar)}
+    return kind[tuple(type_of(getattr(value, name)) for name in held.values())] if held else kind
+
+
+def _dataclass_reader(kind: Any) -> _Reader:
+    given = get_args(kind)
+    kind = get_origin(kind) or kind
     hints = get_type_hints(kind)
-    parts = [(field.name, hints[field.name]) for field in fields(kind)]
+    held = dict(zip((hint for hint in hints.values() if isinstance(hint, TypeVar)), given, strict=False))
+    parts = [(field.name, held.get(hints[field.name], hints[field.name])) for field in fields(kind)]
     # Built when first used: types may refer to each other.
     readers: dict[str, _Reader] = {}
 

@@ -101,6 +101,14 @@ class View:
         """How fast and how reliable each worker has been."""
         return self._conductor.roster
 
+    def since(self, task: TaskId) -> float:
+        """When the open task was given out, in seconds on the run's clock."""
+        return self._conductor.busy[self.tasks[task].node][task]
+
+    def can_start_from(self, version: int) -> bool:
+        """It is the newest, or kept."""
+        return version == self.version or str(version) in self._conductor.kept
+
     def free(self, node: NodeId) -> int:
         """How many more tasks the worker can be given now; 0 for one that is not there."""
         return self._conductor.slots.get(node, 0)

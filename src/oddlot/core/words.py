@@ -286,7 +286,7 @@ class Assign:
     shard: int | None = None
     """lease from this shard of the data; None: the ledger chooses"""
     again: TaskId | None = None
-    """lease the samples of this open task a second time; the first arrival wins"""
+    """lease the samples of this open task a second time; the first arrival wins, and the others are aborted"""
     deadline: float | None = None
     """seconds until the lease lapses, or more if the node has been slower than that; None: learnt from its speed"""
     pull: float | None = None
@@ -296,6 +296,14 @@ class Assign:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Stop a task: its samples go back now, its node is free when it has answered."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Have a task's node answer with what it has done at the end of the minibatch that it computes: a prefix of the
+    samples. The task stays open until then."""
 
     task: TaskId
 
@@ -354,7 +362,7 @@ class Wake:
     at: float
 
 
-Command = Assign | Cancel | Evaluate | Step | Blend | Drop | Keep | Release | Wake
+Command = Assign | Cancel | HandOver | Evaluate | Step | Blend | Drop | Keep | Release | Wake
 
 
 # --- actions: wishes made concrete -------------------------------------------------------------
@@ -375,7 +383,7 @@ class Abort:
     node: NodeId
 
 
-Action = Start | Abort | Evaluate | Step | Blend | Drop | Keep | Release
+Action = Start | Abort | HandOver | Evaluate | Step | Blend | Drop | Keep | Release
 
 
 @dataclass(frozen=True, slots=True)

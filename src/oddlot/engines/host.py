@@ -62,6 +62,9 @@ class Port(Protocol):
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
         """Ask the node to stop at its next minibatch; an arrival or `Cancelled` follows unless it is lost."""
 
+    def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
+        """Ask the node to answer after the minibatch that it computes; an arrival follows unless it is lost."""
+
     def evaluate(self, version: int, weights: Any) -> None:
         """Measure these weights; `Evaluated` follows."""
 
@@ -210,6 +213,8 @@ class Host:
                 self.port.start(task, self.store.acquire(task.version))
             case w.Abort(task_id, node):
                 self.port.abort(task_id, node)
+            case w.HandOver(task_id):
+                self.port.hand_over(task_id, task_id.rpartition(":")[0])
             case w.Step(shares, measure, merged):
                 change = self.store.step(shares, measure, merged)
             case w.Blend(shares, measure):

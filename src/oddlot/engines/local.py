@@ -127,6 +127,11 @@ class LocalEngine:
         if life := self.lives.get(node):
             self._send(life, encode(Say.ABORT, task=task))
 
+    def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
+        """The worker looks for this before each minibatch."""
+        if life := self.lives.get(node):
+            self._send(life, encode(Say.HAND_OVER, task=task))
+
     def evaluate(self, version: int, weights: Any) -> None:
         """Ask the evaluator, a process of its own that is started at the first call."""
         self.evaluations[version] = self.blocks.number(weights)

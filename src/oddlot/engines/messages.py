@@ -25,6 +25,7 @@ class Say(IntEnum):
     ABORT = 11
     EVALUATE = 12
     SLOW = 13
+    HAND_OVER = 14
     READY = 20
     DONE = 21
     CANCELLED = 22

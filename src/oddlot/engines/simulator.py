@@ -66,6 +66,8 @@ class _Work:
     """its answer will be an echo, so it is not computed"""
     told: float = inf
     """when word reaches the machine that it is to stop"""
+    least: int = 0
+    """samples that are computed even so"""
     done: int = 0
     """samples that are computed until then"""
     aborted: bool = False
@@ -185,9 +187,23 @@ class Simulator:
         if life.machine.stops_at_once and life.frozen_at is None and not life.gone:
             self._cut_off(life, index)
             return
-        work.told = min(work.told, self.now + life.machine.link.seconds(0))
+        self._tell(life, index)
+
+    def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
+        """The machine answers with what it has done, after the minibatch in which word reaches it."""
+        life = self.nodes.get(node)
+        queue = life.queue if life else []
+        index = next((i for i, work in enumerate(queue) if work.task.id == task), None)
+        if life is not None and index is not None:
+            queue[index].least = 1
+            self._tell(life, index)
+
+    def _tell(self, node: _Node, index: int) -> None:
+        """Word is on its way that a task is to end."""
+        work = node.queue[index]
+        work.told = min(work.told, self.now + node.machine.link.seconds(0))
         if work.end > self.now:
-            self._plan(life, index)
+            self._plan(node, index)
 
     def _cut_off(self, node: _Node, index: int) -> None:
         """End a task now, wherever it is."""
@@ -345,7 +361,7 @@ class Simulator:
         work.end, work.done, work.aborted = work.begin + work.compute, samples, False
         if told < work.end:
             cuts = w.minibatch_cuts(samples, self.batch)
-            began = self._done(work, told)
+            began = max(self._done(work, told), work.least)
             work.done = next((cut for cut in cuts if cut >= began), samples)
             work.aborted = work.done < samples
             work.end = work.begin + work.compute * (work.done - work.first) / (samples - work.first)

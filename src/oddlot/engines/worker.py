@@ -58,6 +58,10 @@ class Worker:
         self.hub = hub
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
         self.aborted: set[str] = set()
+        self.hurried: set[str] = set()
+        """tasks of which what is done is to be handed over"""
+        self.begun = False
+        """a minibatch of the task was computed"""
         self.leaving = False
         self.slowness = 0.0
         """how many times a step's own time to wait after it"""
@@ -118,11 +122,13 @@ class Worker:
             self.arena.marks[out] = 1  # the learner computes on a copy: the version may change now
         loaded = time.perf_counter()
         target = self.scratch or self.flat(out)
-        self.step_began = loaded
+        self.step_began, self.begun = loaded, False
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
         self._drag()
         aborted = task.id in self.aborted
-        self.aborted &= {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
+        waiting = {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
+        self.aborted &= waiting
+        self.hurried &= waiting
         if work is None or (aborted and work.samples < samples_in(task.spans)):
             self.hub.send(encode(Say.CANCELLED, task=task.id))
             return
@@ -158,13 +164,16 @@ class Worker:
     def _stopped(self, task: str) -> bool:
         """Look for words from the hub without waiting, unless the worker is slow on purpose."""
         self._drag()
+        begun, self.begun = self.begun, True
         while True:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return self.leaving or task in self.aborted
+                return self.leaving or task in self.aborted or (begun and task in self.hurried)
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
+            elif kind is Say.HAND_OVER:
+                self.hurried.add(body["task"])
             elif kind is Say.SLOW:
                 self.slowness = float(body["factor"])
             else:

@@ -91,20 +91,22 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Re
 
 
 def find_strategy(place: str) -> type[Strategy]:
-    """The class at `package.module:Class`. UsageError: what can be done where it is not there."""
-    module, _, name = place.partition(":")
+    """The class at `package.module:Class`, or at `package.module:Class[package.module:Inner]`. UsageError: what can be
+    done where it is not there."""
+    outer, bracket, inner = place.removesuffix("]").partition("[")
+    module, _, name = outer.partition(":")
     try:
         if module == "__main__":
             raise ImportError("it was defined in a script or a notebook")
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
             f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
             "its class is known"
         ) from None
-    kind: type[Strategy] = found
+    kind: type[Strategy] = found[find_strategy(inner)] if bracket else found
     return kind
 
 

@@ -227,6 +227,8 @@ def _notation(action: w.Action) -> str:
             return f"assign {task.id} {w.samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}{pull}"
         case w.Abort(task_id):
             return f"abort {task_id}"
+        case w.HandOver(task_id):
+            return f"hand over {task_id}"
         case w.Step(shares, measure) | w.Blend(shares, measure):
             parts = [f"{update}*{share:.2f}" for update, share in shares.items()]
             return " ".join([type(action).__name__.lower(), *parts, *["measure"] * measure])

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import ProtocolError
-from oddlot.core.plain import to_plain
+from oddlot.core.plain import to_plain, type_of
 from oddlot.core.strategy import Strategy
 from oddlot.testing.books import Books
 from oddlot.testing.play import Data, Play, books, told
@@ -215,7 +215,7 @@ class Trial:
     def _copy(self) -> None:
         try:
             plain = self.conductor.to_plain()
-            read = Conductor.from_plain(json.loads(json.dumps(plain)), type(self.make()))
+            read = Conductor.from_plain(json.loads(json.dumps(plain)), type_of(self.make()))
             copied = copy.deepcopy(self.conductor)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             self._break(2, f"it cannot be copied or saved: {error}")

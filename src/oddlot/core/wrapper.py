@@ -1,0 +1,56 @@
+"""Strategies around another one, of which they change a few commands."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from oddlot.core.checks import check_settings, short
+from oddlot.core.errors import UsageError
+from oddlot.core.strategy import Strategy
+
+Inner = TypeVar("Inner", bound=Strategy)
+
+
+@dataclass
+class Wrapper(Generic[Inner]):
+    """Has all that a strategy may have beside `on` (see `oddlot.core.strategy.Strategy`) as the one inside has it.
+
+    Which is a field, so that books are saved with it: the type to read them by is `Wrapper[type of the one inside]`.
+    """
+
+    inner: Inner
+    """the strategy inside"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        inner: object = self.inner
+        if isinstance(inner, type) or not hasattr(inner, "on"):
+            raise UsageError(f"inner = {short(inner)} must be a strategy, such as Synchronous()", "inner")
+
+    @property
+    def server(self) -> Any:
+        """The rule at the hub; None: the job's optimizer."""
+        return getattr(self.inner, "server", None)
+
+    @property
+    def epoch_barrier(self) -> bool:
+        """An epoch waits for the one before."""
+        return bool(getattr(self.inner, "epoch_barrier", False))
+
+    @property
+    def whole_shards(self) -> bool:
+        """A task is a whole shard of the data."""
+        return bool(getattr(self.inner, "whole_shards", False))
+
+    def check_workers(self, workers: int) -> None:
+        """UsageError: so many make no sense."""
+        getattr(self.inner, "check_workers", lambda _: None)(workers)
+
+    def check_metrics(self, names: Collection[str]) -> None:
+        """UsageError: too little is evaluated."""
+        getattr(self.inner, "check_metrics", lambda _: None)(names)
+
+    def wants_fitted(self, batch: int) -> tuple[int, ...]:
+        """For tasks of how many samples what rounds take is to be told."""
+        wanted: tuple[int, ...] = getattr(self.inner, "wants_fitted", lambda _: ())(batch)
+        return wanted
