@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core import words as w
+from oddlot.core.plain import type_of
 from oddlot.engines import on_local
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Worker
@@ -127,7 +128,9 @@ def trained(
     assert not proof.faults
     assert proof.merged + proof.skipped == len(books.merged)
     assert proof.skipped == result.summary["samples_skipped"]
-    again = replay(folder.path, type(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
+    again = (
+        replay(folder.path, type_of(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
+    )
     assert not again.difference, str(again.difference)
     return result, books
 

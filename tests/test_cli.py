@@ -16,7 +16,7 @@ from oddlot.engines import nursery
 from oddlot.engines.nursery import Nursery
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile
-from oddlot.strategies import BY_NAME
+from oddlot.strategies import BY_NAME, WRAPPERS
 from oddlot.tasks import TASKS
 from tests.command import Oddlot
 from tests.processes import ROOT
@@ -265,10 +265,10 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
     tasks, strategies = oddlot("tasks"), oddlot("strategies")
     assert all(f"{name}\n" in tasks.out for name in TASKS)
     assert "    task_options.hidden = 64\n" in tasks.out
-    for name, kind in BY_NAME.items():
+    for name, kind in {**BY_NAME, **WRAPPERS}.items():
         assert f"{name}\n    " in strategies.out
         assert all(f"strategy.{setting}" in strategies.out for setting in settings_of(kind))
-    assert strategies.out.count("    Paper") == len(BY_NAME)
+    assert strategies.out.count("    Paper") == len(BY_NAME) + len(WRAPPERS)
     assert "    strategy.server.lr = 1.0\n" in strategies.out
 
 

@@ -23,7 +23,9 @@ from oddlot import (
     AdaptiveK,
     AdaptiveLoad,
     Asynchronous,
+    BackupTasks,
     ByGradients,
+    Deadline,
     Downpour,
     ElasticAveraging,
     FastestK,
@@ -33,6 +35,8 @@ from oddlot import (
     Link,
     LocalSGD,
     Machine,
+    ProportionalLoad,
+    Quorum,
     Simulated,
     Strategy,
     Synchronous,
@@ -40,7 +44,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.engines.local import LocalEngine
-from oddlot.strategies import BY_NAME
+from oddlot.strategies import BY_NAME, WRAPPERS
 from tests.fits import (
     SAMPLES,
     Place,
@@ -56,7 +60,12 @@ from tests.fits import (
 
 STRATEGIES = [
     *(Synchronous(), FastestK(k=1), AdaptiveK(burn_in=2), Asynchronous(damping=0.5), LocalSGD(steps=2)),
-    AdaptiveLoad(switch=ByGradients(burn_in=2)),
+    *(AdaptiveLoad(switch=ByGradients(burn_in=2)), Quorum(steps=2)),
+    *(
+        BackupTasks(Synchronous(), slow=1.0),
+        Deadline(LocalSGD(steps=2), 0.01),
+        ProportionalLoad(Synchronous()),
+    ),
     *(VCASGD(), FederatedAveraging(), ElasticAveraging(steps=2), Downpour(steps=2)),
 ]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
@@ -125,7 +134,7 @@ def test_a_measure_that_takes_a_second_is_not_called_long(
 
 
 def test_every_strategy_is_tried() -> None:
-    assert {type(strategy) for strategy in STRATEGIES} == set(BY_NAME.values())
+    assert {type(strategy) for strategy in STRATEGIES} == {*BY_NAME.values(), *WRAPPERS.values()}
 
 
 @BOTH

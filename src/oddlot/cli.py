@@ -176,9 +176,9 @@ def strategies() -> None:
     from inspect import getdoc
 
     from oddlot.settings import describe_settings
-    from oddlot.strategies import BY_NAME
+    from oddlot.strategies import BY_NAME, WRAPPERS
 
-    for name, kind in BY_NAME.items():
+    for name, kind in {**BY_NAME, **WRAPPERS}.items():
         print(name)
         for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
             print(f"    {line}".rstrip())

@@ -234,8 +234,12 @@ def _schedule(schedule: Schedule | None) -> str | None:
 
 def _settings(strategy: Any) -> str:
     """A strategy that has not begun, as text without its state."""
-    given = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
-    told = [f"{name}={value!r}" for name, value in given.items() if value not in ({}, [])]
+    given = {f.name: getattr(strategy, f.name) for f in fields(strategy) if not f.metadata.get("state")}
+    told = [
+        f"{name}={_settings(value) if hasattr(value, 'on') else repr(value)}"
+        for name, value in given.items()
+        if value not in ({}, [])
+    ]
     return f"{type(strategy).__name__}({', '.join(told)})"
 
 

@@ -27,11 +27,11 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import MISSING, dataclass, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
@@ -41,6 +41,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
 from oddlot.core.switching import ByError, ByGradients, ByPlateau, Switch
+from oddlot.core.wrapper import Inner
 from oddlot.goal import Every
 from oddlot.machines.tables import (
     Change,
@@ -54,7 +55,7 @@ from oddlot.machines.tables import (
     validator,
 )
 from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
-from oddlot.strategies import BY_NAME
+from oddlot.strategies import BY_NAME, WRAPPERS
 from oddlot.tasks import check_task, load_task
 from oddlot.train.schedules import Cosine, Linear, MultiStep
 
@@ -73,10 +74,12 @@ SWITCHES: dict[str, type[Switch]] = {"gradients": ByGradients, "plateau": ByPlat
 KINDS: dict[Any, Mapping[str, type]] = {Rule: OPTIMIZERS, Switch: SWITCHES}
 """of dataclasses that stand for each other, by the names that job files use"""
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
-NAMED = {
-    ("strategy",): "name",
-    ("strategy", "server"): "kind",
-    ("strategy", "switch"): "kind",
+DEEPEST = 3
+"""strategies inside each other that the command line can name"""
+STRATEGIES = [("strategy", *["inner"] * depth) for depth in range(DEEPEST + 1)]
+NAMED: dict[tuple[str, ...], str] = {
+    **dict.fromkeys(STRATEGIES, "name"),
+    **{(*table, key): "kind" for table in STRATEGIES for key in ("server", "switch")},
     ("job", "optimizer"): "kind",
     ("job", "schedule"): "kind",
 }
@@ -90,7 +93,9 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
     meanings = _meanings(kind)
     for name, one in settings_of(kind).items():
         default = default_of(one) if made is None else getattr(made, name)
-        if is_dataclass(default) and not isinstance(default, type):
+        if default is MISSING and get_type_hints(kind)[name] is Inner:
+            yield f'{prefix}{name}.name = "synchronous"   # or any other one, with its settings'
+        elif is_dataclass(default) and not isinstance(default, type):
             for kinds in (kinds for union, kinds in KINDS.items() if isinstance(default, union)):
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
@@ -128,6 +133,9 @@ STRATEGY_TABLES = {
     for name, kind in BY_NAME.items()
 }
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
+STRATEGY_TABLES |= {
+    name: table_of(kind, choices={Inner: STRATEGY}, name=name) for name, kind in WRAPPERS.items()
+}
 
 
 class JobTable(Table):

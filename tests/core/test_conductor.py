@@ -323,7 +323,7 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborte
     assert record.actions == (w.Abort(first.id, "a"),)
     assert not stage.conductor.expects(first.id)
     assert not stage.conductor.open
-    with pytest.raises(ProtocolError, match="not among view.tasks"):
+    with pytest.raises(ProtocolError, match=r"not among view\.tasks"):
         stage.say([w.Assign("b", 8, again=first.id)])
     assert stage.tell(stage.answer(first)) == [w.Cancelled(first.id, "a")]
     assert list(stage.conductor.inbox) == [second.id]

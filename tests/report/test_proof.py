@@ -4,10 +4,9 @@ from random import Random
 
 import pytest
 
-from oddlot import Strategy
 from oddlot.core import words as w
 from oddlot.report.proof import prove
-from oddlot.strategies import BY_NAME
+from oddlot.strategies import BY_NAME, WRAPPERS, Synchronous
 from oddlot.testing.play import Data
 from oddlot.testing.trial import MOVES, Trial
 
@@ -138,10 +137,10 @@ def test_samples_that_were_given_up_are_counted() -> None:
     )
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", [*BY_NAME, *WRAPPERS])
 def test_random_histories_are_exactly_once(name: str) -> None:
     """Workers join, leave, are lost, answer in part, late or badly, runs are resumed, in any order."""
-    make: type[Strategy] = BY_NAME[name]
+    make = BY_NAME[name] if name in BY_NAME else lambda: WRAPPERS[name](Synchronous())
     for seed in range(HISTORIES):
         chance = Random(f"{name} {seed}")
         size, epochs = chance.randint(1, 24), chance.randint(1, 3)

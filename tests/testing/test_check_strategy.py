@@ -173,7 +173,9 @@ def shown(
 
 def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def tells_all(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
-        events = (told for told in books.Conductor._arrived(conductor, event) if not isinstance(told, w.Abort))
+        events = (
+            told for told in books.Conductor._arrived(conductor, event) if not isinstance(told, w.Abort)
+        )
         yield from list(events) or [event]
 
     @dataclass

@@ -1,8 +1,8 @@
 """Dataclasses to JSON-able data and back, driven by their type hints.
 
 A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
-becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is"; of a dataclass
-that holds another one of whatever class, the type is `Outer[Inner]`.
+becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is". Of a
+dataclass that holds another one of whatever class, the type is `Outer[Inner]`.
 """
 
 from collections.abc import Callable, Mapping

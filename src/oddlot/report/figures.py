@@ -16,7 +16,7 @@ from oddlot.report.ending import check_agreed, check_whole, read_ending
 from oddlot.report.follow import state_of
 from oddlot.report.proof import Proof, prove_log
 from oddlot.run_folder import ABOUT, ON, RunFolder
-from oddlot.strategies import BY_NAME
+from oddlot.strategies import BY_NAME, WRAPPERS
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class Figures:
     @staticmethod
     def title_of(settings: dict[str, Any]) -> str:
         """The same, from run.json alone."""
-        kind = settings["strategy"].partition("(")[0]
-        name = next((name for name, strategy in BY_NAME.items() if strategy.__name__ == kind), kind)
-        return f"{settings['job']} with {name}"
+        names = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
+        kinds = [part.partition("(")[0] for part in settings["strategy"].split("(inner=")]
+        return f"{settings['job']} with {' around '.join(names.get(kind, kind) for kind in kinds)}"
 
     @property
     def told(self) -> str:

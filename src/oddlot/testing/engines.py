@@ -20,7 +20,7 @@ from oddlot.core.strategy import Strategy, View
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.place import Place
 from oddlot.recipe import Recipe, Settings
-from oddlot.strategies import Asynchronous, Synchronous
+from oddlot.strategies import Asynchronous, Deadline, Synchronous
 from oddlot.testing.books import Books
 from oddlot.train.job import Job
 from oddlot.training import Training, prepared
@@ -212,6 +212,20 @@ def a_worker_is_told_to_stop(make: Callable[[int], Place]) -> None:
         run.finish()
 
 
+def a_worker_hands_over(make: Callable[[int], Place]) -> None:
+    """Asked for what it has done before it has begun, it does a minibatch; the rest of its samples goes back."""
+    with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1)) as run:
+        node = run.joined()
+        run.engine.freeze(node)  # so that it has surely not answered
+        run.deliver(w.Joined(node))
+        run.until(lambda: any(isinstance(action, w.HandOver) for r in run.records for action in r.actions))
+        run.engine.thaw(node)
+        run.until(lambda: run.answers(node, echo=False) > 0)
+        brought = [r.event.update.samples for r in run.records if isinstance(r.event, w.Arrived)]
+        assert brought == [BATCH]
+        run.finish()
+
+
 def a_worker_leaves(make: Callable[[int], Place]) -> None:
     """With notice, in the midst of a task: it is given nothing more, all that it has is answered, and it goes."""
     with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
@@ -265,6 +279,7 @@ SCENARIOS = (
     a_worker_joins_in_mid_round,
     a_worker_answers_late,
     a_worker_is_told_to_stop,
+    a_worker_hands_over,
     a_worker_leaves,
     an_alarm_rings,
     nobody_is_left,

@@ -1,0 +1,85 @@
+"""Backup tasks: who is idle begins the slowest tasks of the others again."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated
+
+from oddlot.core.checks import Must
+from oddlot.core.strategy import STATE, View
+from oddlot.core.words import (
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Event,
+    NodeId,
+    Release,
+    Step,
+    Task,
+    TaskId,
+    Wake,
+    samples_in,
+)
+from oddlot.core.wrapper import Inner, Wrapper
+
+
+@dataclass
+class BackupTasks(Wrapper[Inner]):
+    """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
+    counts, and the other one is aborted.
+
+    Late is a task that takes `slow` times what one of its size usually takes. So a round waits for no straggler for
+    longer than that and one more task; what it costs is the work that is aborted. Tasks that go on from a worker's own
+    weights are its own.
+
+    Paper: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6.
+    """
+
+    slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
+    """so many times the usual seconds of a task are late"""
+    alarm: float = field(default=0.0, metadata=STATE)
+    """state: when the next one is late, in seconds on the run's clock"""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """What the strategy inside says, and what is late for those who are idle."""
+        commands = list(self.inner.on(event, view))
+        yield from commands
+        busy = {command.node for command in commands if isinstance(command, Assign)}
+        idle = [node for node in view.idle if node not in busy]
+        if idle and any(isinstance(command, Step | Blend | Release) for command in commands):
+            yield from self._wake(view.now, view)  # versions are others then
+        elif idle and view.tasks:
+            cancelled = {command.task for command in commands if isinstance(command, Cancel)}
+            yield from self._begin_again(view, idle, cancelled)
+
+    def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
+        """What is late now, the latest first; and an alarm for what is late next."""
+        copies = Counter(task.spans for task in view.tasks.values())
+        tasks = [
+            (self._late_at(task, view), task.id)
+            for task in view.tasks.values()
+            if task.id not in cancelled and task.pull is None and copies[task.spans] == 1
+        ]
+        for late_at, task_id in sorted(tasks):
+            if late_at > view.now:
+                yield from self._wake(late_at, view)
+                return
+            task = view.tasks[task_id]
+            node = next((node for node in idle if node != task.node), None)
+            if node is None:
+                continue
+            idle.remove(node)
+            version = task.version if view.can_start_from(task.version) else None
+            yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
+
+    def _late_at(self, task: Task, view: View) -> float:
+        """Never, as long as nobody has answered."""
+        usual = view.roster.usual
+        return inf if usual is None else view.since(task.id) + self.slow * usual * samples_in(task.spans)
+
+    def _wake(self, at: float, view: View) -> Iterator[Command]:
+        if at < inf and not view.now < self.alarm <= at:
+            self.alarm = at
+            yield Wake(at)

@@ -1,0 +1,47 @@
+"""Loads in proportion to speed, over machines that are not alike."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from oddlot.core.checks import Must
+from oddlot.core.strategy import View
+from oddlot.core.words import Assign, Command, Event, NodeId
+from oddlot.core.wrapper import Inner, Wrapper
+
+
+@dataclass
+class ProportionalLoad(Wrapper[Inner]):
+    """As the strategy inside, but each task has samples in proportion to its worker's measured speed, so that all take
+    equally long. Together they have as many as before.
+
+    Speed is samples over the seconds from when a task is given out to its answer, of the worker's latest ones: what
+    does not depend on the load, such as the way to the hub, is evened out too. Who has brought nothing yet gets what
+    the strategy inside says. Updates count in proportion to their samples, as every strategy here has it.
+
+    Paper: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated Environments"
+    (SoCC 2020), section 3.
+    """
+
+    least: Annotated[float, Must("above 0 and at most 1", lambda least: 0 < least <= 1)] = 0.05
+    """no task has less than this share of the samples that the strategy inside says, so that it goes on being
+    measured"""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        """What the strategy inside says, with other numbers of samples."""
+        speeds = dict(self._speeds(view))
+        mean = sum(speeds.values()) / max(1, len(speeds))
+        for command in self.inner.on(event, view):
+            if isinstance(command, Assign) and command.node in speeds:
+                share = max(self.least, speeds[command.node] / mean)
+                yield replace(command, samples=max(1, round(share * command.samples)))
+            else:
+                yield command
+
+    @staticmethod
+    def _speeds(view: View) -> Iterator[tuple[NodeId, float]]:
+        """Samples a second, of those who are known."""
+        for node in view.nodes:
+            member = view.roster.members[node]
+            if member.results and member.pace > 0:
+                yield node, 1 / member.pace

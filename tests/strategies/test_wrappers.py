@@ -1,0 +1,307 @@
+"""Strategies around strategies, and learners on their own clocks: what stragglers cost, and that they bias nothing."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oddlot
+from oddlot import (
+    SGD,
+    Asynchronous,
+    BackupTasks,
+    Deadline,
+    FastestK,
+    FederatedAveraging,
+    Job,
+    LocalSGD,
+    Machine,
+    ProportionalLoad,
+    Quorum,
+    Run,
+    Simulated,
+    Strategy,
+    Synchronous,
+    Trace,
+    replay,
+)
+from oddlot.core.errors import UsageError
+from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.words import Abort, Arrived, HandOver, Start, Step, samples_in
+from oddlot.run_folder import RunFolder
+from oddlot.settings import JobFile, Override
+from oddlot.strategies import WRAPPERS
+from tests.fits import a_job, everything, fleet, trained
+
+BATCH, PACE = 5, 0.1
+"""samples of a minibatch, and seconds for each of a machine that is as fast as most"""
+STRAGGLES = Trace((1.0,) * 19 + (100.0,))
+
+
+def zero() -> nn.Module:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+def distance(model: nn.Module, batch: Any) -> Tensor:
+    """Half the squared distance of the weight from a number: its best value is the mean of all."""
+    out: Tensor = 0.5 * (model(torch.ones(1, 1)).sum() - batch[0]).square().mean()
+    return out
+
+
+def ran(
+    strategy: Strategy, machines: list[Machine], numbers: Tensor, until: str, lr: float = 1.0, **how: Any
+) -> Run:
+    job = Job(zero, (numbers,), training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
+    return oddlot.fit(job, strategy, Simulated(machines), until=until, **how)
+
+
+def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:
+    """Alike, but for the last one, which takes so many times as long."""
+    alike = [Machine(f"m{number}", PACE, **how) for number in range(count)]
+    return [*alike[:-1], replace(alike[-1], seconds_per_sample=slow * PACE)]
+
+
+def actions(run: Run, kind: type) -> list[Any]:
+    return [action for record in run.records for action in record.actions if isinstance(action, kind)]
+
+
+# --- time ------------------------------------------------------------------------------------------
+
+
+def test_backup_tasks_wait_for_no_straggler() -> None:
+    """Of 20 tasks one takes 100 times as long: each third round of eight waits for one, or for its copy."""
+    numbers, eight = torch.zeros(4_000), machines(8, delay=STRAGGLES, stops_at_once=True)
+    waits = ran(Synchronous(), eight, numbers, "epochs>=1")
+    backs = ran(BackupTasks(Synchronous()), eight, numbers, "epochs>=1")
+    assert backs.summary["seconds"] < 0.2 * waits.summary["seconds"]
+    assert len(actions(backs, Abort)) > 20
+    assert backs.summary["samples_merged"] == 4_000
+    assert backs.summary["versions"] == 100, "every round has what everybody was given"
+
+
+def test_a_task_is_begun_again_once_at_most() -> None:
+    run = ran(BackupTasks(Synchronous(), slow=1.0), machines(6, 50.0), torch.zeros(300), "epochs>=1")
+    starts = [task.task for task in actions(run, Start)]
+    copies = [sum(other.spans == task.spans for other in starts) for task in starts]
+    assert set(copies) == {1, 2}
+
+
+def test_backups_start_from_the_version_that_is_kept() -> None:
+    run = ran(BackupTasks(FederatedAveraging()), machines(4, 20.0), torch.zeros(400), "epochs>=2", shards=4)
+    starts = [action.task for action in actions(run, Start)]
+    again = [task for at, task in enumerate(starts) if task.spans in [one.spans for one in starts[:at]]]
+    assert again
+    for copy in again:
+        (first, _) = [task for task in starts if task.spans == copy.spans]
+        assert copy.version == first.version
+
+
+def test_a_deadline_ends_rounds() -> None:
+    """The slow one does in 8 s what others do in 1, and hands over after the minibatch in which the time is up."""
+    seconds, slow = 4 * BATCH * PACE, 8.0
+    deadline = Deadline(LocalSGD(steps=8), seconds)
+    run = ran(deadline, machines(4, slow), torch.zeros(2_000), "versions>=10")
+    steps = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
+    minibatch = BATCH * PACE * slow
+    gaps = [after - before for before, after in zip([0.0, *steps], steps, strict=False)]
+    assert max(gaps) <= seconds + minibatch + 1e-6
+    answers = [record.event.update for record in run.records if isinstance(record.event, Arrived)]
+    assert {update.samples for update in answers if update.sender == "m3"} == {BATCH}
+    assert {update.samples for update in answers if update.sender != "m3"} == {4 * BATCH}, "no more is done"
+    assert len(actions(run, HandOver)) == 40
+
+
+def test_loads_in_proportion_waste_nothing() -> None:
+    """One of four is five times slower: rounds that wait for it have a quarter of what the machines could do."""
+
+    def goodput(strategy: Strategy) -> float:
+        run = ran(strategy, machines(4, 5.0), torch.zeros(8_000), "epochs>=1")
+        able = (3 + 1 / 5) / PACE * run.summary["seconds"]
+        return float(run.summary["samples_merged"] / able)
+
+    assert goodput(Synchronous(samples=40)) < 0.3
+    assert goodput(ProportionalLoad(Synchronous(samples=40))) > 0.93
+
+
+def test_nobody_s_load_is_forgotten() -> None:
+    """A machine that is a hundred times slower has a twentieth, and goes on being measured."""
+    loads = ProportionalLoad(Synchronous(samples=40))
+    run = ran(loads, machines(3, 100.0), torch.zeros(3_000), "seconds>=800")
+    sizes = [samples_in(one.task.spans) for one in actions(run, Start) if one.task.node == "m2"]
+    assert sizes[0] == 40
+    assert set(sizes[1:]) == {2}
+
+
+def test_learners_wait_for_nobody() -> None:
+    """One is a hundred times slower: the others merge without it, and its steps count when they come."""
+    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(20_000), "seconds>=400")
+    waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(20_000), "seconds>=400")
+    assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
+    merged = {update.rpartition(":")[0] for step in actions(run, Step) for update in step.shares}
+    assert merged == {"m0", "m1", "m2", "m3"}
+    idle = 1 - run.summary["samples_merged"] * PACE / (3.01 * run.summary["seconds"])
+    assert idle < 0.02
+
+
+def test_a_quorum_of_learners_that_are_gone_is_not_waited_for() -> None:
+    """Two of three freeze for good; once their leases have lapsed, a quorum of all is one of those who are heard."""
+    fleet = machines(3)
+    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m1", "m2")])
+    run = ran(Quorum(steps=1, quorum=1.0), fleet, torch.zeros(3_000), "epochs>=1", chaos=chaos)
+    assert run.summary["samples_merged"] == 3_000
+
+
+# --- what is learnt --------------------------------------------------------------------------------
+
+RISING = torch.arange(400.0) // 100
+"""0, 1, 2, 3, a hundred of each: a shard has one of them alone"""
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FastestK(k=3),
+        BackupTasks(FastestK(k=3), slow=1.2),
+        ProportionalLoad(Synchronous(samples=10)),
+        Deadline(Synchronous(samples=20), 10 * PACE),
+    ],
+    ids=lambda strategy: repr(strategy).partition("(")[0],
+)
+def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy, shards: int) -> None:
+    """A scheme that discards what is late would never see the numbers of the slow one's shard: then 1 were best."""
+    run = ran(strategy, machines(4, 20.0), RISING, "epochs>=60", lr=0.01, shards=shards)
+    model: Any = run.model
+    assert model.weight.item() == pytest.approx(1.5, abs=0.2)
+
+
+def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
+    """One step from 0 with a rate of 1 leads to the mean over all samples that were computed, 1.5 on average."""
+    deadline = Deadline(Synchronous(samples=40), 10 * PACE)
+    ends, counts = [], set()
+    for seed in range(150):
+        run = ran(deadline, machines(3, 3.0), RISING, "versions>=1", seed=seed)
+        model: Any = run.model
+        ends.append(model.weight.item())
+        counts.add(
+            tuple(record.event.update.samples for record in run.records if isinstance(record.event, Arrived))
+        )
+    assert counts == {(10, 10, 5)}
+    assert fmean(ends) == pytest.approx(1.5, abs=4 * 1.118 / (25 * 150) ** 0.5)
+
+
+def test_a_prefix_counts_in_proportion_to_its_length() -> None:
+    run = ran(Deadline(Synchronous(samples=40), 10 * PACE), machines(3, 3.0), RISING, "versions>=1")
+    (step,) = actions(run, Step)
+    assert list(step.shares.values()) == pytest.approx([0.4, 0.4, 0.2])
+
+
+def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
+    """7 samples in a task are minibatches of 5 and 2."""
+    strategy = Quorum(steps=2)
+    run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
+    (step,) = actions(run, Step)
+    assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})
+
+
+# --- books, files and words ------------------------------------------------------------------------
+
+AROUND: dict[str, Callable[[], Strategy]] = {
+    "backup_tasks": lambda: BackupTasks(LocalSGD(steps=2, server=SGD(0.7, 0.9, nesterov=True)), slow=1.0),
+    "deadline": lambda: Deadline(Synchronous(samples=12), 0.3),
+    "proportional_load": lambda: ProportionalLoad(BackupTasks(Asynchronous())),
+}
+
+
+def test_every_wrapper_is_tried() -> None:
+    assert AROUND.keys() == WRAPPERS.keys()
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_every_sample_is_merged_once_through_a_pause(name: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    trained(a_job(count=45), AROUND[name](), fleet(2), "epochs>=1", folder)
+    run, books = trained(a_job(count=45), AROUND[name](), fleet(2), "epochs>=3", folder, resume=True)
+    assert sorted(books.merged) == everything(45, 3)
+    assert replay(tmp_path).difference is None
+    assert type(replay(tmp_path).conductor.strategy) is type(AROUND[name]())
+    assert run.ended == "epochs>=3"
+
+
+def test_whatever_is_inside_comes_back() -> None:
+    strategy = BackupTasks(ProportionalLoad(LocalSGD(steps=3, round={"a:1": 4})), slow=2.0)
+    kind = type_of(strategy)
+    assert kind == BackupTasks[ProportionalLoad[LocalSGD]]
+    assert from_plain(kind, json.loads(json.dumps(to_plain(strategy)))) == strategy
+
+
+def test_what_the_one_inside_asks_for_is_asked_for() -> None:
+    inner = LocalSGD(server=SGD(lr=0.5))
+    assert ProportionalLoad(inner).server == SGD(lr=0.5)
+    assert BackupTasks(FederatedAveraging()).whole_shards
+    with pytest.raises(UsageError, match="k = 5 results of 2 workers"):
+        Deadline(FastestK(k=5), 1.0).check_workers(2)
+    assert ProportionalLoad(oddlot.AdaptiveLoad()).wants_fitted(4) == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: BackupTasks[Any](Synchronous),
+            "inner = <class 'oddlot.strategies.synchronous.Synchronous'> must be a",
+        ),
+        (
+            lambda: BackupTasks[Any]("synchronous"),
+            "inner = 'synchronous' must be a strategy, such as Synchronous()",
+        ),
+        (lambda: BackupTasks(Synchronous(), slow=0.5), "slow = 0.5 must be at least 1"),
+        (lambda: Deadline(Synchronous(), 0.0), "seconds = 0.0 must be finite and above 0"),
+        (lambda: ProportionalLoad(Synchronous(), least=0.0), "least = 0.0 must be above 0"),
+        (lambda: Quorum(quorum=1.5), "quorum = 1.5 must be above 0 and at most 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert str(caught.value).startswith(words)
+
+
+def named(*settings: str) -> Strategy:
+    return JobFile.read("digits", [Override.parse(one) for one in settings]).strategy()
+
+
+def test_job_files_name_what_is_inside() -> None:
+    found = named(
+        "strategy=backup_tasks", "strategy.inner=local_sgd", "strategy.inner.steps=3", "strategy.slow=2"
+    )
+    assert found == BackupTasks(LocalSGD(steps=3), slow=2.0)
+    deep = named("strategy=deadline", "strategy.inner=proportional_load", "strategy.inner.inner.samples=8")
+    assert deep == Deadline(ProportionalLoad(Synchronous(samples=8)))
+    rule = named("strategy=deadline", "strategy.inner=quorum", "strategy.inner.server=adam")
+    assert rule == Deadline(Quorum(server=oddlot.Adam()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["strategy=backup_tasks"], "--set strategy=backup_tasks: `inner` is missing in `strategy`"),
+        (["strategy=deadline", "strategy.inner=fast"], "--set strategy.inner=fast: unknown inner `fast`"),
+        (
+            ["strategy=deadline", "strategy.inner=synchronous", "strategy.inner.k=3"],
+            "--set strategy.inner.k=3: unknown",
+        ),
+    ],
+)
+def test_words_that_name_nothing_are_told(settings: list[str], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        named(*settings)
+    assert str(caught.value).startswith(words)
