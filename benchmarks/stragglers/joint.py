@@ -31,11 +31,11 @@ MEASURES = ("seconds", "rounds", "used", "assigned", "uploads")
 def measure(quick: bool) -> dict[str, float]:
     """One table a ratio; the largest quotients of all."""
     seeds, ratios = range(1 if quick else 10), RATIOS[1:2] if quick else RATIOS
-    asked = [(ratio, policy, seed) for ratio in ratios for policy in POLICIES for seed in seeds]
-    found = dict(zip(asked, in_processes(_run, asked), strict=True))
     worst = dict[str, float]()
     for ratio in ratios:
-        quotients = _table(ratio, {(one[1], one[2]): found[one] for one in asked if one[0] == ratio}, seeds)
+        asked = [(ratio, policy, seed) for policy in POLICIES for seed in seeds]
+        found = zip(asked, in_processes(_run, asked), strict=True)
+        quotients = _table(ratio, {one[1:]: ends for one, ends in found}, seeds)
         worst = {name: max(value, worst.get(name, 0.0)) for name, value in quotients.items()}
     return worst
 
