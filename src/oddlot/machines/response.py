@@ -81,7 +81,7 @@ class Erlang:
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
         """Computation's survival, and communication after it: S' = (computation's S - S) / communication_seconds,
         solved for straight lines between the given times."""
-        computing = _poisson_below(seconds / self.seconds_per_sample, samples)
+        computing = poisson_below(seconds / self.seconds_per_sample, samples)
         steps = np.diff(seconds) / self.communication_seconds
         fade = np.exp(-steps)
         late = 1 - np.divide(-np.expm1(-steps), steps, out=np.ones_like(steps), where=steps > 0)
@@ -92,7 +92,7 @@ class Erlang:
         return found
 
 
-def _poisson_below(means: Numbers, count: int) -> Numbers:
+def poisson_below(means: Numbers, count: int) -> Numbers:
     """The chance of fewer events than `count`, by their mean number."""
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
     found, rows = np.empty_like(means), max(1, BLOCK // count)

@@ -4,11 +4,9 @@ A reader each; times are seconds from the record's beginning. UsageError names t
 """
 
 import csv
-import gzip
 import json
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
@@ -16,10 +14,9 @@ from pathlib import Path
 from oddlot.core.checks import short
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
+from oddlot.machines.packed import read_packed
 from oddlot.machines.steps import Steps
 
-MOST_BYTES = 200_000_000
-"""of a trace, unpacked"""
 MOST_SECONDS = 1e15
 """of a gap in a trace"""
 CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
@@ -34,7 +31,7 @@ def read_alive(path: Path, unit: str = "seconds") -> Steps:
     scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
     if scale is None:
         raise UsageError(f"unit = {unit!r} must be seconds or hours", "unit")
-    return _read(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
+    return read_packed(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
 
 
 def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
@@ -63,7 +60,7 @@ def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
 
     Columns availability_zone, instance_type, timestamp (ISO 8601), spot_price_usd, in any order of the rows.
     """
-    return _read(path, lambda text: _aws(text, instance, zone))
+    return read_packed(path, lambda text: _aws(text, instance, zone))
 
 
 def _aws(text: str, instance: str, zone: str) -> Steps:
@@ -88,7 +85,7 @@ def _aws(text: str, instance: str, zone: str) -> Steps:
 
 def read_azure_prices(path: Path, size: str) -> Steps:
     """The spot price of a machine size by day: a CSV with the columns Date (month/day/year) and one for each size."""
-    return _read(path, lambda text: _azure(text, size))
+    return read_packed(path, lambda text: _azure(text, size))
 
 
 def _azure(text: str, size: str) -> Steps:
@@ -115,7 +112,7 @@ def read_gcp_probe(path: Path, gpu: str, zone: str, gpus: int = 1) -> Steps:
     zone ...` and `... not running in zone ...`, as of Narayanan et al., "Analysis and Exploitation of Dynamic
     Pricing in the Public Cloud for ML Training" (2020). 1 from an instance's creation until it was found not running.
     """
-    return _read(path, lambda text: _gcp(text.splitlines(), (gpu, zone, f"{gpus}")))
+    return read_packed(path, lambda text: _gcp(text.splitlines(), (gpu, zone, f"{gpus}")))
 
 
 def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
@@ -161,7 +158,7 @@ def read_skypilot(path: Path) -> Steps:
     Of one instance, 0 says that it was up and 1 that it was preempted (Wu et al., "Can't Be Late", NSDI 2024); numbers
     above 1 among the data say that they count the instances that were up.
     """
-    return _read(path, _skypilot)
+    return read_packed(path, _skypilot)
 
 
 def _skypilot(text: str) -> Steps:
@@ -185,25 +182,6 @@ def _is_count(value: object) -> bool:
 
 
 # --- what they share -----------------------------------------------------------------------------
-
-
-def _read(path: Path, parse: Callable[[str], Steps]) -> Steps:
-    """A text file, gzipped if its name ends in .gz."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is not a whole gzip file: {error}") from None
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
-    try:
-        return parse(data.decode().removeprefix("\ufeff"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
-    except (UsageError, csv.Error) as error:
-        raise UsageError(f"{path}: {error}") from None
 
 
 def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

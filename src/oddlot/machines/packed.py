@@ -1,0 +1,33 @@
+"""Text files of records, packed or not."""
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from oddlot.core.errors import UsageError
+
+Parsed = TypeVar("Parsed")
+MOST_BYTES = 200_000_000
+"""of a record, unpacked"""
+
+
+def read_packed(path: Path, parse: Callable[[str], Parsed]) -> Parsed:
+    """What `parse` makes of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise UsageError(f"{path} is not a whole gzip file: {error}") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
+    try:
+        return parse(data.decode().removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
+    except (UsageError, csv.Error) as error:
+        raise UsageError(f"{path}: {error}") from None

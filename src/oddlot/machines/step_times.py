@@ -1,0 +1,145 @@
+"""How long the steps of real machines took, by public records; and machines that take as long.
+
+Each reader gives the times of every machine in their order, in units that mean nothing beside each other. It raises
+UsageError, which names the file, the line and the fault.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from statistics import fmean
+
+from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
+from oddlot.machines.delays import Trace
+from oddlot.machines.machine import Machine
+from oddlot.machines.packed import read_packed
+
+StepTimes = dict[str, tuple[float, ...]]
+Rows = Iterator[tuple[int, list[str]]]
+COMPUTING = ("forward-compute", "backward-compute")
+TIMES = ("us Per Event",)
+"""units of which less is better"""
+
+
+def read_minibatch_times(path: Path) -> StepTimes:
+    """The times of workers' minibatches: a CSV with the columns worker, time and batch_time_norm.
+
+    The form of Alibaba's `cluster-trace-gpu-v2020/mini-batch-time`.
+    """
+
+    def parse(text: str) -> StepTimes:
+        rows = _columns(text, "worker", "time", "batch_time_norm")
+        return _in_order((worker, _number(when, at), _time(time, at)) for at, (worker, when, time) in rows)
+
+    return read_packed(path, parse)
+
+
+def read_operation_times(path: Path) -> StepTimes:
+    """How long replicas of a model computed in each step: a CSV with a line for each operation of each stage.
+
+    A replica (dp_rank) takes as long as the slowest of its stages. Columns dp_rank, stage, step, optype and duration:
+    the form of ByteDance's traces (Lin et al., "Understanding Stragglers in Large Model Training Using What-if
+    Analysis", OSDI 2025).
+    """
+
+    def parse(text: str) -> StepTimes:
+        sums = defaultdict[tuple[str, str, float], float](float)
+        for at, (rank, stage, step, kind, duration) in _columns(
+            text, "dp_rank", "stage", "step", "optype", "duration"
+        ):
+            if kind in COMPUTING:
+                sums[rank, stage, _number(step, at)] += _time(duration, at)
+        slowest = defaultdict[tuple[str, float], float](float)
+        for (rank, _, number), seconds in sums.items():
+            slowest[rank, number] = max(seconds, slowest[rank, number])
+        return _in_order((rank, number, seconds) for (rank, number), seconds in slowest.items())
+
+    return read_packed(path, parse)
+
+
+def read_vm_times(path: Path, suite: str, sku: str, lifespan: str = "long") -> StepTimes:
+    """How long the same benchmark took on virtual machines, by its results: times, or else work a second.
+
+    A CSV with the columns test_suite, vm_sku, vm_lifespan, VM_id, starttime, unit and value: the form of Azure's
+    `vm-noise-data`. `lifespan` is long, for machines that were measured for months, or short, for those that were
+    measured once.
+    """
+
+    def parse(text: str) -> StepTimes:
+        names = "test_suite", "vm_sku", "vm_lifespan", "VM_id", "starttime", "unit", "value"
+        found, known = list[tuple[str, str, float]](), list[set[str]]([set(), set(), set()])
+        for at, row in _columns(text, *names):
+            for values, value in zip(known, row, strict=False):
+                values.add(value)
+            if row[:3] == [suite, sku, lifespan]:
+                result = _time(row[6], at)
+                found.append((row[3], row[4], result if row[5] in TIMES else 1 / result))
+        for name, value, values in zip(
+            ("suite", "sku", "lifespan"), (suite, sku, lifespan), known, strict=True
+        ):
+            if value not in values:
+                raise UsageError(f"it has no {name} {value!r}: {or_nearest(value, sorted(values))}")
+        return _in_order(found)
+
+    return read_packed(path, parse)
+
+
+def machines_like(
+    times: Mapping[str, Sequence[float]], count: int, seconds_per_sample: float = 0.001
+) -> list[Machine]:
+    """So many machines, m0, m1, ..., each as one that was recorded: as fast beside the others, and as unsteady.
+
+    Each takes the recorded times in their order, from a place by chance on. More machines than were recorded begin
+    again with the first; the mean of those recorded takes `seconds_per_sample`.
+    """
+    records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
+    found = []
+    for number in range(count):
+        record = records[number % len(records)]
+        mean = fmean(record)
+        trace = Trace(tuple(time / mean for time in record))
+        found.append(Machine(f"m{number}", seconds_per_sample * mean / overall, trace))
+    return found
+
+
+def _columns(text: str, *names: str) -> Rows:
+    """The line and these columns of every row."""
+    table = csv.reader(text.splitlines())
+    heading = next(table, [])
+    if missing := [name for name in names if name not in heading]:
+        raise UsageError(f"line 1: no column {missing[0]}, beside {', '.join(names)}")
+    places = [heading.index(name) for name in names]
+    for row in table:
+        if len(row) != len(heading):
+            raise UsageError(f"line {table.line_num}: {len(row)} columns of {len(heading)}")
+        yield table.line_num, [row[place] for place in places]
+
+
+def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
+    found = defaultdict[str, list[tuple[float | str, float]]](list)
+    for machine, when, time in rows:
+        found[machine].append((when, time))
+    if not found:
+        raise UsageError("it holds no times")
+    by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
+    return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}
+
+
+def _number(text: str, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = inf
+    if not -inf < value < inf:
+        raise UsageError(f"line {line}: {text!r} is no number")
+    return value
+
+
+def _time(text: str, line: int) -> float:
+    value = _number(text, line)
+    if value <= 0:
+        raise UsageError(f"line {line}: {text!r} is no time above 0")
+    return value

@@ -1,0 +1,56 @@
+"""Delay models fitted to times: the one that times were drawn from is found, and how far off it is."""
+
+from math import inf, nan
+from random import Random
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.machines.delays import Delay, Erlang, Exponential, Lognormal, ShiftedExponential
+from oddlot.machines.fitting import fit_delays
+
+DRAWN = 20_000
+
+
+def drawn(delay: Delay, count: int = DRAWN) -> list[float]:
+    """Of a machine that takes 7 seconds on average."""
+    time = delay.start(Random(1))
+    return [7 * time() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [Exponential(), Lognormal(0.5), Lognormal(0.05), Erlang(4), Erlang(50), ShiftedExponential(0.6)],
+    ids=repr,
+)
+def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> None:
+    best, second, *_ = fit_delays(drawn(delay))
+    assert best.measured == DRAWN
+    assert best.distance < 1.6 / DRAWN**0.5, "as far as chance leads"
+    if isinstance(delay, Exponential):  # which is an Erlang of one stage, and nearly one behind no shift
+        assert second.distance < 0.01
+        assert getattr(best.delay, "shift", 0.0) < 1e-3
+        assert getattr(best.delay, "shape", 1) == 1
+        return
+    assert type(best.delay) is type(delay)
+    for name in delay.__slots__:
+        assert getattr(best.delay, name) == pytest.approx(getattr(delay, name), rel=0.05)
+
+
+def test_the_distance_is_that_of_the_distribution_functions() -> None:
+    """1 and 3 have the mean 2: an exponential has 1 - exp(-0.5) = 0.393 of its own below the first of them."""
+    distances = {type(fit.delay): fit.distance for fit in fit_delays([3.0, 1.0])}
+    assert distances[Exponential] == pytest.approx(0.393, abs=1e-3)
+
+
+def test_times_that_are_all_alike() -> None:
+    (best, *_) = fit_delays([2.0] * 10)
+    assert isinstance(best.delay, Lognormal | Erlang | ShiftedExponential)
+    time = best.delay.start(Random(1))
+    assert all(time() == pytest.approx(1.0, abs=0.05) for _ in range(100))
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 0.0], [1.0, -1.0], [1.0, nan], [1.0, inf]])
+def test_what_is_no_time_is_refused(times: list[float]) -> None:
+    with pytest.raises(UsageError, match="at least two times, each finite and above 0"):
+        fit_delays(times)
