@@ -4,7 +4,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from oddlot.engines.numbers import most_bytes
 from oddlot.engines.nursery import Nursery, take_early
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened, cores
 from oddlot.engines.worker import Setup
+from oddlot.machines.machine import Machine
 from oddlot.train.job import Job
 from oddlot.wire.codec import Plain
 
@@ -29,12 +30,22 @@ SPIN_SECONDS = 0.003
 """how long hub and workers look for messages before they sleep, where a core is to spare"""
 
 
+def _machines(value: object) -> str:
+    good = isinstance(value, tuple | list) and all(isinstance(machine, Machine) for machine in value)
+    return "" if good else "a Machine for each worker"
+
+
 @dataclass(frozen=True)
 class Local:
     """Worker processes on this machine.
 
     `threads` each (None: the cores shared out evenly), `in_flight` tasks at once (2 hides the way to the hub and back,
     at a staleness of 1), replaced when they die if `respawn`. `dollars_per_hour` is the price of one.
+
+    With `as_if`, a machine for each worker, a worker takes as long for its tasks as that machine would under the
+    virtual clock, by waiting after each minibatch: stragglers to try a strategy on, which `oddlot.machines.step_times`
+    reads from records of real ones. A task that takes longer than that by itself waits no more. Of a machine only
+    `seconds_per_sample` and `delay` are looked at.
     """
 
     workers: AtLeastOne = 2
@@ -42,9 +53,12 @@ class Local:
     in_flight: AtLeastOne = 1
     respawn: bool = True
     dollars_per_hour: NotNegative = 0.0
+    as_if: Annotated[tuple[Machine, ...], _machines] = ()
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.as_if and len(self.as_if) != self.workers:
+            raise UsageError(f"as_if has {len(self.as_if)} machines for {self.workers} workers", "as_if")
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
@@ -84,6 +98,7 @@ def _open(
         shards=numbers.shards,
         keep_shards=numbers.keep_shards,
         threads=threads,
+        machines=tuple(on.as_if),
         blocks=arena.blocks,
         block_bytes=block_bytes,
         spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,

@@ -7,7 +7,7 @@ import socket
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,11 +16,14 @@ import torch
 
 from oddlot.core.errors import OddlotError
 from oddlot.core.plain import from_plain, to_plain
-from oddlot.core.words import Facts, Task, samples_in
+from oddlot.core.streams import stream
+from oddlot.core.words import Facts, Task, minibatch_cuts, samples_in
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.numbers import encoded
+from oddlot.machines.delays import Times
+from oddlot.machines.machine import Machine
 from oddlot.train.data import Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job, choose_device
@@ -45,6 +48,8 @@ class Setup:
     shards: Cuts
     keep_shards: bool
     threads: int
+    machines: tuple[Machine, ...]
+    """that the workers take as long as; none: each is as fast as it can"""
     blocks: int
     block_bytes: int
     spin_seconds: float
@@ -66,9 +71,17 @@ class Worker:
         self.slowness = 0.0
         """how many times a step's own time to wait after it"""
         self.step_began = 0.0
+        self.machine: Machine | None = None
+        self.delay: Times | None = None
+        self.pace = 0.0
+        """seconds that a sample of this task takes at least"""
+        self.task_began = 0.0
+        self.cuts: Iterator[int] = iter(())
+        """samples before the task's minibatches that are to come"""
         setup: Setup = open_parcel(parcel_fd)
         torch.set_num_threads(setup.threads)
         self.setup = setup
+        self.machine = setup.machines[index] if setup.machines else None
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
         device = choose_device(setup.job.device, index)
@@ -122,9 +135,9 @@ class Worker:
             self.arena.marks[out] = 1  # the learner computes on a copy: the version may change now
         loaded = time.perf_counter()
         target = self.scratch or self.flat(out)
-        self.step_began, self.begun = loaded, False
+        self._pretend(task, loaded)
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
-        self._drag()
+        self._drag(work.samples if work else 0)
         aborted = task.id in self.aborted
         waiting = {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
         self.aborted &= waiting
@@ -163,7 +176,7 @@ class Worker:
 
     def _stopped(self, task: str) -> bool:
         """Look for words from the hub without waiting, unless the worker is slow on purpose."""
-        self._drag()
+        self._drag(next(self.cuts))
         begun, self.begun = self.begun, True
         while True:
             try:
@@ -179,10 +192,20 @@ class Worker:
             else:
                 self.backlog.append((kind, body))
 
-    def _drag(self) -> None:
-        """Wait as long as the last step took, times the slowness."""
+    def _pretend(self, task: Task, now: float) -> None:
+        """The task begins, which takes as long as it would on the machine."""
+        self.task_began = self.step_began = now
+        self.begun, self.cuts = False, iter(minibatch_cuts(samples_in(task.spans), self.setup.job.batch))
+        if self.machine:
+            self.delay = self.delay or self.machine.delay.start(stream(self.setup.seed, f"delay {task.node}"))
+            self.pace = self.machine.seconds_per_sample * self.delay()
+
+    def _drag(self, samples: int) -> None:
+        """Wait as long as the last step took, times the slowness; and until so many samples have taken their time."""
         if self.slowness:
             time.sleep(self.slowness * (time.perf_counter() - self.step_began))
+        if self.pace:
+            time.sleep(max(0.0, self.task_began + samples * self.pace - time.perf_counter()))
         self.step_began = time.perf_counter()
 
     def _wait(self) -> tuple[Say, dict[str, Any]]:
