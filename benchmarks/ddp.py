@@ -1,9 +1,9 @@
-"""Two-process DistributedDataParallel with gloo, run for a while on request: the peer in `benchmarks.overhead`."""
+"""DistributedDataParallel with gloo, run for a while on request: a peer in other benchmarks."""
 
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,13 +38,22 @@ def plain_steps(
 
 
 def _member(
-    rank: int, port: int, make: Callable[[], tuple[nn.Module, Any, Any, int]], pipe: Connection
+    rank: int,
+    waits: Sequence[float],
+    port: int,
+    make: Callable[[], tuple[nn.Module, Any, Any, int]],
+    pipe: Connection,
 ) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=len(waits))
     model, inputs, targets, batch = make()
-    step = plain_steps(nn.parallel.DistributedDataParallel(model), inputs, targets, batch)
+    plain = plain_steps(nn.parallel.DistributedDataParallel(model), inputs, targets, batch)
+
+    def step() -> None:
+        time.sleep(waits[rank])
+        plain()
+
     for _ in range(5):
         step()
     pipe.send(0)
@@ -58,33 +67,35 @@ def _member(
     torch.distributed.destroy_process_group()
 
 
-class Pair:
-    """Two DDP processes that wait until they are asked for steps."""
+class Group:
+    """DDP processes that wait until they are asked for steps; before each of these they sleep for so many seconds."""
 
-    def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]]) -> None:
+    def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]], waits: Sequence[float]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         context = mp.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(2)]
+        pipes = [context.Pipe() for _ in waits]
         self.pipes = [ours for ours, _ in pipes]
         self.members = [
-            context.Process(target=_member, args=(rank, port, make, theirs), daemon=True)
+            context.Process(target=_member, args=(rank, waits, port, make, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for member in self.members:
             member.start()
+        for _, theirs in pipes:
+            theirs.close()  # so that one that dies is noticed
         for pipe in self.pipes:
             pipe.recv()
 
     def seconds(self, count: int) -> float:
-        """How long both take for `count` steps."""
+        """How long all take for `count` steps."""
         for pipe in self.pipes:
             pipe.send(count)
         return float(max(pipe.recv() for pipe in self.pipes))
 
     def close(self) -> None:
-        """End both."""
+        """End them."""
         for pipe in self.pipes:
             pipe.send(0)
         for member in self.members:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import oddlot
-from benchmarks.ddp import WARM_STEPS, Pair, plain_steps
+from benchmarks.ddp import WARM_STEPS, Group, plain_steps
 from benchmarks.report import finish, show, told
 from oddlot.core.words import Arrived, Record
 
@@ -154,7 +154,7 @@ def double(
 ) -> dict[str, Alternation]:
     """Two workers over two-process DistributedDataParallel, one thread each."""
     batch = batch_for(width, seconds, 1)
-    pair = Pair(functools.partial(material, width, batch))
+    pair = Group(functools.partial(material, width, batch), (0.0, 0.0))
 
     def peer(duration: float) -> float:
         steps = max(3, int(duration / seconds / 1.3))  # about as long as a block of ours

@@ -1,4 +1,5 @@
-"""Stragglers: the published least-squares study, under a virtual clock with real gradients.
+"""Stragglers: the published least-squares study under a virtual clock, goodput against failures, and
+four real processes.
 
 python -m benchmarks.stragglers [--quick] [--only PART ...]
 """
@@ -7,9 +8,14 @@ import argparse
 from collections.abc import Callable
 
 from benchmarks.report import finish
-from benchmarks.stragglers import floors, joint
+from benchmarks.stragglers import floors, goodput, joint, real
 
-PARTS: dict[str, Callable[[bool], dict[str, float]]] = {"floors": floors.measure, "joint": joint.measure}
+PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
+    "floors": floors.measure,
+    "joint": joint.measure,
+    "goodput": goodput.measure,
+    "real": real.measure,
+}
 
 
 def main() -> None:

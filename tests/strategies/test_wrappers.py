@@ -142,13 +142,13 @@ def test_nobody_s_load_is_forgotten() -> None:
 
 def test_learners_wait_for_nobody() -> None:
     """One is a hundred times slower: the others merge without it, and its steps count when they come."""
-    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(20_000), "seconds>=400")
-    waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(20_000), "seconds>=400")
+    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
+    waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
     merged = {update.rpartition(":")[0] for step in actions(run, Step) for update in step.shares}
     assert merged == {"m0", "m1", "m2", "m3"}
     idle = 1 - run.summary["samples_merged"] * PACE / (3.01 * run.summary["seconds"])
-    assert idle < 0.02
+    assert idle < 0.06, "the windows of grace"
 
 
 def test_a_quorum_of_learners_that_are_gone_is_not_waited_for() -> None:
@@ -206,7 +206,7 @@ def test_a_prefix_counts_in_proportion_to_its_length() -> None:
 
 def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
     """7 samples in a task are minibatches of 5 and 2."""
-    strategy = Quorum(steps=2)
+    strategy = Quorum(steps=2, quorum=1.0)
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
     (step,) = actions(run, Step)
     assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})

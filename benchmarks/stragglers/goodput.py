@@ -1,0 +1,131 @@
+"""What machines that fail leave of their time: goodput against failures, from 8 to 10,000 learners.
+
+Goodput is the samples that reach the model, times what one takes, over all learners' time, absences included; counted
+from a quarter of the time on, so that what is under way at the end is made up for by what was under way then. A task
+takes 30 seconds and scatters as minibatches of a real job do; its machine stays for an exponential time, and is there
+again 60 seconds later. In lock-step each failure takes everybody back to the last checkpoint, ten minutes apart, after
+120 seconds.
+"""
+
+import time
+from collections.abc import Callable
+from math import exp, expm1
+from random import Random
+
+import torch
+from torch import nn
+
+from benchmarks.report import show
+from benchmarks.stragglers.merged import merged_since
+from oddlot import (
+    VCASGD,
+    AdaptiveLoad,
+    Job,
+    Lifetime,
+    Lognormal,
+    Machine,
+    Quorum,
+    Simulated,
+    Strategy,
+    Synchronous,
+    fit,
+)
+
+RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
+"""seconds"""
+BATCH, STEPS = 8, 16
+SCATTER = Lognormal(0.057)
+"""as fitted to a real job: see `traces`"""
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+BETWEEN = {"10 minutes": 10 * MINUTE, "1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}
+HOURS = {8: 8.0, 100: 1.0, 1_000: 0.5, 10_000: 0.25}
+"""of a run with so many learners"""
+AT = 0.27
+"""the goodput of lock-step where the others are compared, as published for Decoupled DiLoCo"""
+POLICIES: dict[str, Callable[[], Strategy]] = {
+    "synchronous": lambda: Synchronous(STEPS * BATCH),
+    "joint": lambda: AdaptiveLoad(
+        loads=tuple(STEPS * BATCH // part for part in (8, 4, 2, 1)), least=STEPS * BATCH
+    ),
+    "quorum": lambda: Quorum(steps=STEPS),
+    "vc_asgd": lambda: VCASGD(newest=True),
+}
+MOST = {"joint": 100}
+"""learners with which a policy is tried: a round that waits for one of them cancels the tasks of all others"""
+
+
+def lock_step(learners: int, between: float) -> float:
+    """In the long run: a checkpoint's work takes (exp(rate x CHECKPOINT) - 1) x exp(rate x RESTART) / rate seconds,
+    failures being memoryless, and some of them striking in the midst of a restart."""
+    rate = learners / between
+    return rate * CHECKPOINT * exp(-rate * RESTART) / expm1(min(rate * CHECKPOINT, 700.0))
+
+
+def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0) -> float:
+    """The same, drawn: what is kept at the end of so many seconds."""
+    chance, now, kept = Random(seed), 0.0, 0.0
+    failure = chance.expovariate(learners / between)
+    while now < seconds:
+        if failure >= now + CHECKPOINT:
+            now, kept = now + CHECKPOINT, kept + CHECKPOINT
+            continue
+        now = failure + RESTART
+        failure += chance.expovariate(learners / between)
+        while failure < now:  # in the midst of a restart, which begins anew
+            now = failure + RESTART
+            failure += chance.expovariate(learners / between)
+    return kept / now
+
+
+def between_at(learners: int, goodput: float) -> float:
+    """Seconds between a learner's failures at which lock-step has this goodput, by halving."""
+    low, high = 1.0, 1e12
+    while high / low > 1 + 1e-9:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if lock_step(learners, middle) < goodput else (low, middle)
+    return high
+
+
+def goodput(policy: str, learners: int, between: float, hours: float) -> float:
+    """Of a run without maths."""
+    pace = TASK / (STEPS * BATCH)
+    machines = [
+        Machine(f"m{number}", pace, SCATTER, lifetime=Lifetime(between), seconds_to_return=REJOIN)
+        for number in range(learners)
+    ]
+    shards = 4 * learners
+    samples = shards * STEPS * BATCH
+    data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=BATCH)
+    strategy, seconds = POLICIES[policy](), hours * HOUR
+    cuts = shards if policy == "vc_asgd" else 1
+    run = fit(job, strategy, Simulated(machines, maths=False), until=f"seconds>={seconds}", shards=cuts)
+    return float(merged_since(run, seconds / 4) * pace / (learners * (run.summary["seconds"] - seconds / 4)))
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """A table for each number of learners, the last row where lock-step is at 0.27; the worst of those rows."""
+    figures = dict[str, float]()
+    for learners in list(HOURS)[:2] if quick else HOURS:
+        between = {**BETWEEN, f"where lock-step is at {AT}": between_at(learners, AT)}
+        for policy, found in _table(learners, between, HOURS[learners] / (4 if quick else 1)).items():
+            name = f"goodput_{policy}_at_lockstep_27"
+            figures[name] = min(found, figures.get(name, 1.0))
+    return figures
+
+
+def _table(learners: int, between: dict[str, float], hours: float) -> dict[str, float]:
+    """The last row."""
+    rows, found, began = list[list[str]](), dict[str, float](), time.perf_counter()
+    for name, seconds in between.items():
+        tried = [policy for policy in POLICIES if learners <= MOST.get(policy, learners)]
+        found = {policy: goodput(policy, learners, seconds, hours) for policy in tried}
+        plain = lock_step(learners, seconds), drawn_lock_step(learners, seconds, 1e7)
+        told = [f"{found[policy]:.3f}" if policy in found else "" for policy in POLICIES]
+        rows.append([name, *(f"{one:.3f}" for one in plain), *told])
+        print(learners, *rows[-1], flush=True)
+    title = (
+        f"goodput of {learners:,} learners, {hours:g} h ({time.perf_counter() - began:.0f} s of wall time)"
+    )
+    show(title, ("between a learner's failures", "lock-step", "... drawn", *POLICIES), rows)
+    return found

@@ -1,0 +1,105 @@
+"""Four processes of this machine, one of which is five times slower: gradients are real, and so is the waiting."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.ddp import Group
+from benchmarks.report import show, told
+from benchmarks.stragglers.merged import merged_since
+from oddlot import (
+    AdaptiveLoad,
+    BackupTasks,
+    Local,
+    Machine,
+    ProportionalLoad,
+    Quorum,
+    Run,
+    Strategy,
+    Synchronous,
+    fit,
+)
+from oddlot.tasks.digits import digits
+
+PACE, SLOWER, BATCH, ACCURACY = 0.002, 5.0, 32, 0.95
+"""seconds for a sample, times by which the last one is slower, samples of a minibatch; reached by all"""
+PACES = (PACE, PACE, PACE, PACE * SLOWER)
+POLICIES: dict[str, Callable[[], Strategy]] = {
+    "synchronous": Synchronous,
+    "joint, not told anything": AdaptiveLoad,
+    "loads in proportion": lambda: ProportionalLoad(Synchronous()),
+    "backup tasks": lambda: BackupTasks(Synchronous()),
+    "quorum": lambda: Quorum(steps=4),
+}
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Both tables."""
+    return goodput(quick) | soonest(quick)
+
+
+def place() -> Local:
+    """The processes, one thread each."""
+    return Local(4, threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(PACES)))
+
+
+def goodput(quick: bool) -> dict[str, float]:
+    """Samples over what the four could do if none ever waited for another."""
+    epochs, able = 4 if quick else 16, sum(1 / pace for pace in PACES)
+    found = dict[str, float]()
+    for name, strategy in (
+        ("synchronous", Synchronous(2 * BATCH)),
+        ("loads in proportion", ProportionalLoad(Synchronous(2 * BATCH))),
+    ):
+        run = fit(
+            digits(batch=BATCH), strategy, place(), until=f"epochs>={epochs}", evaluate_every="100 epochs"
+        )
+        seconds, begin = (
+            run.summary["seconds"],
+            run.summary["seconds"] / 4,
+        )  # workers have started, and are known
+        found[name] = merged_since(run, begin) / able / (seconds - begin)
+    group = Group(_model, [2 * BATCH * pace for pace in PACES])
+    steps = 8 if quick else 40
+    found["DistributedDataParallel"] = 4 * 2 * BATCH * steps / able / group.seconds(steps)
+    group.close()
+    rows = [[name, f"{share:.3f}"] for name, share in found.items()]
+    show(f"goodput of four processes, the last {SLOWER:g} times slower", ("", "goodput"), rows)
+    return {
+        "real_goodput_proportional": found["loads in proportion"],
+        "real_goodput_synchronous": found["synchronous"],
+        "ddp_goodput_slow": found["DistributedDataParallel"],
+    }
+
+
+def _model() -> tuple[nn.Module, Any, Any, int]:
+    """With twice the batch."""
+    job = digits(batch=BATCH)
+    inputs, targets = (torch.as_tensor(part) for part in job.data)
+    return job.model(), inputs, targets, 2 * BATCH
+
+
+def soonest(quick: bool) -> dict[str, float]:
+    """Seconds until the accuracy, each seed of a policy beside the same one of the others."""
+    seeds, rows, seconds = range(1 if quick else 5), list[list[str]](), dict[str, list[float]]()
+    for seed in seeds:
+        for name, make in POLICIES.items():
+            seconds.setdefault(name, []).append(_until(make(), seed).summary["seconds"])
+            print(f"{name}, seed {seed}: {seconds[name][-1]:.1f} s", flush=True)
+    for name, taken in seconds.items():
+        ratios = [own / theirs for own, theirs in zip(taken, seconds["synchronous"], strict=True)]
+        rows.append([name, told(taken, 1), told(ratios, 2)])
+    show(f"until an accuracy of {ACCURACY}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
+    pairs = zip(seconds["joint, not told anything"], seconds["synchronous"], strict=True)
+    return {"real_joint_over_synchronous": median(own / theirs for own, theirs in pairs)}
+
+
+def _until(strategy: Strategy, seed: int) -> Run:
+    goal = f"accuracy>={ACCURACY} or epochs>=60"
+    run = fit(digits(batch=BATCH), strategy, place(), until=goal, seed=seed, evaluate_every="0.25 epochs")
+    if "accuracy" not in run.ended:
+        raise RuntimeError(f"{strategy!r} ended with {run.ended}")
+    return run
