@@ -1,5 +1,5 @@
-"""Stragglers: the published least-squares study under a virtual clock, goodput against failures, and
-four real processes.
+"""Stragglers: the published least-squares study under a virtual clock, networks under real machines'
+times, goodput against failures, and four real processes.
 
 python -m benchmarks.stragglers [--quick] [--only PART ...]
 """
@@ -8,12 +8,13 @@ import argparse
 from collections.abc import Callable
 
 from benchmarks.report import finish
-from benchmarks.stragglers import floors, goodput, joint, real
+from benchmarks.stragglers import floors, goodput, joint, networks, real
 
 PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
     "floors": floors.measure,
     "joint": joint.measure,
     "goodput": goodput.measure,
+    "networks": networks.measure,
     "real": real.measure,
 }
 
