@@ -8,13 +8,14 @@ import argparse
 from collections.abc import Callable
 
 from benchmarks.report import finish
-from benchmarks.stragglers import floors, goodput, joint, networks, real
+from benchmarks.stragglers import floors, goodput, joint, networks, paths, real
 
 PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
     "floors": floors.measure,
     "joint": joint.measure,
     "goodput": goodput.measure,
     "networks": networks.measure,
+    "paths": paths.measure,
     "real": real.measure,
 }
 

@@ -1,0 +1,75 @@
+"""Plots of single runs of the joint study: k and load over the error, the error over time and what was computed."""
+
+from functools import partial
+from itertools import accumulate
+from math import log10
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.plots import save
+from benchmarks.stragglers.joint import COMMUNICATION, GOAL, POLICIES, RATE, strategy
+from benchmarks.stragglers.least_squares import FEATURES, fleet, in_processes, problem, trained
+from oddlot.report.charts import Line
+
+PLOTS, RATIO = Path("docs/plots"), 1.0
+
+
+class Point(NamedTuple):
+    """Where a run was at one of its measures."""
+
+    seconds: float
+    error: float
+    k: int
+    load: int
+    used: int
+    """rows of gradients that became steps"""
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Three plots, from one seed, down to ten times the distance if it is to be quick; no figures."""
+    run = partial(_run, 10 * GOAL if quick else GOAL)
+    runs = dict(zip(POLICIES, in_processes(run, POLICIES), strict=True))
+    begin = float(problem().best.norm())
+    fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
+    alone, both, fitted = POLICIES
+    path = [
+        Line(f"k, {alone}", [(down, one.k) for down, one in fallen[alone]], 0),
+        Line(f"k, {both}", [(down, one.k) for down, one in fallen[both]], 1),
+        Line(f"load, {both}", [(down, one.load) for down, one in fallen[both]], 2),
+        Line(f"load, {fitted}", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
+    ]
+    down = "orders of magnitude by which the distance has fallen"
+    save(
+        PLOTS / "stragglers_path.svg",
+        "What is waited for, and what each computes",
+        down,
+        "workers, rows",
+        path,
+    )
+    curves = [
+        Line(name, [(one.seconds, -down) for down, one in points], number)
+        for number, (name, points) in enumerate(fallen.items())
+    ]
+    title, up = f"Distance, computation / communication = {RATIO:g}", "orders of magnitude"
+    save(PLOTS / "stragglers_curves.svg", title, "seconds", up, curves)
+    cost = [
+        Line(name, [(one.used / 1e3, -down) for down, one in points], number)
+        for number, (name, points) in enumerate(fallen.items())
+    ]
+    save(PLOTS / "stragglers_cost.svg", title, "thousand rows of gradients used", up, cost)
+    return {}
+
+
+def _run(distance: float, policy: str) -> list[Point]:
+    start = torch.zeros(FEATURES, dtype=torch.float64)
+    machines, goal = fleet(RATIO * COMMUNICATION, COMMUNICATION), f"error<={distance} or versions>=40000"
+    run, counts = trained(strategy(RATIO, policy), machines, RATE, start, 0, goal)
+    used = list(accumulate(k * load for _, k, load in counts.path))
+    found = []
+    for row in run.history:
+        at = max(0, int(row["versions"]) - 1)
+        _, k, load = counts.path[at]
+        found.append(Point(row["seconds"], row["error"], k, load, used[at]))
+    return found
