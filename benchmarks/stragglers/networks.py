@@ -35,6 +35,8 @@ from oddlot.tasks.mnist import mnist
 
 WORKERS, SECONDS, BATCH, TESTED = 8, 1.0, 64, 2_000
 """SECONDS: of a minibatch on average; TESTED: pictures by which accuracy is measured in a run"""
+LINK = Link(latency_milliseconds=50)
+"""each way: a tenth of a minibatch there and back"""
 KS = (1, 2, 4, 6, 7)
 JOBS: dict[str, tuple[Callable[[], Job], float, int]] = {
     "mnist": (lambda: mnist(batch=BATCH), 0.97, 8),
@@ -44,6 +46,7 @@ JOBS: dict[str, tuple[Callable[[], Job], float, int]] = {
 BEST_K = "best fixed k"
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
+    "synchronous, a batch for all": lambda: Synchronous(BATCH // WORKERS),
     **{f"k = {k}": lambda k=k: FastestK(k=k) for k in KS},  # type: ignore[misc]  # a default is the way to bind it
     "adaptive k": AdaptiveK,
     "joint": AdaptiveLoad,
@@ -130,7 +133,7 @@ def _run(asked: Asked) -> float:
     """Seconds of virtual time; infinity where the accuracy never came."""
     name, record, policy, seed = asked
     make, accuracy, epochs = JOBS[name]
-    machines = machines_like(records()[record], WORKERS, SECONDS / BATCH)
+    machines = [replace(one, link=LINK) for one in machines_like(records()[record], WORKERS, SECONDS / BATCH)]
     job = make()
     inputs, targets = job.evaluation
     job = replace(job, evaluation=(inputs[:TESTED], targets[:TESTED]))
