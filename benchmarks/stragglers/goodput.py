@@ -71,7 +71,7 @@ def drawn_lock_step(learners: int, between: float, seconds: float, seed: int = 0
             continue
         now = failure + RESTART
         failure += chance.expovariate(learners / between)
-        while failure < now:  # in the midst of a restart, which begins anew
+        while failure < now < seconds:  # in the midst of a restart, which begins anew
             now = failure + RESTART
             failure += chance.expovariate(learners / between)
     return kept / now

@@ -284,7 +284,7 @@ class JobFile:
         text = read_table(path, RunTable)[0] if path else ""
         plain = tomllib.loads(text) if path else {**deepcopy(before or {}), "task": task}
         source = Source(plain, overrides, path, text)
-        for override in sorted(overrides, key=lambda override: override.keys not in CHOOSERS):
+        for override in sorted(overrides, key=_choosers_first):
             override.put_into(source.plain)
         try:
             return cls(RunTable.model_validate(source.plain), source)
@@ -336,6 +336,12 @@ class JobFile:
 
     def _given(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self.table, name)) is not None}
+
+
+def _choosers_first(override: Override) -> tuple[bool, int]:
+    """Another word for a chooser throws away what stands beneath it: so the outer ones come first."""
+    chooses = override.keys in CHOOSERS
+    return not chooses, len(override.keys) if chooses else 0
 
 
 def _codec(name: str) -> "Codec":

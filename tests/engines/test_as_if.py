@@ -1,4 +1,4 @@
-"""Workers that take as long as machines would: never less, by the same delays, in every task."""
+"""Workers that take as long as machines would: never less, by delays of the same model, in every task."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +48,14 @@ def test_one_code_two_clocks() -> None:
     here, _ = trained(a_job(), Asynchronous(), Local(2, 1, as_if=machines), "epochs>=2")
     there, _ = trained(a_job(), Asynchronous(), Simulated(list(machines)), "epochs>=2")
     assert 1 <= answers(here, "w2") <= answers(there, "w2") + 1
+
+
+def test_slowness_makes_it_longer() -> None:
+    """As under the virtual clock: four times as long to wait after each minibatch."""
+    chaos = oddlot.Chaos([oddlot.Fault("slow", "w1", at_versions=(1,), factor=4.0)])
+    run, _ = trained(a_job(), Synchronous(), Local(1, 1, as_if=(SLOW,)), "epochs>=2", chaos=chaos)
+    last = paces(run, "w1")[-2:]
+    assert min(last) >= 5 * 0.005
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,14 @@ def test_times_that_are_all_alike() -> None:
     assert all(time() == pytest.approx(1.0, abs=0.05) for _ in range(100))
 
 
-@pytest.mark.parametrize("times", [[], [1.0], [1.0, 0.0], [1.0, -1.0], [1.0, nan], [1.0, inf]])
+@pytest.mark.parametrize(
+    "times", [[], [1.0], [1.0, 0.0], [1.0, -1.0], [1.0, nan], [1.0, inf], [1e-320, 1e300]]
+)
 def test_what_is_no_time_is_refused(times: list[float]) -> None:
     with pytest.raises(UsageError, match="at least two times, each finite and above 0"):
         fit_delays(times)
+
+
+def test_times_that_no_lognormal_fits_are_fitted_by_others() -> None:
+    fits = fit_delays([1e-6] * 100 + [1e3] * 100)
+    assert {type(fit.delay) for fit in fits} == {Exponential, ShiftedExponential, Erlang}

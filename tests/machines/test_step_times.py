@@ -45,6 +45,18 @@ def test_minibatches_are_in_the_order_of_time(tmp_path: Path) -> None:
     assert read_minibatch_times(written(tmp_path / "a.csv", MINIBATCHES)) == {"0": (480, 476), "1": (509,)}
 
 
+def test_names_may_hold_strange_characters_and_lines_be_empty(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", MINIBATCHES + '9,"a\x0b\u2028b",25,1,3\n\n')
+    assert read_minibatch_times(path)["a\x0b\u2028b"] == (3.0,)
+    assert read_minibatch_times(str(path)) == read_minibatch_times(path)
+
+
+def test_no_machine_is_like_nothing() -> None:
+    for times in ({}, {"a": ()}):
+        with pytest.raises(UsageError, match="there is no machine that takes any time"):
+            machines_like(times, 3)
+
+
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
     assert read_operation_times(written(tmp_path / "a.csv.gz", OPERATIONS)) == {"0": (4.0, 2.0), "1": (1.5,)}
 

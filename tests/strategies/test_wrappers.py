@@ -1,8 +1,8 @@
 """Strategies around strategies, and learners on their own clocks: what stragglers cost, and that they bias nothing."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,12 +31,15 @@ from oddlot import (
     Trace,
     replay,
 )
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.plain import from_plain, to_plain, type_of
-from oddlot.core.words import Abort, Arrived, HandOver, Start, Step, samples_in
+from oddlot.core.strategy import View
+from oddlot.core.words import Abort, Arrived, Command, Event, HandOver, Start, Step, samples_in
+from oddlot.core.wrapper import Wrapper
 from oddlot.run_folder import RunFolder
 from oddlot.settings import JobFile, Override
 from oddlot.strategies import WRAPPERS
+from oddlot.testing import run_story
 from tests.fits import a_job, everything, fleet, trained
 
 BATCH, PACE = 5, 0.1
@@ -81,7 +84,7 @@ def test_backup_tasks_wait_for_no_straggler() -> None:
     numbers, eight = torch.zeros(4_000), machines(8, delay=STRAGGLES, stops_at_once=True)
     waits = ran(Synchronous(), eight, numbers, "epochs>=1")
     backs = ran(BackupTasks(Synchronous()), eight, numbers, "epochs>=1")
-    assert backs.summary["seconds"] < 0.2 * waits.summary["seconds"]
+    assert backs.summary["seconds"] < 0.6 * waits.summary["seconds"]
     assert len(actions(backs, Abort)) > 20
     assert backs.summary["samples_merged"] == 4_000
     assert backs.summary["versions"] == 100, "every round has what everybody was given"
@@ -151,12 +154,90 @@ def test_learners_wait_for_nobody() -> None:
     assert idle < 0.06, "the windows of grace"
 
 
-def test_a_quorum_of_learners_that_are_gone_is_not_waited_for() -> None:
-    """Two of three freeze for good; once their leases have lapsed, a quorum of all is one of those who are heard."""
-    fleet = machines(3)
-    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m1", "m2")])
-    run = ran(Quorum(steps=1, quorum=1.0), fleet, torch.zeros(3_000), "epochs>=1", chaos=chaos)
-    assert run.summary["samples_merged"] == 3_000
+def test_learners_that_are_silent_are_not_waited_for() -> None:
+    """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
+    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")])
+
+    def steps(misfortune: oddlot.Chaos | None) -> int:
+        fleet = machines(4, 100.0)
+        run = ran(Quorum(steps=1, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1500", chaos=misfortune)
+        times = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
+        return sum(time > 900 for time in times)
+
+    assert steps(chaos) > 0.9 * steps(None)
+
+
+def test_a_learner_that_leaves_is_not_counted() -> None:
+    """Of three that wait for all of them one leaves when it has brought something: then the other two are all."""
+    story = """strategy Quorum(steps=1, quorum=1.0, grace=9.0)
+data size=100 in_flight=1 batch=4
+join a
+join b
+join c
+finish a
+leave a
+finish b
+finish c
+"""
+    assert "> step a:1*0.33 b:2*0.33 c:3*0.33" in run_story(story)
+
+
+def test_the_window_of_grace_is_a_share_of_the_time_in_which_somebody_worked() -> None:
+    story = """strategy Quorum(steps=1, grace=0.5)
+data size=100 in_flight=1 batch=4
+wait 3600
+join a
+join b
+wait 10
+finish a
+wait alarm
+"""
+    assert "at 3615 s\n> step a:1*1.00" in run_story(story)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BackupTasks(ProportionalLoad(Synchronous(samples=40))),
+        lambda: ProportionalLoad(BackupTasks(Synchronous(samples=40))),
+    ],
+)
+def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], Strategy]) -> None:
+    alone = ran(
+        ProportionalLoad(Synchronous(samples=40)), machines(4, 5.0), torch.zeros(30_000), "seconds>=300"
+    )
+    both = ran(make(), machines(4, 5.0), torch.zeros(30_000), "seconds>=300")
+    assert both.summary["samples_merged"] > 0.9 * alone.summary["samples_merged"]
+
+
+def test_a_worker_s_own_task_is_not_begun_again() -> None:
+    averaging = BackupTasks(oddlot.ElasticAveraging(steps=2), slow=1.0)
+    run = ran(averaging, machines(3, 30.0), torch.zeros(100), "epochs>=1")
+    spans = [action.task.spans for action in actions(run, Start)]
+    assert len(spans) == len(set(spans))
+
+
+def test_a_deadline_has_one_alarm() -> None:
+    """Nothing takes as long as the deadline: an alarm in a while, not one for each task."""
+    run = ran(Deadline(Asynchronous(), 50 * BATCH * PACE), machines(4), torch.zeros(4_000), "epochs>=1")
+    assert not actions(run, HandOver)
+    assert sum(type(record.event).__name__ == "Ticked" for record in run.records) < 12
+
+
+def test_a_copy_has_a_deadline_too() -> None:
+    story = """strategy BackupTasks(Deadline(Synchronous(samples=24), 3.0), slow=1.0)
+data size=96 in_flight=1 batch=8
+join a
+join b
+wait 1
+finish a
+finish b
+finish a
+wait alarm
+wait 9
+"""
+    told = run_story(story)
+    assert told.count("hand over") == 2, told
 
 
 # --- what is learnt --------------------------------------------------------------------------------
@@ -243,6 +324,38 @@ def test_whatever_is_inside_comes_back() -> None:
     assert from_plain(kind, json.loads(json.dumps(to_plain(strategy)))) == strategy
 
 
+@dataclass
+class Mine(Wrapper[Synchronous]):
+    """Around this one alone."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        return self.inner.on(event, view)
+
+
+def test_a_wrapper_around_one_strategy_alone(tmp_path: Path) -> None:
+    trained(a_job(), Mine(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
+    trained(a_job(), Mine(Synchronous()), fleet(2), "epochs>=2", RunFolder(tmp_path), resume=True)
+    assert replay(tmp_path).difference is None
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("oddlot.strategies:BackupTasks", "holds no books of a BackupTasks"),
+        ("oddlot.strategies:Synchronous[oddlot.strategies:Synchronous]", "cannot be imported"),
+        ("os:environ[os:getcwd]", "cannot be imported"),
+        ("os:getcwd", "cannot be imported"),
+    ],
+)
+def test_a_heading_that_names_something_else(place: str, words: str, tmp_path: Path) -> None:
+    trained(a_job(), BackupTasks(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
+    log = tmp_path / "records.jsonl"
+    head, rest = log.read_text().split("\n", 1)
+    log.write_text(json.dumps(json.loads(head) | {"strategy": place}) + "\n" + rest)
+    with pytest.raises((UsageError, CheckpointError), match=words):
+        replay(tmp_path)
+
+
 def test_what_the_one_inside_asks_for_is_asked_for() -> None:
     inner = LocalSGD(server=SGD(lr=0.5))
     assert ProportionalLoad(inner).server == SGD(lr=0.5)
@@ -286,6 +399,7 @@ def test_job_files_name_what_is_inside() -> None:
     assert found == BackupTasks(LocalSGD(steps=3), slow=2.0)
     deep = named("strategy=deadline", "strategy.inner=proportional_load", "strategy.inner.inner.samples=8")
     assert deep == Deadline(ProportionalLoad(Synchronous(samples=8)))
+    assert named("strategy.inner=local_sgd", "strategy=backup_tasks") == BackupTasks(LocalSGD())
     rule = named("strategy=deadline", "strategy.inner=quorum", "strategy.inner.server=adam")
     assert rule == Deadline(Quorum(server=oddlot.Adam()))
 

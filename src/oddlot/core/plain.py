@@ -79,14 +79,17 @@ def _reader(kind: Any) -> _Reader:
 def type_of(value: Any) -> Any:
     """The type to read a value back by: its class, with those of what it holds where that may be of any class."""
     kind = type(value)
+    if not getattr(kind, "__parameters__", ()):
+        return kind
     held = {hint: name for name, hint in get_type_hints(kind).items() if isinstance(hint, TypeVar)}
-    return kind[tuple(type_of(getattr(value, name)) for name in held.values())] if held else kind
+    return kind[tuple(type_of(getattr(value, name)) for name in held.values())]
 
 
 def _dataclass_reader(kind: Any) -> _Reader:
     given = get_args(kind)
     kind = get_origin(kind) or kind
     hints = get_type_hints(kind)
+    given = given or tuple(each for base in getattr(kind, "__orig_bases__", ()) for each in get_args(base))
     held = dict(zip((hint for hint in hints.values() if isinstance(hint, TypeVar)), given, strict=False))
     parts = [(field.name, held.get(hints[field.name], hints[field.name])) for field in fields(kind)]
     # Built when first used: types may refer to each other.

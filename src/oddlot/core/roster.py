@@ -29,6 +29,8 @@ class Member:
     last_result: float | None = None
     seconds_per_sample: list[float] = field(default_factory=list)
     """of the latest results, from assignment to arrival"""
+    pace: float = 0.0
+    """their mean"""
     slow: float = 0.0
     """their 95th percentile"""
     lapses: int = 0
@@ -37,11 +39,6 @@ class Member:
     halvings: int = 0
     """its tasks are cut to 2**-halvings of what a strategy asks for"""
     merges_in_a_row: int = 0
-
-    @property
-    def pace(self) -> float:
-        """Seconds a sample, the mean of the latest results."""
-        return sum(self.seconds_per_sample) / max(1, len(self.seconds_per_sample))
 
     @property
     def cut_pace(self) -> float:
@@ -80,6 +77,7 @@ class Roster:
         self.usual = usual + (pace - usual) * NEWEST_COUNTS
         if len(recent) > REMEMBERED:
             del recent[0]
+        member.pace = sum(recent) / len(recent)
         member.slow = sorted(recent)[int(0.95 * (len(recent) - 1) + 0.5)]
 
     def lapsed(self, node: NodeId) -> None:

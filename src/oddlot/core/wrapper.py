@@ -1,7 +1,7 @@
 """Strategies around another one, of which they change a few commands."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from oddlot.core.checks import check_settings, short
@@ -24,8 +24,11 @@ class Wrapper(Generic[Inner]):
     def __post_init__(self) -> None:
         check_settings(self)
         inner: object = self.inner
-        if isinstance(inner, type) or not hasattr(inner, "on"):
-            raise UsageError(f"inner = {short(inner)} must be a strategy, such as Synchronous()", "inner")
+        if isinstance(inner, type) or not hasattr(inner, "on") or not is_dataclass(inner):
+            raise UsageError(
+                f"inner = {short(inner)} must be a strategy, such as Synchronous(): a dataclass with `on`",
+                "inner",
+            )
 
     @property
     def server(self) -> Any:

@@ -75,7 +75,8 @@ class Worker:
         self.delay: Times | None = None
         self.pace = 0.0
         """seconds that a sample of this task takes at least"""
-        self.task_began = 0.0
+        self.done = 0
+        """samples of it that have taken their time"""
         self.cuts: Iterator[int] = iter(())
         """samples before the task's minibatches that are to come"""
         setup: Setup = open_parcel(parcel_fd)
@@ -137,7 +138,7 @@ class Worker:
         target = self.scratch or self.flat(out)
         self._pretend(task, loaded)
         work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
-        self._drag(work.samples if work else 0)
+        self._drag(work.samples if work else self.done)
         aborted = task.id in self.aborted
         waiting = {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
         self.aborted &= waiting
@@ -194,19 +195,19 @@ class Worker:
 
     def _pretend(self, task: Task, now: float) -> None:
         """The task begins, which takes as long as it would on the machine."""
-        self.task_began = self.step_began = now
+        self.step_began, self.done = now, 0
         self.begun, self.cuts = False, iter(minibatch_cuts(samples_in(task.spans), self.setup.job.batch))
         if self.machine:
             self.delay = self.delay or self.machine.delay.start(stream(self.setup.seed, f"delay {task.node}"))
             self.pace = self.machine.seconds_per_sample * self.delay()
 
     def _drag(self, samples: int) -> None:
-        """Wait as long as the last step took, times the slowness; and until so many samples have taken their time."""
-        if self.slowness:
-            time.sleep(self.slowness * (time.perf_counter() - self.step_began))
-        if self.pace:
-            time.sleep(max(0.0, self.task_began + samples * self.pace - time.perf_counter()))
-        self.step_began = time.perf_counter()
+        """Wait until the samples since the last call have taken their time, which is longer by the slowness: the
+        machine's time, or else what the step took itself."""
+        taken = time.perf_counter() - self.step_began
+        lasts = self.pace * (samples - self.done) if self.machine else taken
+        time.sleep(max(0.0, lasts * (1.0 + self.slowness) - taken))
+        self.step_began, self.done = time.perf_counter(), samples
 
     def _wait(self) -> tuple[Say, dict[str, Any]]:
         until = time.perf_counter() + self.setup.spin_seconds

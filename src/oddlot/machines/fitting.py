@@ -12,6 +12,8 @@ from oddlot.machines.delays import Delay, Erlang, Exponential, Lognormal, Shifte
 from oddlot.machines.response import poisson_below
 
 MOST_STAGES = 10_000
+WIDEST = 3.5
+"""of the logarithms' standard deviations: beyond it no lognormal is fitted"""
 Numbers = NDArray[np.float64]
 Survival = Callable[[Numbers], Numbers]
 
@@ -35,7 +37,7 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
     logarithms. UsageError: fewer than two times, or one that is not finite and above 0.
     """
     given = np.sort(np.asarray(times, dtype=np.float64))
-    if len(given) < 2 or not (np.isfinite(given).all() and given[0] > 0):
+    if len(given) < 2 or not (np.isfinite(given).all() and given[0] > 0 and given[0] / given[-1] > 0):
         raise UsageError("a fit needs at least two times, each finite and above 0")
     relative = given / given.mean()
     found = [
@@ -49,15 +51,15 @@ def _models(times: Numbers) -> list[tuple[Delay, Survival]]:
     shift = min(float(times[0]), 1 - 1e-9)
     stages = int(np.clip(round(1 / max(float(times.var()), 1 / MOST_STAGES)), 1, MOST_STAGES))
     spread = max(float(np.log(times).std()), 1e-9)
-    return [
+    found: list[tuple[Delay, Survival]] = [
         (Exponential(), lambda at: np.exp(-at)),
         (ShiftedExponential(shift), lambda at: np.exp(-np.maximum(at - shift, 0.0) / (1 - shift))),
         (Erlang(stages), lambda at: poisson_below(at * stages, stages)),
-        (
-            Lognormal(sqrt(exp(spread**2) - 1)),
-            lambda at: _normal_above((np.log(at) + spread**2 / 2) / spread),
-        ),
     ]
+    if spread < WIDEST:
+        cv = sqrt(exp(spread**2) - 1)
+        found.append((Lognormal(cv), lambda at: _normal_above((np.log(at) + spread**2 / 2) / spread)))
+    return found
 
 
 def _normal_above(at: Numbers) -> Numbers:

@@ -7,6 +7,7 @@ UsageError, which names the file, the line and the fault.
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import StringIO
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,7 @@ TIMES = ("us Per Event",)
 """units of which less is better"""
 
 
-def read_minibatch_times(path: Path) -> StepTimes:
+def read_minibatch_times(path: Path | str) -> StepTimes:
     """The times of workers' minibatches: a CSV with the columns worker, time and batch_time_norm.
 
     The form of Alibaba's `cluster-trace-gpu-v2020/mini-batch-time`.
@@ -34,10 +35,10 @@ def read_minibatch_times(path: Path) -> StepTimes:
         rows = _columns(text, "worker", "time", "batch_time_norm")
         return _in_order((worker, _number(when, at), _time(time, at)) for at, (worker, when, time) in rows)
 
-    return read_packed(path, parse)
+    return read_packed(Path(path), parse)
 
 
-def read_operation_times(path: Path) -> StepTimes:
+def read_operation_times(path: Path | str) -> StepTimes:
     """How long replicas of a model computed in each step: a CSV with a line for each operation of each stage.
 
     A replica (dp_rank) takes as long as the slowest of its stages. Columns dp_rank, stage, step, optype and duration:
@@ -57,10 +58,10 @@ def read_operation_times(path: Path) -> StepTimes:
             slowest[rank, number] = max(seconds, slowest[rank, number])
         return _in_order((rank, number, seconds) for (rank, number), seconds in slowest.items())
 
-    return read_packed(path, parse)
+    return read_packed(Path(path), parse)
 
 
-def read_vm_times(path: Path, suite: str, sku: str, lifespan: str = "long") -> StepTimes:
+def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long") -> StepTimes:
     """How long the same benchmark took on virtual machines, by its results: times, or else work a second.
 
     A CSV with the columns test_suite, vm_sku, vm_lifespan, VM_id, starttime, unit and value: the form of Azure's
@@ -84,7 +85,7 @@ def read_vm_times(path: Path, suite: str, sku: str, lifespan: str = "long") -> S
                 raise UsageError(f"it has no {name} {value!r}: {or_nearest(value, sorted(values))}")
         return _in_order(found)
 
-    return read_packed(path, parse)
+    return read_packed(Path(path), parse)
 
 
 def machines_like(
@@ -95,6 +96,8 @@ def machines_like(
     Each takes the recorded times in their order, from a place by chance on. More machines than were recorded begin
     again with the first; the mean of those recorded takes `seconds_per_sample`.
     """
+    if not times or not all(times.values()):
+        raise UsageError("there is no machine that takes any time", "times")
     records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
     found = []
     for number in range(count):
@@ -107,15 +110,16 @@ def machines_like(
 
 def _columns(text: str, *names: str) -> Rows:
     """The line and these columns of every row."""
-    table = csv.reader(text.splitlines())
+    table = csv.reader(StringIO(text, newline=""))
     heading = next(table, [])
     if missing := [name for name in names if name not in heading]:
         raise UsageError(f"line 1: no column {missing[0]}, beside {', '.join(names)}")
     places = [heading.index(name) for name in names]
     for row in table:
-        if len(row) != len(heading):
+        if row and len(row) != len(heading):
             raise UsageError(f"line {table.line_num}: {len(row)} columns of {len(heading)}")
-        yield table.line_num, [row[place] for place in places]
+        if row:
+            yield table.line_num, [row[place] for place in places]
 
 
 def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
@@ -124,6 +128,8 @@ def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
         found[machine].append((when, time))
     if not found:
         raise UsageError("it holds no times")
+    if not all(time < inf for rows in found.values() for _, time in rows):
+        raise UsageError("a time is too long for a number")
     by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
     return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}
 

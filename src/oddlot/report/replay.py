@@ -69,8 +69,9 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
     kind = strategy or find_strategy(str(header.get("strategy", "")))
     try:
         conductor = Conductor.from_plain(header["conductor"], kind)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}:1 holds no books of a {kind.__name__}: {error!r}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        name = getattr(kind, "__name__", repr(kind))
+        raise CheckpointError(f"{path}:1 holds no books of a {name}: {error!r}") from None
     log = list(read_log(path))
     check_whole(run, read_ending(run), len(log))
     return compare(conductor, numbered(log))
@@ -101,12 +102,15 @@ def find_strategy(place: str) -> type[Strategy]:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
+        if not isinstance(found, type) or not hasattr(found, "on"):
+            raise ImportError("it is no strategy")
+        found = found[find_strategy(inner)] if bracket else found  # type: ignore[index]  # it is generic, or refused
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
             f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
             "its class is known"
         ) from None
-    kind: type[Strategy] = found[find_strategy(inner)] if bracket else found
+    kind: type[Strategy] = found
     return kind
 
 

@@ -32,7 +32,7 @@ class BackupTasks(Wrapper[Inner]):
 
     Late is a task that takes `slow` times what one of its size usually takes. So a round waits for no straggler for
     longer than that and one more task; what it costs is the work that is aborted. Tasks that go on from a worker's own
-    weights are its own.
+    weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
 
     Paper: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6.
     """
@@ -50,7 +50,7 @@ class BackupTasks(Wrapper[Inner]):
         idle = [node for node in view.idle if node not in busy]
         if idle and any(isinstance(command, Step | Blend | Release) for command in commands):
             yield from self._wake(view.now, view)  # versions are others then
-        elif idle and view.tasks:
+        elif idle and view.tasks and view.now >= self.alarm:
             cancelled = {command.task for command in commands if isinstance(command, Cancel)}
             yield from self._begin_again(view, idle, cancelled)
 
@@ -60,7 +60,10 @@ class BackupTasks(Wrapper[Inner]):
         tasks = [
             (self._late_at(task, view), task.id)
             for task in view.tasks.values()
-            if task.id not in cancelled and task.pull is None and copies[task.spans] == 1
+            if task.id not in cancelled
+            and task.pull is None
+            and copies[task.spans] == 1
+            and view.roster.members[task.node].results
         ]
         for late_at, task_id in sorted(tasks):
             if late_at > view.now:

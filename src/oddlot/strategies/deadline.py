@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from oddlot.core.checks import AboveZero
-from oddlot.core.strategy import View
+from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Assign, Cancel, Command, Event, HandOver, TaskId, Wake
 from oddlot.core.wrapper import Inner, Wrapper
 
@@ -24,19 +25,26 @@ class Deadline(Wrapper[Inner]):
 
     seconds: AboveZero = 1.0
     """from when a task is given out"""
-    hurried: list[TaskId] = field(default_factory=list)
+    hurried: dict[TaskId, bool] = field(default_factory=dict)
     """state: open tasks whose time is up"""
+    alarm: float = field(default=0.0, metadata=STATE)
+    """state: when the next one's is, in seconds on the run's clock"""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and an end for what has taken too long."""
         commands = list(self.inner.on(event, view))
         yield from commands
-        if any(isinstance(command, Assign) for command in commands):
-            yield Wake(view.now + self.seconds)
         over = {command.task for command in commands if isinstance(command, Cancel)}
-        self.hurried = [task for task in self.hurried if task in view.tasks and task not in over]
-        late = [task for task in view.tasks if view.since(task) + self.seconds <= view.now]
-        for task in late:
+        due = view.now + self.seconds if any(isinstance(command, Assign) for command in commands) else inf
+        for task in view.tasks:  # the oldest first
+            if (ends := view.since(task) + self.seconds) > view.now:
+                due = ends
+                break
             if task not in over and task not in self.hurried:
-                self.hurried.append(task)
+                self.hurried[task] = True
                 yield HandOver(task)
+        if len(self.hurried) > 2 * len(view.tasks):
+            self.hurried = {task: True for task in self.hurried if task in view.tasks}
+        if due < inf and not view.now < self.alarm <= due:
+            self.alarm = due
+            yield Wake(due)

@@ -17,7 +17,8 @@ class ProportionalLoad(Wrapper[Inner]):
 
     Speed is samples over the seconds from when a task is given out to its answer, of the worker's latest ones: what
     does not depend on the load, such as the way to the hub, is evened out too. Who has brought nothing yet gets what
-    the strategy inside says. Updates count in proportion to their samples, as every strategy here has it.
+    the strategy inside says: one that cancels all that somebody does never learns how slow it is. Updates count in
+    proportion to their samples, as every strategy here has it.
 
     Paper: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated Environments"
     (SoCC 2020), section 3.
@@ -29,9 +30,11 @@ class ProportionalLoad(Wrapper[Inner]):
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, with other numbers of samples."""
-        speeds = dict(self._speeds(view))
+        commands = list(self.inner.on(event, view))
+        assigns = any(isinstance(command, Assign) for command in commands)
+        speeds = dict(self._speeds(view)) if assigns else {}
         mean = sum(speeds.values()) / max(1, len(speeds))
-        for command in self.inner.on(event, view):
+        for command in commands:
             if isinstance(command, Assign) and command.node in speeds:
                 share = max(self.least, speeds[command.node] / mean)
                 yield replace(command, samples=max(1, round(share * command.samples)))

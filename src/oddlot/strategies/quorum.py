@@ -9,6 +9,7 @@ from oddlot.core.rules import SGD, Rule
 from oddlot.core.strategy import STATE, View, assign, assign_all
 from oddlot.core.words import (
     Arrived,
+    Cancelled,
     Command,
     Event,
     Facts,
@@ -32,7 +33,7 @@ class Quorum:
     round has taken, so that it costs no more than that; it ends where everybody has brought something.
 
     A learner's weight is its samples times its samples a step, so that those who computed more, in steps of more
-    samples, count more. With a quorum of 1 this is `LocalSGD`.
+    samples, count more.
 
     Paper: Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026, arXiv 2604.21428), the
     syncer. There learners compute on while it merges, and models travel in fragments; here a learner waits for the
@@ -49,10 +50,12 @@ class Quorum:
     """the rule at the hub: as DiLoCo has it"""
     round: dict[UpdateId, float] = field(default_factory=dict)
     """state: the weight of every update of this round"""
-    senders: dict[NodeId, int] = field(default_factory=dict)
-    """state: how many of them each learner has brought that is not late, and still there"""
+    senders: dict[NodeId, bool] = field(default_factory=dict)
+    """state: the learners that have brought one, are not late and still there"""
+    quiet: dict[NodeId, bool] = field(default_factory=dict)
+    """state: learners that let their lease lapse, and have brought nothing since: they are not waited for"""
     began: float = field(default=0.0, metadata=STATE)
-    """state: when it did, in seconds"""
+    """state: when it did, or somebody began to work, in seconds"""
     closes: float | None = field(default=None, metadata=STATE)
     """state: when the window of grace ends, once there is a quorum"""
 
@@ -61,18 +64,12 @@ class Quorum:
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
-        samples = self.steps * view.batch
-        match event:
-            case Arrived(update):
-                self.round[update.id] = _weight(update, view.batch)
-                if view.staleness(update) == 0 and update.sender in view.nodes:
-                    self.senders[update.sender] = self.senders.get(update.sender, 0) + 1
-            case Leaving(node) | Lost(node):
-                self.senders.pop(node, None)
-        if self.round and self.closes is None and self._is_quorum(event, view):
+        self._note(event, view)
+        samples, there = self.steps * view.batch, len(view.nodes) - len(self.quiet)
+        if self.round and self.closes is None and len(self.senders) >= self.quorum * there:
             self.closes = view.now + self.grace * (view.now - self.began)
             yield Wake(self.closes)
-        everybody = not view.tasks or len(self.senders) >= len(view.nodes)
+        everybody = not view.tasks or len(self.senders) >= there
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
             yield self._merge(view.now)
             yield from assign_all(view, samples, "delta")
@@ -81,12 +78,21 @@ class Quorum:
                 if node not in self.senders:
                     yield from assign(view, node, samples, "delta")
 
-    def _is_quorum(self, event: Event, view: View) -> bool:
-        """Of those who are heard of: a worker that let its lease lapse is not waited for."""
-        there = len(view.nodes)
-        if len(self.senders) < self.quorum * there and not isinstance(event, Arrived):
-            there = sum(not view.roster.members[node].lapses for node in view.nodes)
-        return len(self.senders) >= self.quorum * there
+    def _note(self, event: Event, view: View) -> None:
+        """What has come in, and who is there."""
+        if not self.round and not view.tasks:
+            self.began = view.now
+        match event:
+            case Arrived(update):
+                self.quiet.pop(update.sender, None)
+                self.round[update.id] = _weight(update, view.batch)
+                if view.staleness(update) == 0 and update.sender in view.nodes:
+                    self.senders[update.sender] = True
+            case Leaving(node) | Lost(node):
+                self.senders.pop(node, None)
+                self.quiet.pop(node, None)
+            case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
+                self.quiet[node] = True
 
     def _merge(self, now: float) -> Command:
         total = sum(self.round.values())
