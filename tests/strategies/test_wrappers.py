@@ -87,7 +87,6 @@ def test_backup_tasks_wait_for_no_straggler() -> None:
     assert backs.summary["seconds"] < 0.6 * waits.summary["seconds"]
     assert len(actions(backs, Abort)) > 20
     assert backs.summary["samples_merged"] == 4_000
-    assert backs.summary["versions"] == 100, "every round has what everybody was given"
 
 
 def test_a_task_is_begun_again_once_at_most() -> None:
