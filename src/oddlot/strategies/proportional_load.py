@@ -18,7 +18,8 @@ class ProportionalLoad(Wrapper[Inner]):
     Speed is samples over the seconds from when a task is given out to its answer, of the worker's latest ones: what
     does not depend on the load, such as the way to the hub, is evened out too. Who has brought nothing yet gets what
     the strategy inside says: one that cancels all that somebody does never learns how slow it is. Updates count in
-    proportion to their samples, as every strategy here has it.
+    proportion to their samples, as every strategy here has it. `AdaptiveLoad` inside measures rounds of equal loads,
+    which it does not get then: it is better alone.
 
     Paper: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated Environments"
     (SoCC 2020), section 3.
