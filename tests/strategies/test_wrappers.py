@@ -159,9 +159,9 @@ def test_learners_that_are_silent_are_not_waited_for() -> None:
 
     def steps(misfortune: oddlot.Chaos | None) -> int:
         fleet = machines(4, 100.0)
-        run = ran(Quorum(steps=8, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1500", chaos=misfortune)
+        run = ran(Quorum(steps=8, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1100", chaos=misfortune)
         times = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
-        return sum(time > 900 for time in times)
+        return sum(time > 700 for time in times)
 
     assert steps(chaos) > 0.9 * steps(None)
 
@@ -245,7 +245,6 @@ RISING = torch.arange(400.0) // 100
 """0, 1, 2, 3, a hundred of each: a shard has one of them alone"""
 
 
-@pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -256,9 +255,9 @@ RISING = torch.arange(400.0) // 100
     ],
     ids=lambda strategy: repr(strategy).partition("(")[0],
 )
-def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy, shards: int) -> None:
+def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
     """A scheme that discards what is late would never see the numbers of the slow one's shard: then 1 were best."""
-    run = ran(strategy, machines(4, 20.0), RISING, "epochs>=40", lr=0.01, shards=shards)
+    run = ran(strategy, machines(4, 20.0), RISING, "epochs>=40", lr=0.01, shards=4)
     model: Any = run.model
     assert model.weight.item() == pytest.approx(1.5, abs=0.2)
 
