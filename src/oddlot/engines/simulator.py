@@ -177,13 +177,10 @@ class Simulator:
 
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
         """The machine stops at the next minibatch after word has reached it, unless that is its last; or at once."""
-        life = self.nodes.get(node)
-        queue = life.queue if life else []
-        index = next((i for i, work in enumerate(queue) if work.task.id == task), None)
-        if life is None or index is None:
+        life, index = self._find(task, node)
+        if life is None:
             return  # its answer is on the way
-        work = queue[index]
-        work.unwanted = True
+        life.queue[index].unwanted = True
         if life.machine.stops_at_once and life.frozen_at is None and not life.gone:
             self._cut_off(life, index)
             return
@@ -191,12 +188,18 @@ class Simulator:
 
     def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
         """The machine answers with what it has done, after the minibatch in which word reaches it."""
-        life = self.nodes.get(node)
-        queue = life.queue if life else []
-        index = next((i for i, work in enumerate(queue) if work.task.id == task), None)
-        if life is not None and index is not None:
-            queue[index].least = 1
+        life, index = self._find(task, node)
+        if life is not None:
+            life.queue[index].least = 1
             self._tell(life, index)
+
+    def _find(self, task: w.TaskId, node: w.NodeId) -> tuple[_Node | None, int]:
+        """The machine that has the task, and its place there; None where it is done with it."""
+        life = self.nodes.get(node)
+        for index, work in enumerate(life.queue if life else ()):
+            if work.task.id == task:
+                return life, index
+        return None, -1
 
     def _tell(self, node: _Node, index: int) -> None:
         """Word is on its way that a task is to end."""
