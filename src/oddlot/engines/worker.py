@@ -65,8 +65,6 @@ class Worker:
         self.aborted: set[str] = set()
         self.hurried: set[str] = set()
         """tasks of which what is done is to be handed over"""
-        self.begun = False
-        """a minibatch of the task was computed"""
         self.leaving = False
         self.slowness = 0.0
         """how many times a step's own time to wait after it"""
@@ -178,12 +176,11 @@ class Worker:
     def _stopped(self, task: str) -> bool:
         """Look for words from the hub without waiting, unless the worker is slow on purpose."""
         self._drag(next(self.cuts))
-        begun, self.begun = self.begun, True
         while True:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return self.leaving or task in self.aborted or (begun and task in self.hurried)
+                return self.leaving or task in self.aborted or (self.done > 0 and task in self.hurried)
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
             elif kind is Say.HAND_OVER:
@@ -196,7 +193,7 @@ class Worker:
     def _pretend(self, task: Task, now: float) -> None:
         """The task begins, which takes as long as it would on the machine."""
         self.step_began, self.done = now, 0
-        self.begun, self.cuts = False, iter(minibatch_cuts(samples_in(task.spans), self.setup.job.batch))
+        self.cuts = iter(minibatch_cuts(samples_in(task.spans), self.setup.job.batch))
         if self.machine:
             self.delay = self.delay or self.machine.delay.start(stream(self.setup.seed, f"delay {task.node}"))
             self.pace = self.machine.seconds_per_sample * self.delay()
@@ -206,7 +203,8 @@ class Worker:
         machine's time, or else what the step took itself."""
         taken = time.perf_counter() - self.step_began
         lasts = self.pace * (samples - self.done) if self.machine else taken
-        time.sleep(max(0.0, lasts * (1.0 + self.slowness) - taken))
+        if (wait := lasts * (1.0 + self.slowness) - taken) > 0:
+            time.sleep(wait)
         self.step_began, self.done = time.perf_counter(), samples
 
     def _wait(self) -> tuple[Say, dict[str, Any]]:
