@@ -294,7 +294,8 @@ class World:
             self.books.note(record, conductor)
             self.tally(record)
             self._check(host, shelf)
-            if len(self.log) % self.every == 0:
+            due = most is not None and len(self.log) + self.every > born + most
+            if due and len(self.log) % self.every == 0:  # those before the last one nobody would ever read
                 saved = json.dumps(conductor.to_plain()), len(self.log)
 
         host.observers.append(watch)

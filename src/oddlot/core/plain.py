@@ -38,7 +38,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(part) for part in value]
+        return [part if type(part) in _SCALARS else to_plain(part) for part in value]
     raise TypeError(
         f"{value!r} ({kind.__name__}) cannot be saved: use dataclasses, dicts, lists, text and numbers"
     )
