@@ -80,7 +80,7 @@ def moved_on(stage: Stage) -> None:
         (moved_on, w.Keep(0), "version 0 is neither newest nor kept"),
         (moved_on, w.Release(1), r"Release\(version=1\) is impossible: it is not kept"),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", str(part)),
 )
 def test_an_impossible_wish_is_told(scene: Scene, command: w.Command, sentence: str) -> None:
     stage = Stage()

@@ -10,7 +10,7 @@ from oddlot.strategies import BY_NAME, WRAPPERS, Synchronous
 from oddlot.testing.play import Data
 from oddlot.testing.trial import MOVES, Trial
 
-HISTORIES = 500
+HISTORIES = 250
 
 
 def start(task: str, *spans: tuple[int, int, int]) -> w.Start:
