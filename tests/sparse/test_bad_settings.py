@@ -18,6 +18,7 @@ from oddlot.sparse import (
     Adam,
     Clusters,
     LazyAdam,
+    Refresh,
     RowAdagrad,
     SampledLinear,
     Shared,
@@ -27,7 +28,6 @@ from oddlot.sparse import (
     Unigram,
     memory,
 )
-from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.metrics import ndcg, precision, propensity_precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc
@@ -59,6 +59,15 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
         (Refresh, {"slower": float("nan")}),
         (Refresh, {"slower": 800.0}),
         (LSH, {"found": 0}),
+        (Refresh, {"slower": ""}),
+        (Clusters, {"by_chance": False}),
+        (Unigram, {"counts": [0.5, 1.0]}),
+        (Clusters, {"counts": np.array([3, -1])}),
+        (LSH, {"counts": [[1, 2]]}),
+        (Adam, {"eps": 0.0}),
+        (RowAdagrad, {"eps": 0.0}),
+        (SGD, {"lr": 1e39}),
+        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": SimpleNamespace(choose=print)}),
         (SampledLinear, {"in_features": 3, "out_features": 5, "std": float("nan")}),
         (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": Clusters}),
         (SparseInputLinear, {"in_features": 3, "out_features": 5, "std": -1.0}),
@@ -282,8 +291,17 @@ def test_sizes_that_no_machine_has() -> None:
         SampledLinear(128, 2**31 - 1)
     with pytest.raises(MemoryError, match=r"a network of 20 features and 20 labels needs"):
         SlideClassifier(hidden=10**9).fit(a_set(), a_set())
-    with pytest.raises(MemoryError, match=r"1,000,000,000 tables of 500 rows needs"):
-        SampledLinear(16, 500, LSH(tables=10**9))(torch.zeros(1, 16), [0])
+    for lsh, told in (
+        (LSH(tables=10**9), "1,000,000,000 tables of 500 rows in 500 buckets needs"),
+        (LSH(digits=20, tables=10**6), "1,000,000 tables of 500 rows in 1,048,576 buckets needs 4,"),
+    ):
+        with pytest.raises(MemoryError, match=told):
+            SampledLinear(16, 500, lsh)(torch.zeros(1, 16), [0])
+
+
+def test_a_sampler_that_is_half_a_one() -> None:
+    with pytest.raises(ValueError, match=r"is no sampler \(it has no most, prepare, forget\)"):
+        SampledLinear(3, 5, SimpleNamespace(choose=print))
 
 
 @pytest.mark.parametrize(

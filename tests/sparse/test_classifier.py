@@ -135,6 +135,14 @@ def test_examples_that_are_held_back_teach_nothing() -> None:
     assert spy.seen == {0, 1}
 
 
+def test_of_few_examples_one_is_held_back() -> None:
+    few = X.rows(np.arange(9))
+    found = SlideClassifier(hidden=8, epochs=2, validation=0.1).fit(few, Y.rows(np.arange(9)))
+    assert {*found.history[0]} >= {"p1"}
+    with pytest.raises(ValueError, match=r"validation = 0\.1 leaves none of 1 examples to learn from"):
+        SlideClassifier(validation=0.1).fit(X.rows([0]), Y.rows([0]))
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int16])
 def test_labels_of_any_whole_number(kind: Any) -> None:
     assert SlideClassifier(hidden=8, epochs=1).fit(X, (np.arange(3000) % 7).astype(kind)).n_labels_ == 7

@@ -55,6 +55,23 @@ def test_a_loss_without_a_gradient_teaches_nothing() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
+@pytest.mark.parametrize("make", [LSH, Unigram, Clusters])
+def test_a_measurement_before_training_changes_nothing(make: Any) -> None:
+    ends = list[Tensor]()
+    for measures in (False, True):
+        layer = SampledLinear(COLUMNS, 3000, make(), seed=4)
+        for loads in (False, True):
+            if loads:
+                layer.load_state_dict(layer.state_dict())
+            if measures:
+                with torch.no_grad():
+                    layer(some_hidden(seed=9), SEVERAL)
+            for step in range(3):
+                layer(some_hidden(seed=step), SEVERAL).backward()
+        ends.append(layer.weight.detach())
+    assert torch.equal(*ends)
+
+
 def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
     samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
     for sampler in samplers:
@@ -293,7 +310,7 @@ def test_a_sampler_of_another_layer_begins_anew() -> None:
 def test_the_dense_sampler_is_the_softmax_itself() -> None:
     layer, hidden = a_layer(Dense()), some_hidden()
     close(layer(hidden, SEVERAL), dense_loss(hidden, layer.weight, layer.bias, SEVERAL))
-    assert layer.active_rows == ROWS
+    assert (layer.active_rows, layer.chance_share) == (ROWS, 0.0)
 
 
 def test_it_tells_what_was_taken_by_chance() -> None:

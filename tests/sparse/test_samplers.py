@@ -11,10 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import LSH, Clusters, SampledLinear, Unigram
+from oddlot.sparse import LSH, Clusters, Refresh, SampledLinear, Unigram
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.labels import Labels
-from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.samplers.lsh import Choice
 from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
@@ -232,6 +231,44 @@ def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
 def test_codes_that_are_too_long(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="bits; from 1 to 20 can be told apart"):
         LSH(**options)
+
+
+def of_a_cone() -> NDArray[np.float32]:
+    """8,000 rows, a fifth of which point nearly the same way."""
+    chance = np.random.default_rng(6)
+    weight = chance.standard_normal((8_000, COLUMNS)).astype(np.float32)
+    weight[::5] = 0.1 * weight[::5] + chance.standard_normal(COLUMNS)
+    return weight
+
+
+def test_a_few_long_buckets_do_not_hide_many_short_ones() -> None:
+    """Half of the vectors get what they want, whatever those get that ask where most rows are."""
+    weight = of_a_cone()
+    found = [len(rows) for rows in rows_for(LSH(found=200, by_chance=0), weight, weight[::19])]
+    assert np.median(found) > 100
+
+
+def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
+    """Asked for rows they find enough."""
+    sampler = LSH(digits=12, tables=20, found=60, by_chance=0, refresh=Refresh(1))
+    layer = SampledLinear(COLUMNS, 8_000, sampler, None, std=1.0)
+    with torch.no_grad():
+        layer.weight.add_(1)
+    away = torch.randn(64, COLUMNS, generator=torch.Generator().manual_seed(1)) - 1
+    layer(away, torch.zeros(64, dtype=torch.int64))
+    with pytest.warns(UserWarning, match="12 digits in 20 tables give a vector 0 of 1 rows"):
+        layer(away, torch.zeros(64, dtype=torch.int64))
+    layer(away, torch.zeros(64, dtype=torch.int64))  # said once
+
+
+def test_hash_functions_are_drawn_anew_from_time_to_time() -> None:
+    """Within 2,000 steps of what is usual."""
+    sampler, weight, bias = LSH(found=20, by_chance=5), some_rows(200), np.zeros(200, np.float32)
+    drawn = set()
+    for step in range(2_000):
+        sampler.prepare(Crew(), weight, bias, step, seed=step)
+        drawn.add(sampler.planes.numpy().tobytes())
+    assert len(drawn) >= 2
 
 
 def test_a_bucket_that_is_too_long_gives_all_of_its_rows_a_chance() -> None:

@@ -1,10 +1,13 @@
 """The largest logits: exact in blocks, and of few rows with a recall that is measured."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from oddlot.sparse import topk
+from oddlot.sparse.threads import Crew
 from oddlot.sparse.topk import Index, exact_loss, exact_topk
 
 
@@ -49,6 +52,23 @@ def test_all_clusters_find_all() -> None:
     exact_values, exact_rows = exact_topk(hidden, weight, bias, 5)
     assert rows.tolist() == exact_rows.tolist()
     assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
+
+
+def test_two_threads_may_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one asks while clusters have been scored and not chosen yet."""
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index = Index(weight, bias)
+    alone = index.topk(hidden, 5, 4)[1].tolist()
+    share, others = Crew.share, [-hidden]
+
+    def interrupted(crew: Crew, *given: Any) -> None:
+        if others:
+            index.topk(others.pop(), 5, 4)
+        share(crew, *given)
+
+    monkeypatch.setattr(Crew, "share", interrupted)
+    assert index.topk(hidden, 5, 4)[1].tolist() == alone
+    assert not others
 
 
 def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:

@@ -98,12 +98,13 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
     weights = {name: value.clone() for name, value in job.model().state_dict().items()}
     one, other = (job.data.__getitems__(range(low, low + 64)) for low in (0, 64))
 
-    def losses(before: int) -> list[float]:
+    def losses(*before: int) -> list[float]:
         model = job.model()
-        for task in (*range(before), 9):
+        for number, task in enumerate((*before, 9)):
             with torch.no_grad():  # in place, as a worker does: a sampler is not told
                 for name, value in model.named_parameters():
                     value.copy_(weights[name])
+                    value.mul_(1.0 if number == len(before) else -0.7)
             torch.manual_seed(task)
             found = [
                 job.batch_loss(model, batch).item()
@@ -111,7 +112,8 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
             ]
         return found
 
-    assert losses(0) == losses(2)
+    assert losses() == losses(0, 1)
+    assert losses() == losses(9), "the same span from other weights, as when it was taken back"
 
 
 def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Oddlot) -> None:
@@ -169,6 +171,10 @@ def bad_line(folder: Path) -> None:
     (folder / "train.txt").write_text("1 5 5\n1 2:x\n")
 
 
+def no_labels(folder: Path) -> None:
+    (folder / "train.txt").write_text("1 8 0\n 1:1\n")
+
+
 def other_width(folder: Path) -> None:
     write_xmc(folder / "train.txt", *generate(8, Shape(9, 5, 2.0, 1.0), 1))
 
@@ -188,6 +194,7 @@ def too_many_labels(folder: Path) -> None:
     [
         (None, "has no train.txt (or train.txt.gz): sets are at"),
         (no_points, "train.txt has no points"),
+        (no_labels, "train.txt has no labels: its first line says 0"),
         (bad_line, "train.txt:2: a value is not a finite number"),
         (too_many_labels, "2,000,000,000 labels, too many: a network with moments and an update needs"),
         (other_width, "train has 9 features, test 8: they are no set"),
@@ -234,6 +241,13 @@ def test_tasks_without_files_have_no_data(oddlot: Oddlot) -> None:
         2,
         "oddlot: --data x: data_dir is no option of the task digits: there are: batch, hidden\n",
     )
+
+
+def test_a_label_that_stands_twice_is_one(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text("1 3 6\n1 1:1\n")
+    (tmp_path / "train.txt").write_text("2 3 6\n4,1,4,2,1 1:1\n3,3 2:1\n")
+    data: Any = xmc(str(tmp_path), hidden=4).data
+    assert data.__getitems__([0, 1])[3].tolist() == [[4, 1, 2], [3, -1, -1]]
 
 
 def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:

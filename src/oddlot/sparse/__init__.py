@@ -8,6 +8,7 @@ from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.sampler import Refresh, Sampler
 from oddlot.sparse.samplers import LSH, Clusters, Dense, Shared, Uniform, Unigram
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "Clusters",
     "Dense",
     "LazyAdam",
+    "Refresh",
     "RowAdagrad",
     "SampledLinear",
+    "Sampler",
     "Shared",
     "SlideClassifier",
     "SparseInputLinear",

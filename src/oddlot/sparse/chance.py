@@ -1,5 +1,7 @@
 """Rows by chance for what was not found: all alike, or those more often that are labels more often."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,16 @@ def fill_up(crew: Crew, active: Active, count: int, seed: int, group: int = 1) -
     )  # fmt: skip
 
 
+def _checked_counts(known: Any) -> NDArray[np.int64]:
+    """ValueError: they cannot be how often each row is a label."""
+    counts = np.asarray(known)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (len(counts) and counts.min() < 0):
+        raise ValueError(
+            f"counts = {known!r} must be how often each row is a label: a 1-D array of whole numbers, none below 0"
+        )
+    return counts.astype(np.int64)
+
+
 class Frequencies:
     """Draws of rows, of which the given share goes by how often a row has been a label so far, the rest are all alike;
     or by how often it is one, where that is `known`.
@@ -28,9 +40,9 @@ class Frequencies:
     estimated without bias.
     """
 
-    def __init__(self, share: float, known: NDArray[np.int64] | None = None) -> None:
-        self.share, self.known = share, known
-        self.counts = known
+    def __init__(self, share: float, known: Any = None) -> None:
+        self.share, self.known = share, None if known is None else _checked_counts(known)
+        self.counts = self.known
         """of each row as a label"""
         self.draws = -1
         """for which the table is"""

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from oddlot.sparse.checks import check_flag, check_share, check_whole
@@ -79,8 +77,12 @@ class SlideClassifier(Settings):
     def _fit(self, features: Csr, labels: Csr) -> None:
         self._begin(features.shape[1], labels.shape[1])
         order = np.random.default_rng(self.seed).permutation(len(features))
-        held = order[: int(self.validation * len(order))]
+        held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
+        if not len(rest):
+            raise ValueError(
+                f"validation = {self.validation} leaves none of {len(order)} examples to learn from"
+            )
         best, state = -1.0, dict[str, Tensor]()
         some, theirs, epochs = features.rows(rest), labels.rows(rest), self.epochs
         for epoch in range(epochs):
@@ -162,6 +164,8 @@ class SlideClassifier(Settings):
 
     def save(self, folder: str | Path) -> None:
         """Write the weights, settings and history; a sampler is not among them."""
+        from safetensors.torch import save_file
+
         self._check_begun()
         Path(folder).mkdir(parents=True, exist_ok=True)
         told = self.get_params() | {"labels": self.n_labels_, "hidden": self.input.out_features}
@@ -177,6 +181,9 @@ class SlideClassifier(Settings):
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
         """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: its files are
         damaged."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         check_sampler(sampler)
         try:
             told = json.loads((Path(folder) / SETTINGS).read_text())

@@ -25,7 +25,9 @@ class Clustering:
 
     def __init__(self, each: int, rounds: int = 2, groups: int = 8) -> None:
         self.each, self.rounds, self.groups = each, rounds, groups
-        self.codes, self.scores = np.empty((1, 0), np.int32), torch.empty(0, 0)
+        self.codes = np.empty((1, 0), np.int32)
+        self.free = list[torch.Tensor]()
+        """room for the scores of a batch, which somebody takes while using it: several threads may ask at once"""
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
         """Cluster the rows as they are now."""
@@ -47,15 +49,16 @@ class Clustering:
         """The clusters that promise the largest logits, [examples, count], the best one first."""
         own = torch.from_numpy(hidden)
         longer = torch.cat([own, own.norm(dim=1, keepdim=True), torch.ones(len(own), 1)], 1)
-        if len(self.scores) != len(own):
-            self.scores = torch.empty(len(own), len(self.means))
-        scores = torch.mm(longer, torch.from_numpy(self.means).T, out=self.scores)
+        room = self.free.pop() if self.free else torch.empty(0)
+        if room.shape != (len(own), len(self.means)):
+            room = torch.empty(len(own), len(self.means))
+        scores = torch.mm(longer, torch.from_numpy(self.means).T, out=room)
         best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
         crew.share(kernels.best_clusters, scores.numpy(), best)
+        self.free.append(room)
         return best
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:
         self.codes, self.members = (np.empty((1, rows), np.int32) for _ in range(2))
         self.begins, self.scales = np.empty((1, count + 1), np.int32), np.empty(rows, np.float32)
         self.centers, self.means = (np.zeros((count, n), np.float32) for n in (columns, columns + 2))
-        self.scores = torch.empty(0, count)

@@ -1,7 +1,7 @@
 """Optimizers that step on a row as soon as its gradient is known, and leave alone what was not touched."""
 
 from dataclasses import dataclass
-from math import inf, log
+from math import log
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -14,6 +14,7 @@ MOST_CORRECTED = 1 << 22
 """steps of which the correction of Adam's moments' beginning is kept, at most"""
 EPSILON = 2.0**-24
 """half of what a float32 near 1 can tell apart"""
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 STEPS_TOLD = 1 << 24
 """steps that a float32 tells apart"""
 Moments = Literal["fp32", "bf16"]
@@ -40,7 +41,7 @@ class SGD:
     kind: ClassVar[int] = kernels.SGD
 
     def __post_init__(self) -> None:
-        check_number(0, inf, lr=self.lr)
+        check_number(0, LARGEST, lr=self.lr)
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
@@ -63,7 +64,8 @@ class RowAdagrad:
     kind: ClassVar[int] = kernels.ADAGRAD
 
     def __post_init__(self) -> None:
-        check_number(0, inf, lr=self.lr, eps=self.eps)
+        check_number(0, LARGEST, lr=self.lr)
+        check_number(SMALLEST, LARGEST, eps=self.eps)
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
@@ -92,7 +94,8 @@ class Adam:
     kind: ClassVar[int] = kernels.ADAM
 
     def __post_init__(self) -> None:
-        check_number(0, inf, lr=self.lr, eps=self.eps)
+        check_number(0, LARGEST, lr=self.lr)
+        check_number(SMALLEST, LARGEST, eps=self.eps)
         betas: Any = self.betas
         if not isinstance(betas, tuple | list) or len(betas) != 2:
             raise ValueError(f"betas = {self.betas!r} must be two numbers")
@@ -137,7 +140,7 @@ def check_optimizer(optimizer: object) -> None:
 
 def checked_numbers(optimizer: Optimizer, step: int) -> NDArray[np.float32]:
     """What the kernels are told. ValueError: the learning rate, which may be changed, makes no sense."""
-    check_number(0, inf, lr=optimizer.lr)
+    check_number(0, LARGEST, lr=optimizer.lr)
     return optimizer.numbers(step)
 
 

@@ -57,7 +57,8 @@ class SampledLinear(nn.Module):
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
-    are in `state_dict()`: what a sampler knows is made anew when they are loaded.
+    are in `state_dict()`: when they are loaded, what a sampler knows is made anew, and the optimizer goes on with what
+    it has. The layer pickled whole has everything.
 
     Idea: Chen et al., "SLIDE" (MLSys 2020). The loss is that of sampled softmax with its log Q correction (Bengio,
     Senécal, 2008), where what the sampler has found counts as itself and each row by chance for as many as it stands
@@ -93,6 +94,8 @@ class SampledLinear(nn.Module):
         self.optimizer = optimizer
         self._marks, self._token = Marks(out_features), object()
         """the token is what a sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
+        self._teaches = False
+        """the sampler has seen a batch to learn from since the rows became others"""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
         """of the last batch: rows of an example, and the share of them that were taken by chance"""
@@ -175,7 +178,7 @@ class SampledLinear(nn.Module):
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden
-        self._own_sampler()
+        self._own_sampler(learns)
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks, learns)
         self.sampler.choose(crew, hidden, active, chance)
@@ -195,11 +198,14 @@ class SampledLinear(nn.Module):
         batch.loss = float(active.losses.sum()) / batch.labelled
         return batch
 
-    def _own_sampler(self) -> None:
-        """What the sampler knows may be of another layer, which had it last."""
-        if getattr(self.sampler, "layer", None) is not self._token:
+    def _own_sampler(self, learns: bool) -> None:
+        """What the sampler knows may be of another layer, which had it last, or of a measurement before training, which
+        is to change nothing."""
+        is_own = getattr(self.sampler, "layer", None) is self._token
+        if not is_own or (learns and not self._teaches):
             self.sampler.forget()
             self.sampler.layer = self._token  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+            self._teaches = learns
 
     def _chance(self) -> int:
         """The seed of this batch."""
@@ -241,9 +247,8 @@ class SampledLinear(nn.Module):
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step
-            increment_version(
-                (self.weight, self.bias)
-            )  # so that logits from before have no gradient any more
+            for changed in (self.weight, self.bias):
+                increment_version(changed)  # so that logits from before have no gradient any more
         self._free.append(batch)
         return hidden_gradients.sum(0), *rows
 
@@ -271,6 +276,7 @@ class SampledLinear(nn.Module):
 def _forget(layer: SampledLinear, _: object) -> None:
     """Other weights are there, of which none waits. By name, so that a copy of the layer means its own sampler."""
     layer.sampler.forget()
+    layer._teaches = False
     if isinstance(layer.optimizer, Adam) and layer.optimizer.decay:
         layer._touched[:] = layer.step
 

@@ -13,12 +13,13 @@ from oddlot.sparse.threads import Crew
 FIRST_STEPS, SLOWER = 50, 0.2
 MANY, TWICE = 100_000, log(2)
 """rows from which on making anew costs so much that each time comes after twice as many steps"""
+METHODS = ("most", "prepare", "choose", "forget")
 STILL = 100.0
 """with it, the third time never comes"""
 
 
 class Sampler(Protocol):
-    """Chooses rows for the examples of a batch."""
+    """Chooses rows for the examples of a batch. A layer notes on it, as the attribute `layer`, that it has it."""
 
     def most(self, out_features: int) -> int:
         """How many for an example, at most."""
@@ -41,8 +42,12 @@ class Sampler(Protocol):
 
 def check_sampler(sampler: object) -> None:
     """ValueError: it is neither a sampler nor None, which stands for the default."""
-    if isinstance(sampler, type) or not (sampler is None or hasattr(sampler, "choose")):
-        raise ValueError(f"sampler = {sampler!r} is no sampler: such as Clusters() or Uniform(300)")
+    if sampler is None:
+        return
+    lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
+    if isinstance(sampler, type) or lacks:
+        told = f" (it has no {', '.join(lacks)})" if 0 < len(lacks) < len(METHODS) else ""
+        raise ValueError(f"sampler = {sampler!r} is no sampler{told}: such as Clusters() or Uniform(300)")
 
 
 def check_refresh(refresh: object) -> None:
@@ -69,7 +74,8 @@ class Refresh:
     def __post_init__(self) -> None:
         if self.every is not None:
             check_whole(every=self.every)
-        check_number(0, STILL, slower=self.slower or 0.0)
+        if self.slower is not None:
+            check_number(0, STILL, slower=self.slower)
 
     def due(self, step: int, rows: int) -> bool:
         """Whether it is time for so many rows; if so, it is taken as done."""

@@ -46,10 +46,10 @@ def xmc(
     `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
     xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
     `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
-    simhash or dwta; the last three have 100 as often as they are labels among them and look at the rows anew when a
-    task begins, so that they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the test set; the
-    repository's propensities have a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia, and these for
-    the others.
+    simhash or dwta; the last three have 100 (at most half of them) as often as they are labels among them and look at
+    the rows anew when a task begins, so that they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the
+    test set; the repository's propensities have a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia,
+    and these for the others.
     """
     from oddlot.core.rules import Adam
     from oddlot.train.job import Job
@@ -61,7 +61,7 @@ def xmc(
             raise UsageError(
                 f"{data_dir}: train has {one:,} {what}, test {other:,}: they are no set", "data_dir"
             )
-    propensity = _propensities(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
+    propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
         partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
         Examples(x, y),
@@ -105,7 +105,6 @@ class Network(nn.Module):
         labels = len(counts)
         rows = _sampler(sampler, min(active, labels), counts)
         self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
-        self.task = -1
 
     def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
         """[batch, hidden]."""
@@ -121,8 +120,7 @@ class Network(nn.Module):
             return exact_loss(
                 self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
             )
-        if self.task != torch.initial_seed():
-            self.task = torch.initial_seed()
+        if _is_fresh():
             self.output.sampler.forget()
         loss: Tensor = self.output(self.hidden(starts, features, values), labels)
         return loss
@@ -135,6 +133,13 @@ class Network(nn.Module):
             self.hidden(starts, features, values), self.output.weight, self.output.bias, BEST
         )
         return nn.functional.pad(rows, (0, BEST - rows.shape[1]), value=-1)
+
+
+def _is_fresh() -> bool:
+    """Nothing has been drawn from PyTorch's random state since it was seeded, as it is when a task begins: each loss
+    draws a number."""
+    seeded = torch.Generator().manual_seed(torch.initial_seed())
+    return torch.equal(seeded.get_state(), torch.get_rng_state())
 
 
 def _loss(model: Any, some: tuple[Tensor, ...]) -> Tensor:
@@ -212,7 +217,10 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         if not len(x):
             raise UsageError(f"{path} has no points")
-        found.append((x, y))
+        for what, part in (("features", x), ("labels", y)):
+            if not part.shape[1]:
+                raise UsageError(f"{path} has no {what}: its first line says 0")
+        found.append((x, y.distinct()))
     return found
 
 
@@ -231,7 +239,7 @@ def _path(data_dir: str, name: str) -> Path:
     return there[0]
 
 
-def _propensities(
+def _propensities_if_it_fits(
     data_dir: str, features: int, hidden: int, y: "Csr", constants: tuple[float, float]
 ) -> NDArray[np.float64]:
     """The labels' propensities. UsageError: they, or the network and its moments, need more memory than there is."""

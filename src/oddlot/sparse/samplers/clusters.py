@@ -46,7 +46,7 @@ class Clusters:
 
     def __post_init__(self) -> None:
         check_whole(each=self.each, probes=self.probes, group=self.group)
-        check_whole(0, found=self.found, by_chance=self.by_chance or 0)
+        check_whole(0, found=self.found, by_chance=0 if self.by_chance is None else self.by_chance)
         check_whole(**{"found + by_chance": self.most((1 << 31) - 1)})
         check_number(0, 1, frequency=self.frequency)
         check_refresh(self.refresh)

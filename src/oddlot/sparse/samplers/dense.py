@@ -22,6 +22,7 @@ class Dense:
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         fill_up(crew, active, active.out_features, seed)
+        active.sure[:] = active.counts  # none stands for others
 
     def forget(self) -> None:
         """It knows nothing."""

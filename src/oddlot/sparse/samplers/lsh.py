@@ -36,12 +36,12 @@ class Choice:
     digits: int
     tables: int
     taken: float = 0.0
-    """rows for a vector, duplicates counted"""
+    """rows for half of the vectors at least, duplicates counted"""
     held: float = 0.0
-    """rows in its buckets, of which long ones do not give all"""
+    """rows in the buckets of a vector in the mean, of which long ones do not give all"""
 
     def __str__(self) -> str:
-        gives = f"{self.taken:.0f} of {self.held:.0f} rows (duplicates counted)"
+        gives = f"a vector {self.taken:.0f} of {self.held:.0f} rows (duplicates counted)"
         return f"{self.digits} digits in {self.tables} tables give {gives}"
 
 
@@ -71,7 +71,7 @@ class LSH:
     most_of_bucket: int = 128
     """of a longer one so many, from a random place on"""
     refresh: Refresh = field(default_factory=Refresh)
-    redraw_every: int = 20
+    redraw_every: int = 5
     changed_only: bool = False
     counts: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     """how often each row is a label, where that is known; None: it is counted as labels come"""
@@ -111,9 +111,8 @@ class LSH:
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         if not self.refresh.due(step, len(weight)):
             return
-        if (self.refresh.times - 1) % self.redraw_every == 0 or (
-            self.lacks and not (self.digits and self.tables)
-        ):
+        could_be_better = not (self.digits and self.tables and self.warned)
+        if (self.refresh.times - 1) % self.redraw_every == 0 or (self.lacks and could_be_better):
             self._check_memory(*weight.shape)
             self._draw(weight.shape[1], self._choice(crew, weight, seed), seed)
             self.codes = None
@@ -165,7 +164,7 @@ class LSH:
         if (self.digits or self.tables) and not fits and not self.warned:
             self.warned, better = True, self._measured(crew, weight, seed)
             take = f"take {better.digits} digits, {better.tables} tables"
-            warn(f"{has} for a vector, where {wanted} are wanted: {take}")
+            warn(f"{has}, where {wanted} are wanted: {take}")
         return has
 
     def _measured(
@@ -187,21 +186,25 @@ class LSH:
     def _check_memory(self, rows: int, columns: int) -> None:
         """MemoryError: the tables, and the codes that they are made of, need more than this machine has."""
         count, digits = self.tables or MOST_TABLES, self.digits or 1
-        check_memory(4 * count * (2 * rows + columns * digits), f"{count:,} tables of {rows:,} rows")
+        per_digit = 1 if self.family == "simhash" else hashing.BITS
+        buckets = 1 << self.digits * per_digit if self.digits else rows
+        needs = 4 * count * (2 * rows + buckets + columns * digits)
+        check_memory(needs, f"{count:,} tables of {rows:,} rows in {buckets:,} buckets")
 
     def _wanted(self, weight: NDArray[Any]) -> int:
         return min(self.found, len(weight))
 
     def _in_tables(self, crew: Crew, weight: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rows that one of the last batch's vectors is given by the first tables, and that their buckets hold,
-        duplicates counted; at first, when there is no such vector, a row and those beside it."""
+        """Rows that the median of the last batch's vectors is given by the first tables, and that its buckets hold in
+        the mean, duplicates counted; at first, when there is no such vector, a row and those beside it."""
         rows = np.ascontiguousarray(weight[:: max(1, len(weight) // AMONG)])
         queries = rows[:: max(1, len(rows) // MEASURED)] if self.asked is None else self.asked
         codes, asked = self._codes(crew, rows), self._codes(crew, np.ascontiguousarray(queries))
         sizes = (np.bincount(table, minlength=1 << self.bits) for table in codes)
-        each = np.array([size[own].mean() for size, own in zip(sizes, asked, strict=True)])
+        each = np.array([size[own] for size, own in zip(sizes, asked, strict=True)])
         held = (each - (self.asked is None)) * len(weight) / len(rows)
-        return np.cumsum(np.minimum(held, self.most_of_bucket)), np.cumsum(held)
+        given = np.cumsum(np.minimum(held, self.most_of_bucket), axis=0)
+        return np.median(given, axis=1), np.cumsum(held.mean(axis=1))
 
     def _draw(self, columns: int, choice: Choice, seed: int) -> None:
         """Hash functions for this choice; those of the first tables do not depend on how many there are."""

@@ -26,3 +26,14 @@ class Csr:
         indptr = np.concatenate([[0], np.cumsum(counts)])
         at = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
         return Csr(indptr, self.indices[at], self.data[at], (len(counts), self.shape[1]))
+
+    def distinct(self) -> "Csr":
+        """Each column of a row once, the first time that it stands there."""
+        own_row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        _, first = np.unique(own_row * self.shape[1] + self.indices, return_index=True)
+        if len(first) == len(self.indices):
+            return self
+        there = np.zeros(len(self.indices), np.bool_)
+        there[first] = True
+        starts = np.concatenate([[0], np.cumsum(there)])[self.indptr]
+        return Csr(starts, self.indices[there], self.data[there], self.shape)
