@@ -1,7 +1,7 @@
 """Stragglers: the published least-squares study under a virtual clock, networks under real machines'
 times, goodput against failures, and four real processes.
 
-python -m benchmarks.stragglers [--quick] [--only PART ...]
+python -m benchmarks.stragglers [--quick] [--only PART ...] [--job mnist|cifar10 ...] [--record NAME ...]
 """
 
 import argparse
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from benchmarks.report import finish
 from benchmarks.stragglers import floors, goodput, joint, networks, paths, real
 
-PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
-    "floors": floors.measure,
-    "joint": joint.measure,
-    "goodput": goodput.measure,
-    "networks": networks.measure,
-    "paths": paths.measure,
-    "real": real.measure,
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
+    "floors": lambda asked: floors.measure(asked.quick),
+    "joint": lambda asked: joint.measure(asked.quick, asked.ratio),
+    "goodput": lambda asked: goodput.measure(asked.quick, asked.learners),
+    "networks": lambda asked: networks.measure(asked.quick, asked.job, asked.record),
+    "paths": lambda asked: paths.measure(asked.quick),
+    "real": lambda asked: real.measure(asked.quick),
 }
 
 
@@ -25,10 +25,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="fewer rounds, ratios and seeds")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    some = parser.add_argument_group("a few tables of a part that takes hours")
+    some.add_argument("--ratio", nargs="*", type=float, choices=joint.RATIOS, help="of joint")
+    some.add_argument("--learners", nargs="*", type=int, choices=list(goodput.HOURS), help="of goodput")
+    some.add_argument("--job", nargs="*", choices=list(networks.JOBS), help="of networks")
+    some.add_argument("--record", nargs="*", choices=list(networks.RECORDS), help="of networks")
     asked = parser.parse_args()
     figures: dict[str, float] = {}
     for part in asked.only:
-        figures |= PARTS[part](asked.quick)
+        figures |= PARTS[part](asked)
     finish(figures)
 
 

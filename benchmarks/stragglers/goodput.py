@@ -8,7 +8,7 @@ again 60 seconds later. In lock-step each failure takes everybody back to the la
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, expm1
 from random import Random
 
@@ -103,10 +103,10 @@ def goodput(policy: str, learners: int, between: float, hours: float) -> float:
     return float(merged_since(run, seconds / 4) * pace / (learners * (run.summary["seconds"] - seconds / 4)))
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(quick: bool, some: Sequence[int] | None = None) -> dict[str, float]:
     """A table for each number of learners, the last row where lock-step is at 0.27; the worst of those rows."""
     figures = dict[str, float]()
-    for learners in list(HOURS)[:2] if quick else HOURS:
+    for learners in some or (list(HOURS)[:2] if quick else HOURS):
         between = {**BETWEEN, f"where lock-step is at {AT}": between_at(learners, AT)}
         for policy, found in _table(learners, between, HOURS[learners] / (4 if quick else 1)).items():
             name = f"goodput_{policy}_at_lockstep_27"

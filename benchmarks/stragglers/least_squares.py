@@ -195,7 +195,6 @@ def trained(
     strategy: Strategy, machines: list[Machine], rate: float, start: Tensor, seed: int, until: str
 ) -> tuple[Run, Counts]:
     """A run from `start`, with data and times of this seed."""
-    torch.set_num_threads(1)
     counts = Counts()
     run = oddlot.fit(
         a_job(rate, start, seed),
@@ -210,6 +209,7 @@ def trained(
 
 
 def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
-    """What each asked run finds: the runs are independent, and their clock is virtual."""
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    """What each asked run finds, on a core of its own: the runs are independent, and their clock is virtual."""
+    processes = get_context("spawn")
+    with ProcessPoolExecutor(None, processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return list(pool.map(run, asked))

@@ -1,7 +1,7 @@
 """Networks on real pictures under real machines' times: seconds until an accuracy, under a virtual clock."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -40,8 +40,8 @@ LINK = Link(latency_milliseconds=50)
 """each way: a tenth of a minibatch there and back"""
 KS = (1, 2, 4, 6, 7)
 JOBS: dict[str, tuple[Callable[[], Job], float, int]] = {
-    "mnist": (lambda: mnist(batch=BATCH), 0.97, 8),
-    "cifar10": (lambda: cifar10(batch=BATCH), 0.55, 15),
+    "mnist": (lambda: mnist(batch=BATCH), 0.97, 4),
+    "cifar10": (lambda: cifar10(batch=BATCH), 0.45, 4),
 }
 """with the accuracy that is waited for, and epochs after which a run gives up"""
 BEST_K = "best fixed k"
@@ -59,36 +59,39 @@ Asked = tuple[str, str, str, int]
 """job, record, policy and seed"""
 
 
-def records() -> dict[str, StepTimes]:
-    """The real ones that are in ODDLOT_DATA."""
-    data = Path(os.environ.get("ODDLOT_DATA", ""))
-    alibaba, bytedance, azure = (
-        data / f"straggler_{name}" for name in ("alibaba_minibatch", "bytedance", "azure_vm_noise")
-    )
-    found = dict[str, StepTimes]()
-    if alibaba.is_dir():
-        found["alibaba job 1"] = read_minibatch_times(alibaba / "job_1_norm.csv")
-    if bytedance.is_dir():
-        found["bytedance AR"] = read_operation_times(bytedance / "trace-AR.csv.gz")
-        found["bytedance SE"] = read_operation_times(bytedance / "trace-SE.csv.gz")
-    if azure.is_dir():
-        found["azure B8ms"] = read_vm_times(azure / "azure_vm_noise_westus2.csv.gz", "OSBench", "B8ms")
-    return found
+RECORDS: dict[str, tuple[str, Callable[[Path], StepTimes]]] = {
+    "alibaba": ("straggler_alibaba_minibatch/job_1_norm.csv", read_minibatch_times),
+    "bytedance-ar": ("straggler_bytedance/trace-AR.csv.gz", read_operation_times),
+    "bytedance-se": ("straggler_bytedance/trace-SE.csv.gz", read_operation_times),
+    "azure": (
+        "straggler_azure_vm_noise/azure_vm_noise_westus2.csv.gz",
+        lambda path: read_vm_times(path, "OSBench", "B8ms"),
+    ),
+}
+"""files in ODDLOT_DATA, and what reads them"""
 
 
-def measure(quick: bool) -> dict[str, float]:
-    """What was fitted, and a table for each job; the worst ratio of joint to the best of the others."""
-    there = records()
-    if not there:
-        print("ODDLOT_DATA names no folder with straggler_alibaba_minibatch and others: left out")
-        return {}
-    _fits(there)
-    jobs, seeds = list(JOBS)[:1] if quick else list(JOBS), range(1 if quick else 5)
-    worst = 0.0
-    for job in jobs:
-        for record in list(there)[:2] if quick else there:
-            worst = max(worst, _table(job, record, seeds))
-    return {"joint_over_best_worst_trace": worst}
+def measure(
+    quick: bool, jobs: Sequence[str] | None = None, records: Sequence[str] | None = None
+) -> dict[str, float]:
+    """What was fitted, and a table for each job and record; the worst ratio of joint to the best of the others."""
+    asked = records or (list(RECORDS)[:2] if quick else RECORDS)
+    there = [name for name in asked if _path(name).is_file()]
+    if left_out := [name for name in asked if name not in there]:
+        print(f"ODDLOT_DATA has no {', '.join(RECORDS[name][0] for name in left_out)}: left out")
+    _fits({name: _times(name) for name in there})
+    seeds, worst = range(1 if quick else 5), list[float]()
+    for job in jobs or (list(JOBS)[:1] if quick else JOBS):
+        worst += [_table(job, record, seeds) for record in there]
+    return {"joint_over_best_worst_trace": max(worst)} if worst else {}
+
+
+def _path(record: str) -> Path:
+    return Path(os.environ.get("ODDLOT_DATA", "")) / RECORDS[record][0]
+
+
+def _times(record: str) -> StepTimes:
+    return RECORDS[record][1](_path(record))
 
 
 def _fits(there: dict[str, StepTimes]) -> None:
@@ -135,7 +138,7 @@ def _run(asked: Asked) -> float:
     """Seconds of virtual time; infinity where the accuracy never came."""
     name, record, policy, seed = asked
     make, accuracy, epochs = JOBS[name]
-    machines = [replace(one, link=LINK) for one in machines_like(records()[record], WORKERS, SECONDS / BATCH)]
+    machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
     job = make()
     inputs, targets = job.evaluation
     job = replace(job, evaluation=(inputs[:TESTED], targets[:TESTED]))
