@@ -1,6 +1,7 @@
 """Strategies around strategies, and learners on their own clocks: what stragglers cost, and that they bias nothing."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,18 @@ from oddlot import (
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.plain import from_plain, to_plain, type_of
 from oddlot.core.strategy import View
-from oddlot.core.words import Abort, Arrived, Command, Event, HandOver, Start, Step, samples_in
+from oddlot.core.words import (
+    Abort,
+    Arrived,
+    Assign,
+    Command,
+    Event,
+    Fitted,
+    HandOver,
+    Start,
+    Step,
+    samples_in,
+)
 from oddlot.core.wrapper import Wrapper
 from oddlot.run_folder import RunFolder
 from oddlot.settings import JobFile, Override
@@ -96,6 +108,43 @@ def test_a_task_is_begun_again_once_at_most() -> None:
     assert set(copies) == {1, 2}
 
 
+@dataclass
+class Watched(BackupTasks[Any]):
+    """Nobody is idle while a task is late, by a half more than it may be, that nobody has begun again."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        commands = list(super().on(event, view))
+        given = [command for command in commands if isinstance(command, Assign)]
+        idle = len(view.idle) - len(given)
+        copies = Counter(task.spans for task in view.tasks.values())
+        copies.update(view.tasks[command.again].spans for command in given if command.again)
+        late = [
+            task
+            for task in view.tasks.values()
+            if self._late_at(task, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
+            and view.roster.members[task.node].results
+        ]  # fmt: skip
+        moves = any(isinstance(command, Step) for command in commands)
+        assert moves or not (idle and late), (view.now, late)
+        return commands
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_becomes_idle_begins_what_is_late_already(seed: int) -> None:
+    eight = machines(8, delay=oddlot.Exponential(), seconds_to_return=7.0, lifetime=oddlot.Lifetime(60.0))
+    ran(Watched(FastestK(k=6), slow=1.2), eight, torch.zeros(4_000), "epochs>=1", seed=seed)
+
+
+def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
+    """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
+    three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
+    alone, both = (
+        ran(make(Quorum(steps=4)), three_slow, torch.zeros(40_000), "seconds>=1000")
+        for make in (lambda one: one, BackupTasks[Any])
+    )
+    assert both.summary["versions"] > 0.8 * alone.summary["versions"]
+
+
 def test_backups_start_from_the_version_that_is_kept() -> None:
     run = ran(BackupTasks(FederatedAveraging()), machines(4, 20.0), torch.zeros(400), "epochs>=2", shards=4)
     starts = [action.task for action in actions(run, Start)]
@@ -142,7 +191,7 @@ def test_nobody_s_load_is_forgotten() -> None:
     assert set(sizes[1:]) == {2}
 
 
-def test_learners_wait_for_nobody() -> None:
+def test_learners_wait_for_no_straggler() -> None:
     """One is a hundred times slower: the others merge without it, and its steps count when they come."""
     run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
@@ -237,6 +286,33 @@ wait 9
 """
     told = run_story(story)
     assert told.count("hand over") == 2, told
+
+
+@pytest.mark.parametrize("seconds", [0.9, 1.5])
+def test_a_copy_of_a_task_that_was_hurried_has_a_deadline(seconds: float) -> None:
+    story = f"""strategy BackupTasks(Deadline(Synchronous(samples=24), 1.0), slow=2.0)
+data size=96 in_flight=1 batch=8
+join a
+join b
+wait {seconds}
+finish a
+finish b
+wait 0.2
+finish a
+wait alarm
+wait alarm
+wait 5
+"""
+    told = run_story(story)
+    assert "> assign a:5 24 [0:72-96] v1" in told, told
+    assert "> hand over a:5" in told, told
+
+
+def test_what_was_handed_over_tells_of_paces_too() -> None:
+    """Loads above the batch, none of which is ever computed whole."""
+    strategy = Deadline(oddlot.AdaptiveLoad(loads=(5, 10, 20)), 4 * PACE)
+    run = ran(strategy, machines(4), torch.zeros(4_000), "seconds>=100")
+    assert any(isinstance(record.event, Fitted) for record in run.records)
 
 
 # --- what is learnt --------------------------------------------------------------------------------
@@ -377,6 +453,8 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
         (lambda: BackupTasks(Synchronous(), slow=0.5), "slow = 0.5 must be at least 1"),
         (lambda: Deadline(Synchronous(), 0.0), "seconds = 0.0 must be finite and above 0"),
         (lambda: ProportionalLoad(Synchronous(), least=0.0), "least = 0.0 must be above 0"),
+        (lambda: oddlot.AdaptiveK(k=5, most=3), "most = 3 is below k = 5"),
+        (lambda: oddlot.AdaptiveLoad(((1, 4, 1.0),), loads=(4,)), "loads are for rounds that are measured"),
         (lambda: Quorum(quorum=1.5), "quorum = 1.5 must be above 0 and at most 1"),
     ],
 )

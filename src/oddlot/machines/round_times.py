@@ -34,8 +34,8 @@ class RoundTimes:
         self.loads = loads
         """samples of a task that are asked about"""
         self.nodes: dict[w.NodeId, None] = {}
-        self.started: dict[w.TaskId, tuple[float, int]] = {}
-        """of this round: when, with how many samples"""
+        self.started: dict[w.TaskId, float] = {}
+        """of this round: when"""
         self.cancelled: dict[w.TaskId, float] = {}
         """of whom nothing was heard since: when they were started"""
         self.round: dict[w.NodeId, Answer] = {}
@@ -48,14 +48,14 @@ class RoundTimes:
         self._hear(record)
         steps = any(isinstance(action, w.Step) for action in record.actions)
         aborted = [action.task for action in record.actions if isinstance(action, w.Abort)]
-        self.cancelled |= {task: self.started[task][0] for task in aborted if task in self.started}
+        self.cancelled |= {task: self.started[task] for task in aborted if task in self.started}
         self.wait -= steps
         fitted = self._close(record.now) if steps and not aborted else None
         if steps:
             self.started, self.round = {}, {}
         for action in record.actions:
             if isinstance(action, w.Start):
-                self.started[action.task.id] = record.now, w.samples_in(action.task.spans)
+                self.started[action.task.id] = record.now
         return fitted
 
     def _hear(self, record: w.Record) -> None:
@@ -73,17 +73,17 @@ class RoundTimes:
             case w.Arrived(facts) if facts.id in self.cancelled:
                 del self.cancelled[facts.id]
             case w.Arrived(facts) if facts.id in self.started:
-                since, samples = self.started.pop(facts.id)
-                if facts.samples == samples:
+                since = self.started.pop(facts.id)
+                if facts.samples:  # of a task that was handed over, a part
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
-                    self.round[facts.sender] = communicating, computing / samples
+                    self.round[facts.sender] = communicating, computing / facts.samples
 
     def _close(self, now: float) -> w.Fitted | None:
         """A round in which nobody was cancelled."""
         if not self.round or len(self.round) < ENOUGH * len(self.nodes):
             return None
-        out = {task: since for task, (since, _) in self.started.items()} | self.cancelled
+        out = self.started | self.cancelled
         for task, since in out.items():
             if (node := _node(task)) in self.nodes:
                 self.round.setdefault(node, (now - since, 0.0))

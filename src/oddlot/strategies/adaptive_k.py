@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
+from oddlot.core.errors import UsageError
 from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import STATE, View
@@ -54,6 +55,8 @@ class AdaptiveK:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.most is not None and self.most < self.k:
+            raise UsageError(f"most = {self.most} is below k = {self.k}", "most")
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""

@@ -83,6 +83,8 @@ class AdaptiveLoad:
     def __post_init__(self) -> None:
         check_settings(self)
         most = max((k * samples for k, samples, _ in self.table), default=inf)
+        if self.table and self.loads:
+            raise UsageError("loads are for rounds that are measured: the table has its own", "loads")
         if self.least is not None and self.least > most:
             raise UsageError(f"least = {self.least}: no round has so many samples", "least")
 

@@ -70,12 +70,12 @@ class BackupTasks(Wrapper[Inner]):
                 yield from self._wake(late_at, view)
                 return
             task = view.tasks[task_id]
-            node = next((node for node in idle if node != task.node), None)
-            if node is None:
-                continue
-            idle.remove(node)
+            if not idle:
+                return  # whoever is idle next asks again at once
             version = task.version if view.can_start_from(task.version) else None
-            yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
+            yield Assign(idle.pop(0), samples_in(task.spans), task.kind, version, again=task_id)
+            if isinstance(self.inner, Wrapper):
+                yield Wake(view.now)  # so that one which times tasks sees this one
 
     def _late_at(self, task: Task, view: View) -> float:
         """Never, as long as nobody has answered."""

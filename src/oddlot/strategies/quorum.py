@@ -50,8 +50,8 @@ class Quorum:
     """the rule at the hub: as DiLoCo has it"""
     round: dict[UpdateId, float] = field(default_factory=dict)
     """state: the weight of every update of this round"""
-    senders: dict[NodeId, bool] = field(default_factory=dict)
-    """state: the learners that have brought one, are not late and still there"""
+    fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
+    """state: those that are not late, of learners that are still there: who has brought them"""
     quiet: dict[NodeId, bool] = field(default_factory=dict)
     """state: learners that let their lease lapse, and have brought nothing since: they are not waited for"""
     began: float = field(default=0.0, metadata=STATE)
@@ -66,16 +66,16 @@ class Quorum:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
         self._note(event, view)
         samples, there = self.steps * view.batch, len(view.nodes) - len(self.quiet)
-        if self.round and self.closes is None and len(self.senders) >= self.quorum * there:
+        if self.round and self.closes is None and len(self.fresh) >= self.quorum * there:
             self.closes = view.now + self.grace * (view.now - self.began)
             yield Wake(self.closes)
-        everybody = not view.tasks or len(self.senders) >= there
+        everybody = not view.tasks or len(self.fresh) >= there
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
             yield self._merge(view.now)
             yield from assign_all(view, samples, "delta")
         elif view.work_left:
             for node in [event.update.sender] if isinstance(event, Arrived) else view.idle:
-                if node not in self.senders:
+                if node not in self.fresh.values():
                     yield from assign(view, node, samples, "delta")
 
     def _note(self, event: Event, view: View) -> None:
@@ -87,9 +87,9 @@ class Quorum:
                 self.quiet.pop(update.sender, None)
                 self.round[update.id] = _weight(update, view.batch)
                 if view.staleness(update) == 0 and update.sender in view.nodes:
-                    self.senders[update.sender] = True
+                    self.fresh[update.id] = update.sender
             case Leaving(node) | Lost(node):
-                self.senders.pop(node, None)
+                self.fresh = {update: sender for update, sender in self.fresh.items() if sender != node}
                 self.quiet.pop(node, None)
             case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
                 self.quiet[node] = True
@@ -98,7 +98,7 @@ class Quorum:
         total = sum(self.round.values())
         step = Step({update: weight / total for update, weight in self.round.items()})
         self.round.clear()
-        self.senders.clear()
+        self.fresh.clear()
         self.began, self.closes = now, None
         return step
 
