@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from oddlot.machines.response import Numbers, Response
+from oddlot.machines.response import Measured, Numbers, Response
 
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
+MOST_JUMPS = 500
+"""of survival functions that are steps, at which they are summed up"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
 MOST_KS = 64
@@ -39,13 +42,23 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
     who are not alike: the integral, over time, of the chance that fewer than k have answered.
     """
     kinds = Counter(workers)
-    seconds = np.linspace(0, 1, POINTS) ** 3 * _end(kinds, samples)
+    measured = [kind.taken(samples) for kind in kinds if isinstance(kind, Measured)]
+    steps = len(measured) == len(kinds)
+    seconds = _jumps(measured) if steps else np.linspace(0, 1, POINTS) ** 3 * _end(kinds, samples)
     survivals = [(kind.survival(seconds, samples), count) for kind, count in kinds.items()]
     found, rows = np.zeros(len(ks)), max(2, BLOCK // len(workers))
-    for low in range(0, POINTS - 1, rows - 1):  # the last point of a block is the first of the next one
+    for low in range(0, len(seconds) - 1, rows - 1):  # the last point of a block is the first of the next one
         part = slice(low, low + rows)
         fewer = _chance_of_fewer([(one[part], count) for one, count in survivals], ks)
-        found += np.trapezoid(fewer, seconds[part], axis=0)
+        found += np.diff(seconds[part]) @ fewer[:-1] if steps else np.trapezoid(fewer, seconds[part], axis=0)
+    return found
+
+
+def _jumps(measured: Sequence[Numbers]) -> Numbers:
+    """When somebody may answer, from 0 on: all times that were measured, or so many of them at even ranks."""
+    times = np.unique(np.concatenate([[0.0], *measured]))
+    ranks = np.linspace(0, len(times) - 1, min(len(times), MOST_JUMPS)).round().astype(int)
+    found: Numbers = times[ranks]
     return found
 
 
@@ -64,29 +77,26 @@ def _still_out(kinds: Mapping[Response, int], samples: int, end: float) -> float
 
 
 def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) -> Numbers:
-    """That fewer than k have answered, [times, ks]: workers are independent, and so many of each kind alike."""
-    answered = np.ones((len(survivals[0][0]), 1))
+    """That fewer than k have answered, [times, ks]: workers are independent, and so many of each kind alike.
+
+    The transform of how many have answered is the product of those of all workers (Hong, "On computing the distribution
+    function for the Poisson binomial distribution", 2013).
+    """
+    counts = 1 + sum(count for _, count in survivals)
+    turns = np.exp(-2j * np.pi / counts * np.arange(counts // 2 + 1))
+    of_all = np.ones((len(survivals[0][0]), len(turns)), np.complex128)
     for survival, count in survivals:
-        answered = _sum(answered, _binomial(1 - survival, survival, count))
-    return np.cumsum(answered, 1)[:, np.asarray(ks) - 1]
-
-
-def _binomial(chance: Numbers, other: Numbers, count: int) -> Numbers:
-    """Of how many of `count` have answered, [times, count + 1]."""
-    if count == 1:
-        return np.stack([other, chance], 1)
-    of = np.arange(count + 1)
-    ways = np.concatenate([[0.0], np.cumsum(np.log(of[:0:-1]) - np.log(of[1:]))])  # log of count over i
-    tiny = np.finfo(np.float64).tiny
-    answered, out = (np.log(np.maximum(one, tiny))[:, None] for one in (chance, other))
-    found: Numbers = np.exp(ways + of * answered + (count - of) * out)
+        of_all *= _power(survival[:, None] + (1 - survival)[:, None] * turns, count)
+    answered = np.fft.irfft(of_all, counts, axis=1)
+    found: Numbers = np.cumsum(answered, 1)[:, np.asarray(ks) - 1]
     return found
 
 
-def _sum(one: Numbers, other: Numbers) -> Numbers:
-    """The distribution of the sum of two independent counts, for each time."""
-    small, large = sorted((one, other), key=lambda counts: counts.shape[1])
-    found = np.zeros((len(one), one.shape[1] + other.shape[1] - 1))
-    for more in range(small.shape[1]):
-        found[:, more : more + large.shape[1]] += small[:, more, None] * large
+def _power(base: Any, exponent: int) -> Any:
+    """By squares, which is much faster than by logarithms."""
+    found = base if exponent % 2 else None
+    while exponent := exponent // 2:
+        base = base * base
+        if exponent % 2:
+            found = base if found is None else found * base
     return found

@@ -125,6 +125,10 @@ class Measured:
                 f"communication and computation of {one} and {other} answers: both are of the same"
             )
 
+    def taken(self, samples: int) -> Numbers:
+        """Seconds of each answer, the shortest first."""
+        return np.sort(np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample))
+
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
-        taken = np.asarray(self.communication_seconds) + samples * np.asarray(self.seconds_per_sample)
-        return 1 - np.searchsorted(np.sort(taken), seconds, "right") / len(taken)
+        taken = self.taken(samples)
+        return 1 - np.searchsorted(taken, seconds, "right") / len(taken)

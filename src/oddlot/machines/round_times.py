@@ -10,7 +10,7 @@ from oddlot.machines.response import Measured
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 8
 """of which the latest are kept"""
-MOST_GROUPS = 64
+MOST_GROUPS = 32
 """with more workers those that are about as fast are taken for alike"""
 ENOUGH = 0.75
 """of the workers have answered in a round that is learnt from"""
