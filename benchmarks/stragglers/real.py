@@ -13,6 +13,7 @@ from benchmarks.stragglers.merged import merged_since
 from oddlot import (
     AdaptiveLoad,
     BackupTasks,
+    FastestK,
     Local,
     Machine,
     ProportionalLoad,
@@ -33,7 +34,11 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "loads in proportion": lambda: ProportionalLoad(Synchronous()),
     "backup tasks": lambda: BackupTasks(Synchronous()),
     "quorum": lambda: Quorum(steps=4),
+    "synchronous, a batch for all": lambda: Synchronous(BATCH // 4),
+    "loads in proportion, a batch for all": lambda: ProportionalLoad(Synchronous(BATCH // 4)),
+    "k = 3, a batch for three": lambda: FastestK(k=3, samples=BATCH // 3),
 }
+"""the last three: fixed rounds of about one batch, as small as those of the joint policy"""
 
 
 def measure(quick: bool) -> dict[str, float]:

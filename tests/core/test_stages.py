@@ -1,11 +1,12 @@
 """The stages of the fastest descent: those of theorem 1, and the best of all choices at every error."""
 
 from itertools import pairwise
-from math import log
+from math import log, nan
 
 import numpy as np
 import pytest
 
+from oddlot.core.errors import UsageError
 from oddlot.core.stages import Choice, stages, switch_times
 
 WORKERS, RATE, SAMPLES = 5, 5.0, 10
@@ -28,7 +29,9 @@ def test_the_example_of_the_paper() -> None:
         now, error = now + step, floor + (1 - ETA * C) ** (step / mu) * (error - floor)
         expected.append(now)
         assert error == pytest.approx(A * found[k - 1].until)
-    assert switch_times(found, A, ERROR, ETA * C) == pytest.approx(expected)
+    times, ks = zip(*switch_times(found, A, ERROR, ETA * C), strict=True)
+    assert times == pytest.approx(expected)
+    assert ks == (2, 3, 4, 5)
     assert expected == pytest.approx([497, 622, 794, 1103], abs=1)
 
 
@@ -49,11 +52,20 @@ def test_at_every_error_the_best_choice_is_taken() -> None:
 
 def test_a_choice_alone_stays() -> None:
     assert stages(CHOICES[:1]) == [(CHOICES[0], 0.0)]
-    assert switch_times(stages(CHOICES[:1]), A, ERROR, 0.1) == []
+    assert switch_times(stages(CHOICES[:1]), A, ERROR, 0.1) == ()
 
 
 def test_who_begins_below_an_error_passes_its_stage_at_once() -> None:
     found = stages(CHOICES)
-    times = switch_times(found, A, A * found[1].until, ETA)
-    assert times[:2] == [0.0, 0.0]
-    assert times[2] > 0
+    for error in (A * found[1].until, A * found[0].choice.floor):
+        times = [seconds for seconds, _ in switch_times(found, A, error, ETA)]
+        assert times[:2] == [0.0, 0.0] if error < A * found[1].until else times[0] == 0.0
+        assert times[-1] > 0
+
+
+def test_constants_that_cannot_be() -> None:
+    for contraction in (0.0, 1.0, nan):
+        with pytest.raises(UsageError, match="must be above 0 and below 1"):
+            switch_times(stages(CHOICES), A, ERROR, contraction)
+    with pytest.raises(UsageError, match="there is no choice"):
+        stages([])

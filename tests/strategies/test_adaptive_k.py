@@ -61,11 +61,11 @@ def test_steps_of_k_and_its_limit() -> None:
 
 def test_times_that_are_given() -> None:
     """Whatever the gradients are."""
-    seconds = 20.0, 40.0, 40.0
+    times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
-        found = rounds(trained(AdaptiveK(seconds=seconds, rise=1, most=4), numbers))[:-WORKERS]
+        found = rounds(trained(AdaptiveK(times=times), numbers))[:-WORKERS]
         for now, k in found:
-            assert k == 1 + sum(now >= second for second in seconds)
+            assert k == max([1, *(later for second, later in times if now >= second)])
         assert {k for _, k in found} == {1, 2, 4}
 
 
@@ -80,8 +80,10 @@ def test_the_statistic_counts_since_its_last_word() -> None:
     ("make", "told"),
     [
         (lambda: AdaptiveK(k=0), "k = 0 must be at least 1"),
-        (lambda: AdaptiveK(seconds=(2.0, 1.0)), "seconds that rise, each finite and not negative"),
-        (lambda: AdaptiveK(seconds=(float("nan"),)), "seconds that rise, each finite"),
+        (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, which rise, and k"),
+        (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, which rise, and k"),
+        (lambda: AdaptiveK(times=((1.0, 0),)), "and k, at least 1"),
+        (lambda: AdaptiveK(times=(2.0,)), "rows of seconds, which rise, and k"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveK(k=6).check_workers(5), "k = 6 results of 5 workers: lower k or add workers"),
     ],
 )

@@ -35,7 +35,7 @@ MAKERS: list[Callable[[], Strategy]] = [
     lambda: FastestK(k=4),
     lambda: AdaptiveK(threshold=0, burn_in=0),
     lambda: AdaptiveK(k=2, rise=2, most=3, threshold=1, burn_in=2, samples=3),
-    lambda: AdaptiveK(seconds=(0.5, 2.0, 2.0)),
+    lambda: AdaptiveK(times=((0.5, 2), (2.0, 3))),
     AdaptiveLoad,
     lambda: AdaptiveLoad(least=3),
     lambda: AdaptiveLoad(((1, 2, 1.0), (2, 2, 1.5), (3, 5, 4.0)), ByGradients(0, 0)),

@@ -1,8 +1,11 @@
 """How many workers to wait for and how much to give each, as the error falls: the stages of the fastest descent."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import log
 from typing import NamedTuple
+
+from oddlot.core.errors import UsageError
 
 
 class Choice(NamedTuple):
@@ -34,9 +37,12 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
     With the floor A of rounds of one sample an error e falls at the rate (e - A / (k samples)) / seconds, up to a
     constant. This is a straight line over e for each choice, and the best ones are their upper envelope, which does not
     depend on A but for the errors at which it changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
-    the case in which the samples are given; both adapted: Egger, Kas Hanna, Bitar (2023).
+    the case in which the samples are given. That both adapt is the idea of Egger, Kas Hanna, Bitar (2023); the stages
+    are derived here from the same bound. UsageError: there is no choice.
     """
     left = sorted(choices, key=lambda choice: (choice.seconds, choice.floor))
+    if not left:
+        raise UsageError("there is no choice of k and samples")
     found, now = list[Stage](), left[0]
     while True:
         later = [
@@ -55,16 +61,22 @@ def _crossing(one: Choice, other: Choice) -> float:
     return (one.floor / one.seconds - other.floor / other.seconds) / slopes
 
 
-def switch_times(found: Sequence[Stage], a: float, error: float, contraction: float) -> list[float]:
-    """Seconds at which each stage but the last one ends, from this error on.
+def switch_times(
+    found: Sequence[Stage], a: float, error: float, contraction: float
+) -> tuple[tuple[float, int], ...]:
+    """When each stage but the first one begins, from this error on, and its k: `times` of `AdaptiveK`, if the first
+    stage's k is its `k`.
 
-    `a` is the floor of rounds of one sample, eta L sigma^2 / (2 c) in the paper; a round takes the part `contraction`,
-    eta c, of what the error is above its floor.
+    `a` is the floor of rounds of one sample, eta L sigma^2 / (2 c) in the paper (Kas Hanna et al., ICASSP 2020, theorem
+    1); a round takes the part `contraction`, eta c, of what the error is above its floor. UsageError: that is no part.
     """
-    ends, now = list[float](), 0.0
-    for stage in found[:-1]:
-        floor, until = a * stage.choice.floor, min(error, a * stage.until)
-        now += stage.choice.seconds / -log(1 - contraction) * log((error - floor) / (until - floor))
-        ends.append(now)
-        error = until
-    return ends
+    if not 0 < contraction < 1:
+        raise UsageError(f"contraction = {contraction} must be above 0 and below 1", "contraction")
+    times, now = list[tuple[float, int]](), 0.0
+    for stage, following in pairwise(found):
+        if error > a * stage.until:  # which is above the stage's floor
+            gone = (error - a * stage.choice.floor) / (a * stage.until - a * stage.choice.floor)
+            now += stage.choice.seconds / -log(1 - contraction) * log(gone)
+            error = a * stage.until
+        times.append((now, following.choice.k))
+    return tuple(times)

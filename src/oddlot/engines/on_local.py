@@ -44,8 +44,8 @@ class Local:
 
     With `as_if`, a machine for each worker, a worker takes as long for its tasks as that machine would under the
     virtual clock, by waiting after each minibatch: stragglers to try a strategy on, which `oddlot.machines.step_times`
-    reads from records of real ones. A task that takes longer than that by itself waits no more. Of a machine only
-    `seconds_per_sample` and `delay` are looked at.
+    reads from records of real ones. A task that takes longer than that by itself waits no more, so that a freeze may be
+    made up for by waiting less. Of a machine only `seconds_per_sample` and `delay` are looked at.
     """
 
     workers: AtLeastOne = 2

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
+from operator import itemgetter
 from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
@@ -13,11 +15,16 @@ from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Changed, Command, Event, UpdateId
 
 
-def _rise(seconds: tuple[float, ...]) -> bool:
-    return all(0 <= one < float("inf") for one in seconds) and list(seconds) == sorted(seconds)
+def _are_times(rows: object) -> bool:
+    if not isinstance(rows, tuple | list) or not all(isinstance(row, tuple | list) for row in rows):
+        return False
+    if not all(len(row) == 2 and isinstance(row[1], int) and row[1] >= 1 for row in rows):
+        return False
+    seconds = [row[0] for row in rows]
+    return all(0 <= one < inf for one in seconds) and seconds == sorted(seconds)
 
 
-RISING = Must("seconds that rise, each finite and not negative", _rise)
+TIMES = Must("rows of seconds, which rise, and k, at least 1", _are_times)
 
 
 @dataclass
@@ -26,8 +33,8 @@ class AdaptiveK:
     other tasks are cancelled.
 
     Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
-    rises when gradients point back and forth (`oddlot.core.pflug`). With `seconds`, k rises at these times instead,
-    such as those of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
+    rises when gradients point back and forth (`oddlot.core.pflug`). With `times`, k changes at these instead, such
+    as those of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
     2020), algorithm 1 and theorem 1.
@@ -42,8 +49,8 @@ class AdaptiveK:
     """so many more negative inner products than positive ones before k rises"""
     burn_in: Annotated[int, at_least(0)] = 200
     """rounds after a rise in which k stays"""
-    seconds: Annotated[tuple[float, ...], RISING] = ()
-    """on the run's clock, at each of which k rises"""
+    times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()
+    """rows of seconds on the run's clock, and the k from then on; then nothing else changes it"""
     samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
     round: dict[UpdateId, int] = field(default_factory=dict)
@@ -60,18 +67,16 @@ class AdaptiveK:
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
-        check_enough(self.k, workers)
+        check_enough(max([self.k, *(k for _, k in self.times)]), workers)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""
-        most = self.most or max(self.k, len(view.nodes) - self.rise)
-        if self.seconds:
-            self.rises = bisect_right(self.seconds, view.now)
-        elif isinstance(event, Changed) and event.inner is not None and self._now + self.rise <= most:
-            self.rises += self.pflug.count(event.inner, self.threshold, self.burn_in)
-        k = min(self._now, most)
-        yield from fastest(event, view, self.round, k, self.samples or view.batch, not self.seconds)
-
-    @property
-    def _now(self) -> int:
-        return self.k + self.rises * self.rise
+        k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes) - self.rise)
+        if self.times:
+            past = bisect_right(self.times, view.now, key=itemgetter(0))
+            k = self.times[past - 1][1] if past else self.k
+        elif isinstance(event, Changed) and event.inner is not None and k + self.rise <= most:
+            rises = self.pflug.count(event.inner, self.threshold, self.burn_in)
+            self.rises, k = self.rises + rises, k + rises * self.rise
+        k = k if self.times else min(k, most)
+        yield from fastest(event, view, self.round, k, self.samples or view.batch, not self.times)

@@ -74,8 +74,13 @@ class BackupTasks(Wrapper[Inner]):
                 return  # whoever is idle next asks again at once
             version = task.version if view.can_start_from(task.version) else None
             yield Assign(idle.pop(0), samples_in(task.spans), task.kind, version, again=task_id)
-            if isinstance(self.inner, Wrapper):
+            if self._is_around_a_wrapper:
                 yield Wake(view.now)  # so that one which times tasks sees this one
+
+    @property
+    def _is_around_a_wrapper(self) -> bool:
+        inner: object = self.inner
+        return isinstance(inner, Wrapper)
 
     def _late_at(self, task: Task, view: View) -> float:
         """Never, as long as nobody has answered."""
