@@ -261,6 +261,24 @@ def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         oddlot.fit(a_job(), Asynchronous(), local(1), until="epochs>=1")
 
 
+@pytest.mark.parametrize(
+    ("on", "stops_at_once"), [("simulated", False), ("simulated", True), ("local", False)]
+)
+def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once: bool) -> None:
+    """Each round is of another version, which is sent to everybody."""
+    machines = tuple(Machine(f"w{i}", 0.001 * 5**i, stops_at_once=stops_at_once) for i in range(3))
+    place = Simulated(list(machines)) if on == "simulated" else local(3, as_if=machines)
+    run, _ = trained(a_job(), FastestK(k=1, samples=16), place, "epochs>=2")
+    started = sum(isinstance(action, w.Start) for record in run.records for action in record.actions)
+    ended = [record for record in run.records if isinstance(record.event, w.Cancelled)]
+    size = 4 * (16 + 16 + 16 + 16)
+    assert ended
+    assert run.summary["bytes_down"] <= started * size
+    arrived = [record.event.update for record in run.records if isinstance(record.event, w.Arrived)]
+    assert run.summary["bytes_down"] == sum(facts.bytes_down for facts in arrived) + len(ended) * size
+    assert run.summary["bytes_wasted"] >= len(ended) * size
+
+
 def test_money_time_and_traffic_of_a_fleet() -> None:
     link = Link(megabits_per_second=8, latency_milliseconds=0)
     machines = [Machine(f"m{i}", 0.01, link=link, dollars_per_hour=3.6) for i in range(2)]

@@ -39,8 +39,8 @@ def story() -> list[w.Record]:
         w.Record(4.0, w.Lost("w2")),
         w.Record(5.0, arrived("w1:3", 6, loss=1.0, bytes_up=5), (w.Drop("w1:3"), start("w1:4", 8, 16))),
         w.Record(6.0, w.Refused("w1:4", "bad"), (start("w1:5", 8, 16), start("w1:6", 16, 24))),
-        w.Record(7.0, w.Cancelled("w1:5", "w1"), (w.Abort("w1:6", "w1"),)),
-        w.Record(8.0, arrived("w1:6", 8, loss=1.0), (), ECHO),
+        w.Record(7.0, w.Cancelled("w1:5", "w1", 11, 2), (w.Abort("w1:6", "w1"),)),
+        w.Record(8.0, arrived("w1:6", 8, loss=1.0, bytes_up=1, bytes_down=3), (), ECHO),
     ]  # fmt: skip
 
 
@@ -51,7 +51,8 @@ def test_the_figures_add_up() -> None:
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
     assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
     assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
-    assert (tally.bytes_up, tally.bytes_down, tally.workers_lost) == (10, 7, 1)
+    assert (tally.bytes_up, tally.bytes_down, tally.bytes_data, tally.workers_lost) == (11, 21, 2, 1)
+    assert tally.bytes_wasted == 11 + 2 + 1 + 3
     assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
     assert tally.training_loss == pytest.approx(2.0 - 0.05)
     assert tally.value("loss") == 0.5
@@ -190,10 +191,10 @@ def test_what_lost_work_had_cost() -> None:
     before = tally_of(story()[:2], 16)
     event = resumed_after(2, before, story()[2:], Path("log"))
     assert event.dollars_lost == pytest.approx((7 * 3.6 + 3 * 7.2) / 3600)
-    assert (event.samples_lost, event.bytes_up_lost, event.bytes_down_lost) == (8 + 8 + 8 + 8, 10, 7)
+    assert (event.samples_lost, event.bytes_up_lost, event.bytes_down_lost) == (8 + 8 + 8 + 8, 11, 21)
     assert (before.seconds, before.bytes_up) == (1.0, 0), "they are not counted yet"
     tally = tally_of([*story(), w.Record(8.5, event)], 16)
-    assert (tally.bytes_up, tally.bytes_down) == (10, 7), "what is lost has travelled"
+    assert (tally.bytes_up, tally.bytes_down) == (11, 21), "what is lost has travelled"
 
 
 def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:

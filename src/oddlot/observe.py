@@ -72,6 +72,8 @@ class Tally:
     """of weights, as answers tell: what was sent for work that was lost with its worker is not known"""
     bytes_data: int = 0
     """of samples that had to be brought to workers, where the data are in shards; likewise"""
+    bytes_wasted: int = 0
+    """of all three, what belongs to tasks that were cancelled or answered too late"""
     overwritten: int = 0
     """updates whose merge another one has written over, where the hub's store does that"""
     read: int | None = None
@@ -163,6 +165,7 @@ class Tally:
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "bytes_data": self.bytes_data,
+            "bytes_wasted": self.bytes_wasted,
             "dollars": self.dollars,
             "dollars_lost": self.bill.dollars_lost,
             "dollars_per_point": self.dollars_per_point,
@@ -197,7 +200,10 @@ class Tally:
                 self._machine(record.event, record.now)
             case w.Arrived(facts):
                 self._arrived(facts, record.remark == ECHO, record.now)
-            case w.Cancelled(task, node):
+            case w.Cancelled(task, node, down, data):
+                self.bytes_down += down
+                self.bytes_data += data
+                self.bytes_wasted += down + data
                 self._wasted(task, "cancelled")
                 self._answered(task, node, record.now)
             case w.Refused(task, reason):
@@ -242,6 +248,7 @@ class Tally:
         self._answered(facts.id, facts.sender, now)
         if echo:
             self.echoes += 1
+            self.bytes_wasted += facts.bytes_up + facts.bytes_down + facts.bytes_data
             self._wasted(facts.id, "late")
             return
         self.updates += 1

@@ -106,6 +106,7 @@ NONSENSE = {
     "facts that are text": encode(Say.DONE, facts="w1:1"),
     "cancelled what it has not": encode(Say.CANCELLED, task="w1:999"),
     "cancelled nothing": encode(Say.CANCELLED, task=[1]),
+    "cancelled with bytes that cannot be": encode(Say.CANCELLED, task="w1:1", bytes_down=-5),
     "evaluated unasked": encode(Say.EVALUATED, version=0, metrics={}),
     "evaluated nothing": encode(Say.EVALUATED, version=[0], metrics={}),
     "evaluated to nothing": encode(Say.EVALUATED, version=0, metrics={"a": None}),

@@ -138,6 +138,9 @@ class Cancelled:
 
     task: TaskId
     node: NodeId
+    bytes_down: int = 0
+    """that had been sent for it by then, where its worker has told"""
+    bytes_data: int = 0
 
 
 @dataclass(frozen=True, slots=True)

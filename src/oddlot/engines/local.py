@@ -20,7 +20,15 @@ from oddlot.engines.blocks import Blocks
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.life import Life
 from oddlot.engines.mailbox import life_name
-from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode, read_evaluated, read_facts
+from oddlot.engines.messages import (
+    LONGEST_BYTES,
+    Say,
+    decode,
+    encode,
+    read_cancelled,
+    read_evaluated,
+    read_facts,
+)
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
@@ -254,9 +262,9 @@ class LocalEngine:
         self._dismiss(life)
 
     def _said_cancelled(self, life: Life, body: dict[str, Any]) -> None:
-        task = str(body.get("task"))
-        self.blocks.give_update(self._end_task(life, task))
-        self.ready.append(w.Cancelled(task, life.node))
+        ended = read_cancelled(body, life.node)
+        self.blocks.give_update(self._end_task(life, ended.task))
+        self.ready.append(ended)
         self._dismiss(life)
 
     def _end_task(self, life: Life, task: w.TaskId) -> int:

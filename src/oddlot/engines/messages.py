@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from oddlot.core.errors import OddlotError
 from oddlot.core.plain import from_plain
-from oddlot.core.words import Evaluated, Facts, Kind, NodeId
+from oddlot.core.words import Cancelled, Evaluated, Facts, Kind, NodeId
 from oddlot.wire.framing import FrameError, pack, unpack
 
 LONGEST_BYTES = 1 << 16
@@ -63,6 +63,14 @@ def read_facts(plain: Any, sender: NodeId) -> Facts:
         raise FrameError(f"these facts cannot be: {facts}")
     _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])
     return facts
+
+
+def read_cancelled(body: dict[str, Any], node: NodeId) -> Cancelled:
+    """The end of a task without an update. FrameError: with bytes that cannot be."""
+    brought = body.get("bytes_down", 0), body.get("bytes_data", 0)
+    if not all(type(count) is int and count >= 0 for count in brought):
+        raise FrameError(f"these bytes cannot be: {brought}")
+    return Cancelled(str(body.get("task")), node, *brought)
 
 
 def read_evaluated(plain: Any) -> Evaluated:

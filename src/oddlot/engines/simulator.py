@@ -73,6 +73,10 @@ class _Work:
     aborted: bool = False
     """that are not all"""
 
+    def brought(self, now: float) -> tuple[int, int]:
+        """Bytes of weights and samples that have arrived."""
+        return (self.size, self.data) if self.ready <= now else (0, 0)
+
     @property
     def brings(self) -> bool:
         """An answer comes, if only one of a part: of a task that is still wanted."""
@@ -219,7 +223,8 @@ class Simulator:
         for later in node.queue[index : index + 1]:
             later.ready = max(later.ready, min(work.end, self.now))
         self._plan(node, index)
-        self.agenda.at(self.now, lambda: w.Cancelled(work.task.id, node.name))
+        ended = w.Cancelled(work.task.id, node.name, *work.brought(self.now))
+        self.agenda.at(self.now, lambda: ended)
         self._dismiss(node)
 
     def evaluate(self, version: int, weights: Any) -> None:
@@ -384,7 +389,7 @@ class Simulator:
         self._dismiss(node)
         task = work.task
         if not work.brings:
-            return w.Cancelled(task.id, task.node)
+            return w.Cancelled(task.id, task.node, *work.brought(self.now))
         self.lives.work_came_in()
         part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not

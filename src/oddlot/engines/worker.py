@@ -142,7 +142,8 @@ class Worker:
         self.aborted &= waiting
         self.hurried &= waiting
         if work is None or (aborted and work.samples < samples_in(task.spans)):
-            self.hub.send(encode(Say.CANCELLED, task=task.id))
+            data = work.bytes_data if work else 0
+            self.hub.send(encode(Say.CANCELLED, task=task.id, bytes_down=size, bytes_data=data))
             return
         computed = time.perf_counter()
         sent = self._encode(out, task, self.flat(weights))

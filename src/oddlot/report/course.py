@@ -121,6 +121,10 @@ class Course:
                 lane.bytes_up += facts.bytes_up
                 lane.bytes_down += facts.bytes_down
                 lane.bytes_data += facts.bytes_data
+            case w.Cancelled(node=node) as ended if node in tally.workers:
+                lane = self._lane(node)
+                lane.bytes_down += ended.bytes_down
+                lane.bytes_data += ended.bytes_data
 
     def _note_lives(self, record: w.Record, tally: Tally) -> None:
         """Lives that begin and end, whether the hub knows of it or not."""
