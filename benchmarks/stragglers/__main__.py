@@ -8,9 +8,10 @@ import argparse
 from collections.abc import Callable
 
 from benchmarks.report import finish
-from benchmarks.stragglers import floors, goodput, joint, networks, paths, real
+from benchmarks.stragglers import floors, goodput, joint, networks, paths, real, theory
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
+    "theory": lambda _: theory.measure(),
     "floors": lambda asked: floors.measure(asked.quick),
     "joint": lambda asked: joint.measure(asked.quick, asked.ratio),
     "goodput": lambda asked: goodput.measure(asked.quick, asked.learners),

@@ -1,0 +1,73 @@
+"""The bound of the paper's example: the error over time with each k alone, and with theorem 1's times.
+
+Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP 2020),
+proposition 1 and theorem 1: five workers with exponential times.
+"""
+
+from itertools import pairwise
+from math import log10
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.plots import save
+from benchmarks.report import show
+from oddlot.core.stages import Choice, stages, switch_times
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Hypoexponential
+from oddlot.report.charts import Line
+
+WORKERS, MEAN, SAMPLES, NOTHING = 5, 0.2, 10, 1e-9
+"""mean seconds of a task of so many samples; and of communication, which is left out there"""
+ETA, L, VARIANCE, C, ERROR = 0.001, 2.0, 10.0, 1.0, 100.0
+A = ETA * L * VARIANCE / (2 * C)
+"""the floor of rounds of one sample"""
+UNTIL, POINTS = 3_000.0, 300
+"""seconds of the plot"""
+PLOT = Path("docs/plots/stragglers_theory.svg")
+
+
+def measure() -> dict[str, float]:
+    """The plot, and a table of the times; no figures."""
+    workers = [Hypoexponential(NOTHING, MEAN / SAMPLES)] * WORKERS
+    choices = [Choice(*row) for row in rounds_of(workers, [SAMPLES])]
+    found = stages(choices)
+    begins = [
+        (0.0, found[0].choice),
+        *((at, _with(k, choices)) for at, k in switch_times(found, A, ERROR, ETA * C)),
+    ]
+    seconds = np.linspace(UNTIL / 20, UNTIL, POINTS).tolist()  # at 0 all are at the same error
+    drawn = [_line(f"k = {one.k}", [(0.0, one)], seconds, one.k) for one in choices]
+    save(
+        PLOT,
+        "The bound on the error: each k alone, and the times of theorem 1",
+        "seconds",
+        "orders of magnitude",
+        [*drawn, _line("theorem 1", begins, seconds, 0, dashed=True)],
+    )
+    rows = [
+        [f"{now.k} to {then.k}", f"{at:.0f}", f"{_error(begins, at):.2g}"]
+        for (_, now), (at, then) in pairwise(begins)
+    ]
+    show("theorem 1, five workers: when k rises", ("k", "seconds", "error"), rows)
+    return {}
+
+
+def _with(k: int, choices: list[Choice]) -> Choice:
+    return next(one for one in choices if one.k == k)
+
+
+def _line(
+    name: str, begins: list[tuple[float, Choice]], seconds: list[float], color: int, dashed: bool = False
+) -> Line:
+    return Line(name, [(at, log10(_error(begins, at))) for at in seconds], color, dashed)
+
+
+def _error(begins: list[tuple[float, Choice]], now: float) -> float:
+    """Proposition 1, stage by stage: what is above the floor falls by the part eta c in each round."""
+    error = ERROR
+    for (at, choice), (end, _) in pairwise([*begins, (now, begins[-1][1])]):
+        rounds = max(0.0, min(end, now) - at) / choice.seconds
+        floor = A * choice.floor
+        error = floor + (1 - ETA * C) ** rounds * (error - floor)
+    return error
