@@ -1,16 +1,15 @@
-"""Strategies around strategies, and learners on their own clocks: what stragglers cost, and that they bias nothing."""
+"""Strategies around strategies: what stragglers cost, and that they bias nothing."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import oddlot
 from oddlot import (
@@ -20,16 +19,11 @@ from oddlot import (
     Deadline,
     FastestK,
     FederatedAveraging,
-    Job,
     LocalSGD,
-    Machine,
     ProportionalLoad,
     Quorum,
-    Run,
-    Simulated,
     Strategy,
     Synchronous,
-    Trace,
     replay,
 )
 from oddlot.core.errors import CheckpointError, UsageError
@@ -53,40 +47,7 @@ from oddlot.settings import JobFile, Override
 from oddlot.strategies import WRAPPERS
 from oddlot.testing import run_story
 from tests.fits import a_job, everything, fleet, trained
-
-BATCH, PACE = 5, 0.1
-"""samples of a minibatch, and seconds for each of a machine that is as fast as most"""
-STRAGGLES = Trace((1.0,) * 19 + (100.0,))
-
-
-def zero() -> nn.Module:
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    return model
-
-
-def distance(model: nn.Module, batch: Any) -> Tensor:
-    """Half the squared distance of the weight from a number: its best value is the mean of all."""
-    out: Tensor = 0.5 * (model(torch.ones(1, 1)).sum() - batch[0]).square().mean()
-    return out
-
-
-def ran(
-    strategy: Strategy, machines: list[Machine], numbers: Tensor, until: str, lr: float = 1.0, **how: Any
-) -> Run:
-    job = Job(zero, (numbers,), training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
-    return oddlot.fit(job, strategy, Simulated(machines), until=until, **how)
-
-
-def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:
-    """Alike, but for the last one, which takes so many times as long."""
-    alike = [Machine(f"m{number}", PACE, **how) for number in range(count)]
-    return [*alike[:-1], replace(alike[-1], seconds_per_sample=slow * PACE)]
-
-
-def actions(run: Run, kind: type) -> list[Any]:
-    return [action for record in run.records for action in record.actions if isinstance(action, kind)]
-
+from tests.strategies.slow_fleets import BATCH, PACE, STRAGGLES, actions, machines, ran
 
 # --- time ------------------------------------------------------------------------------------------
 
@@ -135,16 +96,6 @@ def test_whoever_becomes_idle_begins_what_is_late_already(seed: int) -> None:
     ran(Watched(FastestK(k=6), slow=1.2), eight, torch.zeros(4_000), "epochs>=1", seed=seed)
 
 
-def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
-    """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
-    three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
-    alone, both = (
-        ran(make(Quorum(steps=4)), three_slow, torch.zeros(40_000), "seconds>=1000")
-        for make in (lambda one: one, BackupTasks[Any])
-    )
-    assert both.summary["versions"] > 0.8 * alone.summary["versions"]
-
-
 def test_backups_start_from_the_version_that_is_kept() -> None:
     run = ran(BackupTasks(FederatedAveraging()), machines(4, 20.0), torch.zeros(400), "epochs>=2", shards=4)
     starts = [action.task for action in actions(run, Start)]
@@ -189,58 +140,6 @@ def test_nobody_s_load_is_forgotten() -> None:
     sizes = [samples_in(one.task.spans) for one in actions(run, Start) if one.task.node == "m2"]
     assert sizes[0] == 40
     assert set(sizes[1:]) == {2}
-
-
-def test_learners_wait_for_no_straggler() -> None:
-    """One is a hundred times slower: the others merge without it, and its steps count when they come."""
-    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
-    waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
-    assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
-    merged = {update.rpartition(":")[0] for step in actions(run, Step) for update in step.shares}
-    assert merged == {"m0", "m1", "m2", "m3"}
-    idle = 1 - run.summary["samples_merged"] * PACE / (3.01 * run.summary["seconds"])
-    assert idle < 0.06, "the windows of grace"
-
-
-def test_learners_that_are_silent_are_not_waited_for() -> None:
-    """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
-    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")])
-
-    def steps(misfortune: oddlot.Chaos | None) -> int:
-        fleet = machines(4, 100.0)
-        run = ran(Quorum(steps=8, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1100", chaos=misfortune)
-        times = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
-        return sum(time > 700 for time in times)
-
-    assert steps(chaos) > 0.9 * steps(None)
-
-
-def test_a_learner_that_leaves_is_not_counted() -> None:
-    """Of three that wait for all of them one leaves when it has brought something: then the other two are all."""
-    story = """strategy Quorum(steps=1, quorum=1.0, grace=9.0)
-data size=100 in_flight=1 batch=4
-join a
-join b
-join c
-finish a
-leave a
-finish b
-finish c
-"""
-    assert "> step a:1*0.33 b:2*0.33 c:3*0.33" in run_story(story)
-
-
-def test_the_window_of_grace_is_a_share_of_the_time_in_which_somebody_worked() -> None:
-    story = """strategy Quorum(steps=1, grace=0.5)
-data size=100 in_flight=1 batch=4
-wait 3600
-join a
-join b
-wait 10
-finish a
-wait alarm
-"""
-    assert "at 3615 s\n> step a:1*1.00" in run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -357,14 +256,6 @@ def test_a_prefix_counts_in_proportion_to_its_length() -> None:
     run = ran(Deadline(Synchronous(samples=40), 10 * PACE), machines(3, 3.0), RISING, "versions>=1")
     (step,) = actions(run, Step)
     assert list(step.shares.values()) == pytest.approx([0.4, 0.4, 0.2])
-
-
-def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
-    """7 samples in a task are minibatches of 5 and 2."""
-    strategy = Quorum(steps=2, quorum=1.0)
-    run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
-    (step,) = actions(run, Step)
-    assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})
 
 
 # --- books, files and words ------------------------------------------------------------------------

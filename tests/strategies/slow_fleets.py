@@ -1,0 +1,43 @@
+"""Small jobs on machines of which one is slow, under the virtual clock."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import oddlot
+from oddlot import SGD, Job, Machine, Run, Simulated, Strategy, Trace
+
+BATCH, PACE = 5, 0.1
+"""samples of a minibatch, and seconds for each of a machine that is as fast as most"""
+STRAGGLES = Trace((1.0,) * 19 + (100.0,))
+
+
+def zero() -> nn.Module:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+def distance(model: nn.Module, batch: Any) -> Tensor:
+    """Half the squared distance of the weight from a number: its best value is the mean of all."""
+    out: Tensor = 0.5 * (model(torch.ones(1, 1)).sum() - batch[0]).square().mean()
+    return out
+
+
+def ran(
+    strategy: Strategy, machines: list[Machine], numbers: Tensor, until: str, lr: float = 1.0, **how: Any
+) -> Run:
+    job = Job(zero, (numbers,), training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
+    return oddlot.fit(job, strategy, Simulated(machines), until=until, **how)
+
+
+def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:
+    """Alike, but for the last one, which takes so many times as long."""
+    alike = [Machine(f"m{number}", PACE, **how) for number in range(count)]
+    return [*alike[:-1], replace(alike[-1], seconds_per_sample=slow * PACE)]
+
+
+def actions(run: Run, kind: type) -> list[Any]:
+    return [action for record in run.records for action in record.actions if isinstance(action, kind)]

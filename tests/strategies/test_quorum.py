@@ -1,0 +1,82 @@
+"""Learners on their own clocks: who is waited for, for how long, and how much each counts."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import oddlot
+from oddlot import BackupTasks, LocalSGD, Machine, Quorum
+from oddlot.core.words import Step
+from oddlot.testing import run_story
+from tests.strategies.slow_fleets import PACE, actions, machines, ran
+
+
+def test_learners_wait_for_no_straggler() -> None:
+    """One is a hundred times slower: the others merge without it, and its steps count when they come."""
+    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
+    waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
+    assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
+    merged = {update.rpartition(":")[0] for step in actions(run, Step) for update in step.shares}
+    assert merged == {"m0", "m1", "m2", "m3"}
+    idle = 1 - run.summary["samples_merged"] * PACE / (3.01 * run.summary["seconds"])
+    assert idle < 0.06, "the windows of grace"
+
+
+def test_learners_that_are_silent_are_not_waited_for() -> None:
+    """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
+    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")])
+
+    def steps(misfortune: oddlot.Chaos | None) -> int:
+        fleet = machines(4, 100.0)
+        run = ran(Quorum(steps=8, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1100", chaos=misfortune)
+        times = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
+        return sum(time > 700 for time in times)
+
+    assert steps(chaos) > 0.9 * steps(None)
+
+
+def test_a_learner_that_leaves_is_not_counted() -> None:
+    """Of three that wait for all of them one leaves when it has brought something: then the other two are all."""
+    story = """strategy Quorum(steps=1, quorum=1.0, grace=9.0)
+data size=100 in_flight=1 batch=4
+join a
+join b
+join c
+finish a
+leave a
+finish b
+finish c
+"""
+    assert "> step a:1*0.33 b:2*0.33 c:3*0.33" in run_story(story)
+
+
+def test_the_window_of_grace_is_a_share_of_the_time_in_which_somebody_worked() -> None:
+    story = """strategy Quorum(steps=1, grace=0.5)
+data size=100 in_flight=1 batch=4
+wait 3600
+join a
+join b
+wait 10
+finish a
+wait alarm
+"""
+    assert "at 3615 s\n> step a:1*1.00" in run_story(story)
+
+
+def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
+    """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
+    three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
+    alone, both = (
+        ran(make(Quorum(steps=4)), three_slow, torch.zeros(40_000), "seconds>=1000")
+        for make in (lambda one: one, BackupTasks[Any])
+    )
+    assert both.summary["versions"] > 0.8 * alone.summary["versions"]
+
+
+def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
+    """7 samples in a task are minibatches of 5 and 2."""
+    strategy = Quorum(steps=2, quorum=1.0)
+    run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
+    (step,) = actions(run, Step)
+    assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})
