@@ -94,7 +94,7 @@ class SampledLinear(nn.Module):
         self.optimizer = optimizer
         self._marks, self._token = Marks(out_features), object()
         """the token is what a sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
-        self._teaches = False
+        self._taught = False
         """the sampler has seen a batch to learn from since the rows became others"""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
@@ -202,10 +202,10 @@ class SampledLinear(nn.Module):
         """What the sampler knows may be of another layer, which had it last, or of a measurement before training, which
         is to change nothing."""
         is_own = getattr(self.sampler, "layer", None) is self._token
-        if not is_own or (learns and not self._teaches):
+        if not is_own or (learns and not self._taught):
             self.sampler.forget()
             self.sampler.layer = self._token  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
-            self._teaches = learns
+            self._taught = learns
 
     def _chance(self) -> int:
         """The seed of this batch."""
@@ -276,7 +276,7 @@ class SampledLinear(nn.Module):
 def _forget(layer: SampledLinear, _: object) -> None:
     """Other weights are there, of which none waits. By name, so that a copy of the layer means its own sampler."""
     layer.sampler.forget()
-    layer._teaches = False
+    layer._taught = False
     if isinstance(layer.optimizer, Adam) and layer.optimizer.decay:
         layer._touched[:] = layer.step
 
