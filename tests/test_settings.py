@@ -16,7 +16,7 @@ from oddlot.core.rules import SGD, Adam, AdamW
 from oddlot.engines.on_local import Local
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile, Override, describe_settings
-from oddlot.strategies import BY_NAME, Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.strategies import BY_NAME, AdaptiveK, AdaptiveLoad, Asynchronous, FastestK, LocalSGD, Synchronous
 from oddlot.train.schedules import Cosine, Linear, MultiStep
 from oddlot.wire.codec import Half, Plain
 
@@ -273,6 +273,17 @@ def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
     assert settings.job().optimizer == Adam(lr=0.5)
     other = [Override.parse("strategy=local_sgd"), Override.parse("strategy.server=adam")]
     assert JobFile.read(str(path), other).strategy() == LocalSGD(server=Adam())
+
+
+def test_rows_are_lists_of_lists(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('task = "digits"\n[strategy]\nname = "adaptive_k"\ntimes = [[1.0, 2], [2.0, 3]]\n')
+    assert JobFile.read(str(path)).strategy() == AdaptiveK(times=((1.0, 2), (2.0, 3)))
+    words = [Override.parse(text) for text in ("strategy=adaptive_load", "strategy.table=[[1, 4, 0.5]]")]
+    assert JobFile.read(str(path), words).strategy() == AdaptiveLoad(((1, 4, 0.5),))
+    told = r"`strategy.times\[0\]\[1\]` is 'x': it must be a valid integer"
+    with pytest.raises(UsageError, match=told):
+        JobFile.read(str(path), [Override.parse("strategy.times=[[1.0, 'x']]")]).strategy()
 
 
 def test_what_is_found_out_later_is_told_with_its_place(tmp_path: Path) -> None:

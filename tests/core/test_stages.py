@@ -67,5 +67,9 @@ def test_constants_that_cannot_be() -> None:
     for contraction in (0.0, 1.0, nan):
         with pytest.raises(UsageError, match="must be above 0 and below 1"):
             switch_times(stages(CHOICES), A, ERROR, contraction)
-    with pytest.raises(UsageError, match="there is no choice"):
-        stages([])
+    for a, error in ((nan, ERROR), (-1.0, ERROR), (A, -1.0), (A, nan)):
+        with pytest.raises(UsageError, match="must be finite and above 0"):
+            switch_times(stages(CHOICES), a, error, 0.1)
+    for choices in ([], [Choice(0, 0, 0.0)], [Choice(1, 1, nan)]):
+        with pytest.raises(UsageError, match="there is none, or another"):
+            stages(choices)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import log
+from math import inf, log
 from typing import NamedTuple
 
 from oddlot.core.errors import UsageError
@@ -38,11 +38,14 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
     constant. This is a straight line over e for each choice, and the best ones are their upper envelope, which does not
     depend on A but for the errors at which it changes from line to line. Theorem 1 of Kas Hanna et al. (ICASSP 2020) is
     the case in which the samples are given. That both adapt is the idea of Egger, Kas Hanna, Bitar (2023); the stages
-    are derived here from the same bound. UsageError: there is no choice.
+    are derived here from the same bound. UsageError: there is no choice, or one that cannot be.
     """
-    left = sorted(choices, key=lambda choice: (choice.seconds, choice.floor))
-    if not left:
-        raise UsageError("there is no choice of k and samples")
+    given = list(choices)
+    if not given or not all(one.k >= 1 and one.samples >= 1 and 0 < one.seconds < inf for one in given):
+        raise UsageError(
+            "choices are of k and samples, at least 1, and of seconds above 0: there is none, or another"
+        )
+    left = sorted(given, key=lambda choice: (choice.seconds, choice.floor))
     found, now = list[Stage](), left[0]
     while True:
         later = [
@@ -68,10 +71,14 @@ def switch_times(
     stage's k is its `k`.
 
     `a` is the floor of rounds of one sample, eta L sigma^2 / (2 c) in the paper (Kas Hanna et al., ICASSP 2020, theorem
-    1); a round takes the part `contraction`, eta c, of what the error is above its floor. UsageError: that is no part.
+    1); a round takes the part `contraction`, eta c, of what the error is above its floor. UsageError: that is no part,
+    or the others are not above 0.
     """
     if not 0 < contraction < 1:
         raise UsageError(f"contraction = {contraction} must be above 0 and below 1", "contraction")
+    for name, value in (("a", a), ("error", error)):
+        if not 0 < value < inf:
+            raise UsageError(f"{name} = {value} must be finite and above 0", name)
     times, now = list[tuple[float, int]](), 0.0
     for stage, following in pairwise(found):
         if error > a * stage.until:  # which is above the stage's floor

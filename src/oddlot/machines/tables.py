@@ -109,8 +109,10 @@ def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> A
         return Annotated[(column(base, choices), *(AfterValidator(validator(check)) for check in checks))]
     if is_dataclass(hint):
         return table_of(hint, choices=choices)  # type: ignore[arg-type]  # a dataclass is a type
-    # TOML has lists where Python has tuples.
-    return Annotated[hint, pydantic.Field(strict=False)] if get_origin(hint) is tuple else hint
+    if get_origin(hint) is tuple:  # TOML has lists where Python has tuples, and in them
+        parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+        return Annotated[tuple[parts], pydantic.Field(strict=False)]  # type: ignore[valid-type]  # they are computed
+    return hint
 
 
 def settings_of(kind: type) -> dict[str, "Field[Any]"]:
