@@ -52,13 +52,19 @@ def measure(quick: bool) -> dict[str, float]:
         Line(name, [(one.seconds, -down) for down, one in points], number)
         for number, (name, points) in enumerate(fallen.items())
     ]
-    title, up = f"Distance, computation / communication = {RATIO:g}", "orders of magnitude"
-    save(PLOTS / "stragglers_curves.svg", title, "seconds", up, curves)
+    about, up = f"computation / communication = {RATIO:g}", "orders of magnitude"
+    save(PLOTS / "stragglers_curves.svg", f"Distance over time, {about}", "seconds", up, curves)
     cost = [
         Line(name, [(one.used / 1e3, -down) for down, one in points], number)
         for number, (name, points) in enumerate(fallen.items())
     ]
-    save(PLOTS / "stragglers_cost.svg", title, "thousand rows of gradients used", up, cost)
+    save(
+        PLOTS / "stragglers_cost.svg",
+        f"Distance over gradients used, {about}",
+        "thousand rows of gradients used",
+        up,
+        cost,
+    )
     return {}
 
 

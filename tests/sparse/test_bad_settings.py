@@ -256,8 +256,19 @@ def test_settings_that_are_none(text: str, told: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_classifier(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        SlideClassifier.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(
+            FileNotFoundError, match=r"is no folder with settings\.json and model\.safetensors"
+        ):
+            SlideClassifier.load(place)
+
+
+def test_a_run_s_model_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("another one's")
+    with pytest.raises(FileExistsError, match="that is no classifier's: take another folder"):
+        SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
+    assert (tmp_path / "model.safetensors").read_text() == "another one's"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "settings.json"])

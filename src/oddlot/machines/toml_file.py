@@ -126,7 +126,8 @@ def _sentence(detail: ErrorDetails) -> str:
         case "about":
             return detail["msg"]
         case "missing":
-            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "")
+            remedy = ": name a strategy, such as strategy.inner=local_sgd" if key == "inner" else ""
+            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "") + remedy
         case "literal_error":
             word, choices = str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"])
             return f"unknown {key} `{word}`: {or_nearest(word, choices)}"

@@ -163,10 +163,13 @@ class SlideClassifier(Settings):
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights, settings and history; a sampler is not among them."""
+        """Write the weights, settings and history into a folder; a sampler is not among them. FileExistsError: it has
+        another model, such as a run's."""
         from safetensors.torch import save_file
 
         self._check_begun()
+        if (Path(folder) / WEIGHTS).exists() and not (Path(folder) / SETTINGS).exists():
+            raise FileExistsError(f"{folder} has a {WEIGHTS} that is no classifier's: take another folder")
         Path(folder).mkdir(parents=True, exist_ok=True)
         told = self.get_params() | {"labels": self.n_labels_, "hidden": self.input.out_features}
         told |= {"features": self.n_features_in_, "history": self.history}
@@ -179,8 +182,10 @@ class SlideClassifier(Settings):
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
-        """The classifier that was saved. Its optimizers begin anew if it is trained further. ValueError: its files are
-        damaged."""
+        """The classifier that was saved. Its optimizers begin anew if it is trained further.
+
+        FileNotFoundError: it is not there. ValueError: its files are damaged.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -198,6 +203,8 @@ class SlideClassifier(Settings):
             if not all(part.isfinite().all() for part in found.model.state_dict().values()):
                 raise ValueError(f"{WEIGHTS} has numbers that are not finite")
             found.history = history
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(f"{folder} is no folder with {SETTINGS} and {WEIGHTS}") from None
         except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"{folder} holds no whole classifier: {error}") from None
         return found

@@ -45,8 +45,8 @@ class AdaptiveLoad:
     rounds (`oddlot.core.stages`). They are given, or measured: the first rounds wait for everybody, and later some
     more do.
 
-    Idea: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023);
-    its stages are derived here (`oddlot.core.stages`), and may not be the paper's.
+    Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023),
+    whose idea it is; the stages are derived here (`oddlot.core.stages`), and may not be the paper's.
     """
 
     table: Annotated[tuple[Row, ...], TABLE] = ()
