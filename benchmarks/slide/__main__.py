@@ -38,7 +38,10 @@ def main() -> None:
     if SEARCH in asked.only:
         quality.search()
     for part in (one for one in PARTS if one in asked.only):
-        figures |= PARTS[part](asked.quick, asked.shape)
+        measured = PARTS[part](asked.quick, asked.shape)
+        if not measured:
+            print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
+        figures |= measured
     finish(figures)
 
 

@@ -18,6 +18,7 @@ from oddlot.sparse import (
     Adam,
     Clusters,
     LazyAdam,
+    Mixed,
     Refresh,
     RowAdagrad,
     SampledLinear,
@@ -95,6 +96,10 @@ from oddlot.sparse.xmc.reading import BadSet, read_xmc
         (LSH, {"by_chance": 2**70}),
         (Uniform, {"count": 2**70}),
         (SlideClassifier, {"sampler": "clusters"}),
+        (Mixed, {"samplers": []}),
+        (Mixed, {"samplers": Uniform()}),
+        (Mixed, {"samplers": [Uniform(), None]}),
+        (Mixed, {"samplers": [LSH(by_chance=0, changed_only=True), Uniform()]}),
         (SampledLinear, {"in_features": 3, "out_features": 0}),
         (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": "uniform"}),
         (SparseInputLinear, {"in_features": -1, "out_features": 5}),
@@ -153,6 +158,8 @@ def test_predictions_and_more_labels_than_there_were() -> None:
     for recall in (-1, 0, 1.5, float("nan"), "a"):
         with pytest.raises(ValueError, match=r"recall = .* must be a number above 0, at most 1"):
             trained.predict_topk(a_set(), 2, exact=False, recall=recall)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match=r"recall = 0\.8 is for exact=False"):
+        trained.score(a_set(), a_set(), recall=0.8)
     for k in (0, 21, 1.5, -1):
         with pytest.raises(ValueError, match=rf"k = {k} must be a whole number, from 1 to 20"):
             trained.predict_topk(a_set(), k)  # type: ignore[arg-type]  # on purpose

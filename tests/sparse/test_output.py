@@ -10,7 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import LSH, SGD, Adam, Clusters, Dense, RowAdagrad, SampledLinear, Shared, Uniform, Unigram
+from oddlot.sparse import (
+    LSH,
+    SGD,
+    Adam,
+    Clusters,
+    Dense,
+    Mixed,
+    RowAdagrad,
+    SampledLinear,
+    Shared,
+    Uniform,
+    Unigram,
+)
 from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Refresh, Sampler
 from tests.sparse.layers import (
@@ -137,6 +149,8 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
         Clusters(2, 3, 9, 5),
         Clusters(2, 3, 9, 5, frequency=0.0),
         LSH(digits=4, tables=3, found=9, by_chance=5),
+        Mixed([LSH(digits=4, tables=3, found=5, by_chance=0), Clusters(2, 2, 5, 5)]),
+        Mixed([Clusters(2, 3, 9, 0), Uniform(5)]),
     ],
     ids=repr,
 )
@@ -165,10 +179,13 @@ def fresh_samplers() -> list[Sampler]:
         ours := Clusters(4, 3, 30, 10),
     ):
         one.refresh.every = 3
-    return [Uniform(20), Shared(30), ours, lsh, dwta, Unigram(20, refresh=Refresh(3))]
+    both = Mixed(
+        [Clusters(4, 3, 30, 0, refresh=Refresh(3)), LSH(tables=5, found=20, by_chance=10, refresh=Refresh(2))]
+    )
+    return [Uniform(20), Shared(30), ours, lsh, dwta, Unigram(20, refresh=Refresh(3)), both]
 
 
-@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("which", range(7))
 def test_the_same_seed_and_threads_give_the_same_weights(which: int) -> None:
     one, two = (trained(fresh_samplers()[which], 2) for _ in range(2))
     assert torch.equal(one.weight, two.weight)

@@ -9,7 +9,7 @@ from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.sampler import Refresh, Sampler
-from oddlot.sparse.samplers import LSH, Clusters, Dense, Shared, Uniform, Unigram
+from oddlot.sparse.samplers import LSH, Clusters, Dense, Mixed, Shared, Uniform, Unigram
 
 __all__ = [
     "LSH",
@@ -18,6 +18,7 @@ __all__ = [
     "Clusters",
     "Dense",
     "LazyAdam",
+    "Mixed",
     "Refresh",
     "RowAdagrad",
     "SampledLinear",

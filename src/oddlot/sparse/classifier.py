@@ -28,7 +28,7 @@ from oddlot.sparse.xmc.metrics import precision
 
 logger = logging.getLogger(__name__)
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
-SCORED_AT_ONCE = 256
+SCORED_AT_ONCE, RECALL = 256, 0.9
 TOLD = 10
 """times an epoch"""
 
@@ -116,7 +116,7 @@ class SlideClassifier(Settings):
 
     # --- prediction --------------------------------------------------------------------------------
 
-    def predict(self, X: Any, *, exact: bool = True, recall: float = 0.9) -> NDArray[np.int64]:
+    def predict(self, X: Any, *, exact: bool = True, recall: float | None = None) -> NDArray[np.int64]:
         """The best label of each example; options as of `predict_topk`."""
         return self.predict_topk(X, 1, exact=exact, recall=recall)[:, 0]
 
@@ -126,13 +126,13 @@ class SlideClassifier(Settings):
         k: int = 5,
         *,
         exact: bool = True,
-        recall: float = 0.9,
+        recall: float | None = None,
     ) -> NDArray[np.int64]:
         """The k best labels of each example, the best first, [examples, k].
 
-        `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` of the
-        exact ones for the first 512 examples that were asked about since training; that share is `recall_` then, and a
-        label -1 was not found. Where that would take longer than scoring all labels, all are scored. As
+        `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` (0.9)
+        of the exact ones for the first 512 examples that were asked about since training; that share is `recall_` then,
+        and a label -1 was not found. Where that would take longer than scoring all labels, all are scored. As
         long as fewer than 512 examples have been asked about, clusters are counted again whenever these are twice as
         many, so that later answers may be of other clusters.
         """
@@ -140,6 +140,9 @@ class SlideClassifier(Settings):
         self._check(features)
         check_flag(exact=exact)
         check_whole(1, self.n_labels_, k=k)
+        if exact and recall is not None:
+            raise ValueError(f"recall = {recall!r} is for exact=False: all labels are scored")
+        recall = RECALL if recall is None else recall
         check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
         with torch.no_grad():
@@ -154,7 +157,7 @@ class SlideClassifier(Settings):
                     parts.append(index.topk(hidden.numpy(), k, probes)[1])
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
-    def score(self, X: Any, y: Any, *, exact: bool = True, recall: float = 0.9) -> float:
+    def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
         """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`."""
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.n_labels_)

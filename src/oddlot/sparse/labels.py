@@ -19,7 +19,7 @@ class Labels:
 
     @classmethod
     def of(cls, given: Any, out_features: int) -> "Labels":
-        """From one label each (a 1-D tensor), several (2-D, filled up with -1), or the arrays (starts, rows).
+        """From one label each (a 1-D tensor; -1: none), several (2-D, filled up with -1), or the arrays (starts, rows).
 
         ValueError: one is none of the `out_features`, or the arrays are none of a CSR matrix.
         """

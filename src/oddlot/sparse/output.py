@@ -48,8 +48,8 @@ class SampledLinear(nn.Module):
     optimizer of PyTorch that takes these. `layer(hidden)` is all logits, [batch, out_features].
 
     `hidden` is [batch, in_features], of any floating dtype on any device; the rows are float32 on the CPU. `labels` are
-    a 1-D tensor (one each), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR matrix,
-    of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an example
+    a 1-D tensor (one each; -1: none), a 2-D one filled up with -1 (several), or the arrays (starts, labels) of a CSR
+    matrix, of which example i has labels[starts[i]:starts[i + 1]]. Several labels share the target equally; an example
     without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not finite,
     or whose gradient could be above 1e15, changes nothing here, and gives NaN to the network below; under
     `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there are several losses before their

@@ -40,9 +40,9 @@ class Sampler(Protocol):
         """The rows are others now."""
 
 
-def check_sampler(sampler: object) -> None:
+def check_sampler(sampler: object, or_none: bool = True) -> None:
     """ValueError: it is neither a sampler nor None, which stands for the default."""
-    if sampler is None:
+    if sampler is None and or_none:
         return
     lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
     if isinstance(sampler, type) or lacks:

@@ -73,6 +73,49 @@ def is_blank(byte):
 
 
 @kernel
+def labels_of(text, at, end, labels, columns, marks):
+    """The labels of a line that begins at `at`, into `columns` from `marks` on, as (fault, where they end, marks)."""
+    first = at
+    while at < end and 48 <= text[at] <= 57:
+        begun = at
+        label, at = whole_number(text, at, end)
+        if at < end and text[at] == _COLON:  # no labels: the first number was a feature's
+            return (FINE, begun, marks) if begun == first else (LABEL, at, marks)
+        if not 0 <= label < labels:
+            return LABEL_RANGE, at, marks
+        columns[marks] = label
+        marks += 1
+        if at < end and text[at] == _COMMA:
+            at += 1
+        elif at < end and text[at] != _NEWLINE and not is_blank(text[at]):
+            return LABEL, at, marks
+    return FINE, at, marks
+
+
+@kernel
+def features_of(text, at, end, powers, features, columns, values, nonzeros):
+    """The features up to the line's end, into both arrays from `nonzeros` on, as (fault, where they end, nonzeros)."""
+    while at < end and text[at] != _NEWLINE:
+        if is_blank(text[at]):
+            at += 1
+            continue
+        feature, at = whole_number(text, at, end)
+        if feature < 0:
+            return FEATURE, at, nonzeros
+        if feature >= features:
+            return FEATURE_RANGE, at, nonzeros
+        if at >= end or text[at] != _COLON:
+            return COLON, at, nonzeros
+        value, at = real_number(text, at + 1, end, powers)
+        ended = at >= end or text[at] == _NEWLINE or is_blank(text[at])
+        if not ended or not np.isfinite(np.float32(value)):
+            return VALUE, at, nonzeros
+        columns[nonzeros], values[nonzeros] = feature, value
+        nonzeros += 1
+    return FINE, at, nonzeros
+
+
+@kernel
 def parse(text, powers, points, features, labels, x_starts, x_columns, x_values, y_starts, y_columns, fault):
     """Fill the arrays from the lines of `text`; `fault` becomes (what, line from 0 on, where) if one is bad.
 
@@ -81,47 +124,12 @@ def parse(text, powers, points, features, labels, x_starts, x_columns, x_values,
     at, end, point, nonzeros, marks = 0, text.shape[0], 0, 0, 0
     x_starts[0] = y_starts[0] = 0
     while at < end and point < points:
-        while at < end and 48 <= text[at] <= 57:
-            begun = at
-            label, at = whole_number(text, at, end)
-            if at < end and text[at] == _COLON:  # no labels: the first number was a feature's
-                if begun and text[begun - 1] == _COMMA:
-                    fault[:] = (LABEL, point, at)
-                    return point
-                at = begun
-                break
-            if not 0 <= label < labels:
-                fault[:] = (LABEL_RANGE, point, at)
-                return point
-            y_columns[marks] = label
-            marks += 1
-            if at < end and text[at] == _COMMA:
-                at += 1
-            elif at < end and text[at] != _NEWLINE and not is_blank(text[at]):
-                fault[:] = (LABEL, point, at)
-                return point
-        while at < end and text[at] != _NEWLINE:
-            if is_blank(text[at]):
-                at += 1
-                continue
-            feature, at = whole_number(text, at, end)
-            if feature < 0:
-                fault[:] = (FEATURE, point, at)
-                return point
-            if feature >= features:
-                fault[:] = (FEATURE_RANGE, point, at)
-                return point
-            if at >= end or text[at] != _COLON:
-                fault[:] = (COLON, point, at)
-                return point
-            value, at = real_number(text, at + 1, end, powers)
-            if not np.isfinite(np.float32(value)) or (
-                at < end and text[at] != _NEWLINE and not is_blank(text[at])
-            ):
-                fault[:] = (VALUE, point, at)
-                return point
-            x_columns[nonzeros], x_values[nonzeros] = feature, value
-            nonzeros += 1
+        what, at, marks = labels_of(text, at, end, labels, y_columns, marks)
+        if what == FINE:
+            what, at, nonzeros = features_of(text, at, end, powers, features, x_columns, x_values, nonzeros)
+        if what != FINE:
+            fault[:] = (what, point, at)
+            return point
         at += 1
         point += 1
         x_starts[point], y_starts[point] = nonzeros, marks

@@ -123,11 +123,12 @@ class LSH:
         crew.share(tables.sort_by_code, codes, self.begins, self.members)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        others = active.counts.copy()  # labels, and what other samplers have found
         crew.share(
             tables.take_found, self._codes(crew, hidden), self.begins, self.members, self.found, self.most_of_bucket,
             active.starts, active.rows, active.counts, active.seen, active.mark, seed,
         )  # fmt: skip
-        found = float((active.counts - active.labels).mean()) if len(active.counts) else self.found
+        found = float((active.counts - others).mean()) if len(active.counts) else self.found
         if active.learns and len(hidden):
             self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
         rows = active.out_features

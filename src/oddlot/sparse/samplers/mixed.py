@@ -1,0 +1,53 @@
+"""Rows of several samplers, each once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from oddlot.sparse.active import Active
+from oddlot.sparse.sampler import Sampler, check_sampler
+from oddlot.sparse.threads import Crew
+
+
+@dataclass
+class Mixed:
+    """What each of these samplers finds, and the rows by chance of the last one, which stand for all others.
+
+    So an example's rows are those near it by one hash or another: `Mixed([LSH(by_chance=0), Clusters()])`. ValueError:
+    another than the last takes rows by chance; or it keeps codes of rows that were in no active set
+    (`LSH(changed_only=True)`), as it doesn't see the rows that are added after its own.
+    """
+
+    samplers: Sequence[Sampler]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.samplers, Sequence) or not self.samplers:
+            raise ValueError(f"samplers = {self.samplers!r} must be a list of them, one at least")
+        for sampler in self.samplers:
+            check_sampler(sampler, or_none=False)
+        for sampler in self.samplers[:-1]:
+            if getattr(sampler, "changed_only", False):
+                raise ValueError(
+                    f"{sampler!r} must be the last of the samplers: it knows rows that were active"
+                )
+
+    def most(self, out_features: int) -> int:
+        return min(sum(sampler.most(out_features) for sampler in self.samplers), out_features)
+
+    def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
+        for sampler in self.samplers:
+            sampler.prepare(crew, weight, bias, step, seed)
+
+    def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
+        *firsts, last = self.samplers
+        for place, sampler in enumerate(firsts):
+            sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
+            if (active.sure < active.counts).any():
+                raise ValueError(f"{sampler!r} must be the last of the samplers: it takes rows by chance")
+        last.choose(crew, hidden, active, seed)
+
+    def forget(self) -> None:
+        for sampler in self.samplers:
+            sampler.forget()

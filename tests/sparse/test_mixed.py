@@ -1,0 +1,62 @@
+"""Rows of several samplers: each once, those of all but the last found ones, and nothing known about other rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.sparse import LSH, Clusters, Mixed, SampledLinear, Sampler, Shared, Uniform, Unigram
+from tests.sparse.found import COLUMNS, rows_for, some_rows
+
+LONG: dict[str, Any] = {"digits": 6, "tables": 8, "found": 400, "by_chance": 0}
+
+
+def test_what_any_of_them_finds_is_there_once() -> None:
+    def members() -> list[Sampler]:
+        return [LSH(**LONG), LSH("dwta", **(LONG | {"digits": 2})), Clusters(found=400, by_chance=0)]
+
+    weight, hidden = some_rows(), some_rows()[5:2000:20]
+    each = [rows_for(sampler, weight, hidden) for sampler in members()]
+    assert all(one - two and two - one for one, two in zip(each[0], each[2], strict=True))
+    assert rows_for(Mixed(members()), weight, hidden) == [
+        set.union(*found) for found in zip(*each, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("last", [Uniform(50), Unigram(50), Shared(50), Clusters(by_chance=50)], ids=repr)
+def test_the_last_one_draws_for_all_others(last: Sampler) -> None:
+    layer = SampledLinear(COLUMNS, 1000, Mixed([LSH(found=30, by_chance=0), last]), None)
+    layer(torch.randn(4, COLUMNS), torch.arange(4))
+    assert 0 < layer.chance_share < 1
+    assert layer.chance_share * layer.active_rows <= 50
+
+
+@pytest.mark.parametrize("first", [Uniform(50), Clusters()], ids=repr)
+def test_no_other_may(first: Sampler) -> None:
+    layer = SampledLinear(COLUMNS, 1000, Mixed([first, LSH()]), None)
+    with pytest.raises(
+        ValueError, match=r"(Uniform|Clusters)\(.*\) must be the last of the samplers: it takes rows"
+    ):
+        layer(torch.randn(4, COLUMNS), torch.arange(4))
+
+
+def test_all_forget() -> None:
+    """What they know is of rows that are others now."""
+    both = Mixed([Clusters(by_chance=0), LSH(**LONG)])
+    rows_for(both, some_rows(), some_rows()[:10])
+    changed = -some_rows()[:, ::-1].copy()
+    hidden = changed[5:2000:20]
+    fresh = Mixed([Clusters(by_chance=0), LSH(**LONG)])
+    assert rows_for(both, changed, hidden) == rows_for(fresh, changed, hidden)
+
+
+def test_what_another_finds_does_not_hide_that_a_hash_finds_nothing() -> None:
+    hash_alone = LSH(digits=14, tables=1, found=200, by_chance=0)
+    with pytest.warns(UserWarning, match="are wanted: take"):
+        rows_for(
+            Mixed([Clusters(found=400, by_chance=0), hash_alone]),
+            some_rows(),
+            np.zeros((3, COLUMNS), np.float32) + 1,
+        )
+    assert hash_alone.lacks
