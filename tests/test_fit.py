@@ -60,8 +60,14 @@ from tests.fits import (
 )
 
 STRATEGIES = [
-    *(Synchronous(), FastestK(k=1), AdaptiveK(burn_in=2), Asynchronous(damping=0.5), LocalSGD(steps=2)),
-    *(AdaptiveLoad(switch=ByGradients(burn_in=2)), Quorum(steps=2)),
+    *(
+        Synchronous(),
+        FastestK(k=1),
+        AdaptiveK(window=2, burn_in=2),
+        Asynchronous(damping=0.5),
+        LocalSGD(steps=2),
+    ),
+    *(AdaptiveLoad(switch=ByGradients(window=2)), Quorum(steps=2)),
     *(
         BackupTasks(Synchronous(), slow=1.0),
         Deadline(LocalSGD(steps=2), 0.01),

@@ -21,10 +21,10 @@ def losses(*values: float) -> list[Event]:
 
 
 def test_gradients_end_a_stage_after_its_burn_in() -> None:
-    switch = ByGradients(threshold=2, burn_in=4)
+    switch = ByGradients(window=1, threshold=2, burn_in=4)
     events: list[Event] = [Changed(version, 1.0, -1.0) for version in range(12)]
     assert stages(switch, events) == [0] * 4 + [1] * 5 + [2] * 3
-    assert stages(ByGradients(0, 0), [Changed(1), *losses(1.0, 2.0, 3.0)]) == [0] * 4, (
+    assert stages(ByGradients(1, 0, 0), [Changed(1), *losses(1.0, 2.0, 3.0)]) == [0] * 4, (
         "of what was not measured"
     )
 

@@ -135,9 +135,7 @@ class Shelf:
         assert facts.id not in self.merged
         self.inbox[facts.id] = payload
 
-    def step(
-        self, shares: Mapping[w.UpdateId, float], measure: bool = False, merged: int | None = None
-    ) -> None:
+    def step(self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None) -> None:
         """What is merged is in the inbox, and never comes back."""
         for update in shares:
             self.inbox.pop(update).release()

@@ -42,7 +42,7 @@ def rounds(run: Run) -> list[tuple[float, int]]:
 
 
 def test_it_waits_for_more_when_gradients_are_noise() -> None:
-    found = [k for _, k in rounds(trained(AdaptiveK(threshold=1, burn_in=5), NOISE))]
+    found = [k for _, k in rounds(trained(AdaptiveK(window=1, threshold=1, burn_in=5), NOISE))]
     whole = found[:-WORKERS]  # at the end of the data there is less
     assert whole == sorted(whole)
     assert set(whole) == {1, 2, 3, 4}, "and never for all"
@@ -50,12 +50,12 @@ def test_it_waits_for_more_when_gradients_are_noise() -> None:
 
 
 def test_it_stays_as_long_as_the_model_moves_on() -> None:
-    found = [k for _, k in rounds(trained(AdaptiveK(threshold=0, burn_in=0), torch.ones(SAMPLES)))]
+    found = [k for _, k in rounds(trained(AdaptiveK(window=1, threshold=0), torch.ones(SAMPLES)))]
     assert set(found) == {1}
 
 
 def test_steps_of_k_and_its_limit() -> None:
-    strategy = AdaptiveK(k=1, rise=2, most=3, threshold=0, burn_in=0)
+    strategy = AdaptiveK(k=1, rise=2, most=3, window=1, threshold=0)
     assert {k for _, k in rounds(trained(strategy, NOISE))[:-WORKERS]} == {1, 3}
 
 
@@ -71,9 +71,23 @@ def test_times_that_are_given() -> None:
 
 def test_the_statistic_counts_since_its_last_word() -> None:
     pflug = Pflug()
-    said = [pflug.count(inner, 1, 3) for inner in (-1, -1, -1, 1, -1, -1, -1)]
+    said = [pflug.count(inner, 1, 1, 3) for inner in (-1, -1, -1, 1, -1, -1, -1)]
     assert said == [False] * 3 + [True] + [False] * 3
     assert (pflug.negative, pflug.rounds) == (3, 3)
+
+
+def test_of_windows_progress_of_long_ago_is_forgotten() -> None:
+    pflug = Pflug()
+    said = [pflug.count(inner, 20, 1, 0) for inner in (1, 1, 1, 1, -1, -1, 1)]
+    assert said == [False] * 5 + [True, False]
+    assert (pflug.negative, pflug.rounds) == (0, 20)
+
+
+def test_windows_of_rounds_are_what_is_compared() -> None:
+    """Whoever never ends one never learns anything."""
+    for window, ks in ((4, {1, 2, 3, 4}), (SAMPLES, {1})):
+        found = rounds(trained(AdaptiveK(window=window, threshold=0), NOISE))
+        assert {k for _, k in found[:-WORKERS]} == ks
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() ->
 
 
 def test_gradients_that_are_noise_end_stages() -> None:
-    run = trained(AdaptiveLoad(ROWS, ByGradients(threshold=0, burn_in=10), least=1), NOISE)
+    run = trained(AdaptiveLoad(ROWS, ByGradients(1, threshold=0, burn_in=10), least=1), NOISE)
     found = [k * samples for _, k, samples in rounds(run)]
     assert found == sorted(found)
     kept = sorted(set(found))
@@ -115,7 +115,7 @@ def test_gradients_that_are_noise_end_stages() -> None:
     assert all(after >= 1.5 * before for before, after in pairwise(kept[:-1])), (
         "by a gain, but for the last one"
     )
-    still = rounds(trained(AdaptiveLoad(ROWS, ByGradients(threshold=0, burn_in=10), least=1), FALLING))
+    still = rounds(trained(AdaptiveLoad(ROWS, ByGradients(1, threshold=0, burn_in=10), least=1), FALLING))
     assert {(k, samples) for _, k, samples in still} == {(1, 1)}
 
 

@@ -150,6 +150,41 @@ def test_a_measured_step_tells_its_length_and_the_angle_to_the_one_before() -> N
     assert [a.inner, b.inner, d.inner] == [None, pytest.approx(-2.0 * 8), None]
 
 
+def test_windows_of_steps_are_compared_by_their_sums() -> None:
+    """One that is not measured, or of another window, begins anew."""
+    store = make_store(lr=0.5)
+    inners = []
+    asked = [(1.0, 2), (-3.0, 2), (5.0, 2), (2.0, 2), (1.0, 0), *[(1.0, 2)] * 3, (1.0, 3), (1.0, 1), (2.0, 1)]
+    for name, (value, window) in enumerate(asked):
+        arrive(store, str(name), block(store, value))
+        change = store.step({str(name): 1.0}, window)
+        inners.append(change and change.inner)
+    assert inners == [None, None, None, pytest.approx(-2.0 * 7.0 * 8), *[None] * 6, pytest.approx(2.0 * 8)]
+
+
+def test_sums_of_a_window_are_wider_than_halves() -> None:
+    store = Store(FlatBuffer.empty(Layout.from_module(model().bfloat16())), SGD(0.0))
+    changes = []
+    for name, value in enumerate((256.0, 1.0, 1.0, 0.0)):  # 257 is none of bfloat16's numbers
+        arrive(store, str(name), block(store, value))
+        changes.append(store.step({str(name): 1.0}, 2))
+    assert [change and change.inner for change in changes] == [None] * 3 + [257.0 * 8]
+
+
+def test_windows_see_progress_that_flipping_directions_hide() -> None:
+    inners: dict[int, list[float]] = {1: [], 2: []}
+    for window, found in inners.items():
+        store = make_store(lr=0.0)
+        for step in range(6):
+            flat = block(store, 1.0)
+            flat.view("0.weight").fill_(10.0 * (-1) ** step)
+            arrive(store, str(step), flat)
+            change = store.step({str(step): 1.0}, window)
+            found.extend([] if change is None or change.inner is None else [change.inner])
+    assert max(inners[1]) < 0 < min(inners[2])
+    assert [len(found) for found in inners.values()] == [5, 2]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_measured_blend_tells_how_far_it_moved(held: bool) -> None:
     store = make_store()

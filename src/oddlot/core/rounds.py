@@ -19,7 +19,7 @@ def fastest(
     updates: dict[UpdateId, int],
     k: int | None,
     samples: int,
-    measure: bool = False,
+    measure: int = 0,
     then: int | None = None,
 ) -> Generator[Command, None, bool]:
     """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,

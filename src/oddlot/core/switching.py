@@ -6,18 +6,20 @@ from math import nan
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, at_least, check_settings
-from oddlot.core.pflug import Pflug
+from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.strategy import STATE
 from oddlot.core.words import Changed, Evaluated, Event
 
 
 @dataclass
 class ByGradients:
-    """A stage ends when gradients that follow each other point back and forth."""
+    """A stage ends when gradients that follow each other point back and forth, as `AdaptiveK` sees it."""
 
-    threshold: Annotated[int, at_least(0)] = 10
+    window: AtLeastOne = WINDOW
+    """rounds whose gradients are summed, and compared with the sum of those before"""
+    threshold: Annotated[int, at_least(0)] = THRESHOLD
     """so many more negative inner products than positive ones"""
-    burn_in: Annotated[int, at_least(0)] = 200
+    burn_in: Annotated[int, at_least(0)] = 0
     """rounds that a stage lasts at least"""
     pflug: Pflug = field(default_factory=Pflug, metadata=STATE)
     """state: of the gradients of this stage"""
@@ -28,7 +30,7 @@ class ByGradients:
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
         """Which one it is after this event."""
         if isinstance(event, Changed) and event.inner is not None:
-            return at + self.pflug.count(event.inner, self.threshold, self.burn_in)
+            return at + self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
         return at
 
 

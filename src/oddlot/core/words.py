@@ -147,8 +147,8 @@ class Cancelled:
 class Changed:
     """The model moved to `version`: sent after a merge that asked for `measure` or closed an epoch.
 
-    `norm` is the Euclidean length of the change of the weights, `inner` the inner product of its
-    direction with the one before; None where it was not measured.
+    `norm` is the Euclidean length of the change of the weights; `inner` the inner product of its direction, summed
+    over the window that it is the last of, with the sum of the window before. None where they were not measured.
     """
 
     version: int
@@ -320,10 +320,13 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the rule along the sum of share x direction. `measure=True` asks for `Changed`."""
+    """One step of the rule along the sum of share x direction.
+
+    `measure` asks for `Changed`. Its `inner` comes at the end of each window of so many measured merges in a row.
+    """
 
     shares: Mapping[UpdateId, float]
-    measure: bool = False
+    measure: int = 0
     merged: int | None = None
     """the books' to say: samples merged or skipped before a step along gradients, for its schedule; None where there is
     none"""
@@ -331,10 +334,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Move towards points: W <- (1 - sum of shares) W + sum of share x point."""
+    """Move towards points: W <- (1 - sum of shares) W + sum of share x point. `measure` as of `Step`."""
 
     shares: Mapping[UpdateId, float]
-    measure: bool = False
+    measure: int = 0
 
 
 @dataclass(frozen=True, slots=True)

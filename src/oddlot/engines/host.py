@@ -26,7 +26,7 @@ class Change(Protocol):
 
     @property
     def inner(self) -> float | None:
-        """The inner product of its direction with the one before."""
+        """The inner product of its direction with the one before, each summed over a window of merges."""
 
 
 class Store(Protocol):
@@ -42,11 +42,11 @@ class Store(Protocol):
         """Put an update into the inbox, or raise `Refusal`."""
 
     def step(
-        self, shares: Mapping[w.UpdateId, float], measure: bool = False, merged: int | None = None
+        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
         """One step of the rule along the sum of share x direction; a schedule counts what was `merged` before."""
 
-    def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> Change | None:
+    def blend(self, shares: Mapping[w.UpdateId, float], measure: int = 0) -> Change | None:
         """Move towards points."""
 
     def drop(self, update: w.UpdateId) -> None:

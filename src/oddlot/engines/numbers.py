@@ -160,13 +160,11 @@ class Shadow:
     def receive(self, facts: w.Facts, payload: Any) -> None:
         """Always welcome."""
 
-    def step(
-        self, shares: Mapping[w.UpdateId, float], measure: bool = False, merged: int | None = None
-    ) -> None:
+    def step(self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None) -> None:
         """Nothing moves."""
         self.version += 1
 
-    def blend(self, shares: Mapping[w.UpdateId, float], measure: bool = False) -> None:
+    def blend(self, shares: Mapping[w.UpdateId, float], measure: int = 0) -> None:
         """Nothing moves."""
         self.version += 1
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
 from oddlot.core.errors import UsageError
-from oddlot.core.pflug import Pflug
+from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Changed, Command, Event, UpdateId
@@ -33,7 +33,9 @@ class AdaptiveK:
     other tasks are cancelled.
 
     Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
-    rises when gradients point back and forth (`oddlot.core.pflug`). With `times`, k changes at these instead, such
+    rises when gradients, summed over a window of rounds, point back and forth (`oddlot.core.pflug`); the paper's
+    algorithm 1 is `window=1, threshold=10, burn_in=200`, which takes noise for the end of progress where the learning
+    rate times the largest curvature is above 1. With `times`, k changes at these instead, such
     as those of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
@@ -45,9 +47,11 @@ class AdaptiveK:
     rise: AtLeastOne = 1
     most: AtLeastOne | None = None
     """k goes no higher; None: than `rise` fewer than there are workers"""
-    threshold: Annotated[int, at_least(0)] = 10
+    window: AtLeastOne = WINDOW
+    """rounds whose gradients are summed, and compared with the sum of those before"""
+    threshold: Annotated[int, at_least(0)] = THRESHOLD
     """so many more negative inner products than positive ones before k rises"""
-    burn_in: Annotated[int, at_least(0)] = 200
+    burn_in: Annotated[int, at_least(0)] = 0
     """rounds after a rise in which k stays"""
     times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()
     """rows of seconds on the run's clock, and the k from then on; then nothing else changes it"""
@@ -76,7 +80,9 @@ class AdaptiveK:
             past = bisect_right(self.times, view.now, key=itemgetter(0))
             k = self.times[past - 1][1] if past else self.k
         elif isinstance(event, Changed) and event.inner is not None and k + self.rise <= most:
-            rises = self.pflug.count(event.inner, self.threshold, self.burn_in)
+            rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
             self.rises, k = self.rises + rises, k + rises * self.rise
         k = k if self.times else min(k, most)
-        yield from fastest(event, view, self.round, k, self.samples or view.batch, not self.times)
+        yield from fastest(
+            event, view, self.round, k, self.samples or view.batch, 0 if self.times else self.window
+        )

@@ -113,7 +113,7 @@ class AdaptiveLoad:
         if not self.samples:
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]
-        measure = isinstance(self.switch, ByGradients)
+        measure = self.switch.window if isinstance(self.switch, ByGradients) else 0
         if (yield from fastest(event, view, self.round, k, self.samples, measure, then)):
             if self.whole and self.measuring:
                 self.due = view.now + (view.now - self.began) / self.measuring

@@ -231,7 +231,7 @@ def _notation(action: w.Action) -> str:
             return f"hand over {task_id}"
         case w.Step(shares, measure) | w.Blend(shares, measure):
             parts = [f"{update}*{share:.2f}" for update, share in shares.items()]
-            return " ".join([type(action).__name__.lower(), *parts, *["measure"] * measure])
+            return " ".join([type(action).__name__.lower(), *parts, *["measure"] * (measure > 0)])
         case w.Drop(update):
             return f"drop {update}"
         case w.Evaluate(version) | w.Keep(version) | w.Release(version):

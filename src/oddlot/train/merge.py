@@ -1,7 +1,7 @@
 """The two merges, each a single pass over memory: a step along directions, a move towards points."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -19,8 +19,8 @@ Updates = Sequence[tuple[FlatBuffer, float]]
 class Change:
     """How a measured merge moved the trainable parameters.
 
-    `norm` is the Euclidean length of the change; `inner` the inner product of the merged direction with
-    that of the merge before, None unless that one was measured too (Pflug, 1990).
+    `norm` is the Euclidean length of the change; `inner` the inner product of the merged direction, summed over the
+    window of merges that this one is the last of, with the sum of the window before; None where there is none.
     """
 
     norm: float
@@ -29,25 +29,43 @@ class Change:
 
 @dataclass(slots=True)
 class Meter:
-    """Watches one merge chunk by chunk. `directions` holds the direction before, then this one's."""
+    """Watches one merge chunk by chunk, the `merges`-th of a window of so many."""
 
-    directions: dict[int, Tensor] = field(default_factory=dict)
+    window: int
+    summed: dict[int, Tensor]
+    """the directions of this window, where it is longer than one"""
+    before: dict[int, Tensor]
+    """their sum in the window before"""
+    merges: int = 1
     known: bool = False
+    """there has been a window before"""
     _square: float = 0.0
     _inner: float = 0.0
 
     @classmethod
-    def after(cls, before: "Meter | None", weights: FlatBuffer) -> "Meter":
-        """A meter for the merge that follows the one that `before` watched."""
-        if before is not None:
-            return cls(before.directions, known=True)
-        return cls({index: weights.section(index).clone() for index in weights.layout.of_role("trainable")})
+    def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
+        """A meter for the merge that follows the one that `last` watched."""
+        if last is not None and last.window == window:
+            ended = last.merges == window
+            merges = 1 if ended else last.merges + 1
+            return cls(window, last.summed, last.before, merges, last.known or ended)
+        trainable = {index: weights.section(index) for index in weights.layout.of_role("trainable")}
+
+        def room() -> dict[int, Tensor]:
+            return {index: torch.empty_like(part, dtype=_wide(part)) for index, part in trainable.items()}
+
+        return cls(window, room() if window > 1 else {}, room())
 
     def watch(self, index: int, span: slice, direction: Tensor) -> None:
         """A chunk of section `index` is merged along `direction`."""
-        before = self.directions[index][span]
+        if self.window > 1:
+            summed = self.summed[index][span]
+            direction = summed.copy_(direction) if self.merges == 1 else summed.add_(direction)
+        if self.merges < self.window:
+            return
+        before = self.before[index][span]
         if self.known:
-            self._inner += (before.float() * direction.float()).sum().item()
+            self._inner += (before * direction).sum().item()
         before.copy_(direction)
 
     def moved(self, old: Tensor, new: Tensor) -> None:
@@ -57,7 +75,7 @@ class Meter:
     @property
     def change(self) -> Change:
         """What was seen."""
-        return Change(sqrt(self._square), self._inner if self.known else None)
+        return Change(sqrt(self._square), self._inner if self.known and self.merges == self.window else None)
 
 
 def step(

@@ -135,7 +135,7 @@ class Store:
         self.inbox.pop(update).release()
 
     def step(
-        self, shares: Mapping[UpdateId, float], measure: bool = False, merged: int | None = None
+        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
         """One step of the rule along the sum of share x direction, for gradients and deltas.
 
@@ -148,7 +148,7 @@ class Store:
         merge.step(self._rule, base, updates, out, meter)
         return self._close(shares, out, meter)
 
-    def blend(self, shares: Mapping[UpdateId, float], measure: bool = False) -> Change | None:
+    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
         """Move towards points: W <- (1 - sum of shares) W + sum of share x point; buffers as in `step`."""
         updates = self._updates(shares, ("weights",), "blend", "step along")
         base, out, meter = self._open(measure)
@@ -260,7 +260,7 @@ class Store:
                 )
         return [(self.inbox[update].flat, share) for update, share in shares.items()]
 
-    def _open(self, measure: bool) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
+    def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
         """What the next version is made of, and where it is written: in place unless somebody holds the current one.
 
         It is made of the current version, or of what the server of the newest update has read; a rule's own state,
@@ -269,7 +269,7 @@ class Store:
         base = self.weights if self._read is None else self._held.get(self._read, self.weights)
         self._read = None
         out = self._pool.take() if self.version in self._holds else self.weights
-        return base, out, Meter.after(self._meter, base) if measure else None
+        return base, out, Meter.after(self._meter, base, measure) if measure else None
 
     def _close(self, shares: Mapping[UpdateId, float], out: FlatBuffer, meter: Meter | None) -> Change | None:
         self.weights, self._meter = out, meter

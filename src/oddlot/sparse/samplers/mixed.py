@@ -23,7 +23,8 @@ class Mixed:
     samplers: Sequence[Sampler]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.samplers, Sequence) or not self.samplers:
+        given: object = self.samplers
+        if not isinstance(given, Sequence) or not given:
             raise ValueError(f"samplers = {self.samplers!r} must be a list of them, one at least")
         for sampler in self.samplers:
             check_sampler(sampler, or_none=False)
