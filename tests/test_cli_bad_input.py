@@ -33,6 +33,10 @@ from tests.command import Oddlot
             "--set strategy.k=3: k = 3 results of 2 workers: lower k or add workers",
         ),
         (
+            "train digits --strategy backup_tasks --set strategy.inner=fastest_k --set strategy.inner.k=3",
+            "--set strategy.inner.k=3: k = 3 results of 2 workers: lower k or add workers",
+        ),
+        (
             "train digits --set job.batch=2000",
             "--set job.batch=2000: batch = 2000 is more than the samples: ",
         ),

@@ -258,7 +258,9 @@ class Source:
         try:
             yield
         except UsageError as error:
-            keys = next((k for t in tables if said(self.plain, k := (*t, error.key)) == [*k]), tables[0])
+            keys = next(
+                (k for t in tables if said(self.plain, k := (*t, *error.key.split("."))) == [*k]), tables[0]
+            )
             place, sentence = self.place(keys) if keys else "", str(error)
             if place.startswith("-"):  # a flag has its value with it
                 sentence = sentence.removeprefix(f"{error.key} = {self.plain.get(error.key)!r}: ")

@@ -55,6 +55,8 @@ def test_no_machine_is_like_nothing() -> None:
     for times in ({}, {"a": ()}):
         with pytest.raises(UsageError, match="there is no machine that takes any time"):
             machines_like(times, 3)
+    with pytest.raises(UsageError, match="count = 0 must be at least 1"):
+        machines_like({"a": (1.0,)}, 0)
 
 
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:

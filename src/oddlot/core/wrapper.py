@@ -1,6 +1,7 @@
 """Strategies around another one, of which they change a few commands."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -9,6 +10,15 @@ from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
 
 Inner = TypeVar("Inner", bound=Strategy)
+
+
+@contextmanager
+def _about_inner() -> Iterator[None]:
+    """A UsageError's setting is one of the strategy inside."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(str(error), f"inner.{error.key}") from None
 
 
 @dataclass
@@ -47,11 +57,13 @@ class Wrapper(Generic[Inner]):
 
     def check_workers(self, workers: int) -> None:
         """UsageError: so many make no sense."""
-        getattr(self.inner, "check_workers", lambda _: None)(workers)
+        with _about_inner():
+            getattr(self.inner, "check_workers", lambda _: None)(workers)
 
     def check_metrics(self, names: Collection[str]) -> None:
         """UsageError: too little is evaluated."""
-        getattr(self.inner, "check_metrics", lambda _: None)(names)
+        with _about_inner():
+            getattr(self.inner, "check_metrics", lambda _: None)(names)
 
     def wants_fitted(self, batch: int) -> tuple[int, ...]:
         """For tasks of how many samples what rounds take is to be told."""

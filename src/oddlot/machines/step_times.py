@@ -94,10 +94,13 @@ def machines_like(
     """So many machines, m0, m1, ..., each as one that was recorded: as fast beside the others, and as unsteady.
 
     Each takes the recorded times in their order, from a place by chance on. More machines than were recorded begin
-    again with the first; the mean of those recorded takes `seconds_per_sample`.
+    again with the first; the mean of those recorded takes `seconds_per_sample`. UsageError: `count` is below 1, or
+    there is nothing to be like.
     """
     if not times or not all(times.values()):
         raise UsageError("there is no machine that takes any time", "times")
+    if count < 1:
+        raise UsageError(f"count = {count} must be at least 1", "count")
     records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
     found = []
     for number in range(count):
