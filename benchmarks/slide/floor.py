@@ -169,7 +169,8 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
             system.step(x, y)
             for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
                 pairs[layer].append(of.by_row[0][: of.bucket_starts[-1]].copy())
-    found = dict[str, Phase]()
+    own = system.output.sampler
+    found = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
     for name, layer_of in (("output", system.output), ("input", system.input)):
         found |= _layer(name, layer_of, [np.unique(rows) for rows in pairs[name]], watched)
     of_output = sum(len(rows) for rows in pairs["output"]) / BATCHES
@@ -179,11 +180,11 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
         "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
         "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
     }
-    moved, own = TAKEN * of_output, system.output.sampler
+    moved = TAKEN * of_output
     if isinstance(own, Clusters):
         moved += own.clustering.means.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
-    return found | (_making(system, own) if isinstance(own, Clusters) else {})
+    return found
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:

@@ -317,7 +317,7 @@ def xmc_generate(
             name: generate(points, shape, stream)
             for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
         }
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:
         raise UsageError(str(error)) from None
     for name, (x, y) in made.items():
         points, path = len(x), Path(folder) / f"{name}.txt.gz"

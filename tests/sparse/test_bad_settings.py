@@ -189,18 +189,25 @@ def test_parameters_of_another_shape(spoil: Callable[[Any], Any], told: str) -> 
             layer(*inputs)
 
 
-def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing() -> None:
-    """Its square, in a second moment, would be infinite."""
+@pytest.mark.parametrize("values", [np.array([1j]), np.array(["1"]), np.array([None])])
+def test_values_that_are_no_real_numbers(values: Any) -> None:
+    with pytest.raises(ValueError, match="real numbers are expected"):
+        SparseInputLinear(5, 4)([0, 1], [0], values)
+
+
+@pytest.mark.parametrize("large", [1e16, 1e30])
+def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing(large: float) -> None:
+    """Its square, in a second moment, could be infinite."""
     for optimizer in (Adam(), Adam(moments="bf16"), RowAdagrad()):
         layer = SampledLinear(8, 50, Uniform(10), optimizer)
         before = layer.weight.detach().clone()
-        loss = layer((torch.randn(16, 8) * 1e30).requires_grad_(), torch.arange(16))
+        loss = layer((torch.randn(16, 8) * large).requires_grad_(), torch.arange(16))
         assert torch.isfinite(loss)
         loss.backward()
         assert torch.equal(layer.weight, before)
         features = SparseInputLinear(5, 4, optimizer)
         before = features.weight.detach().clone()
-        (features([0, 1], [2], [1e30]) * 1e3).sum().backward()
+        (features([0, 1], [2], [large]) * 1e3).sum().backward()
         assert torch.equal(features.weight, before)
         (features([0, 1], [2], [1.0]) * 1e3).sum().backward()
         assert torch.isfinite(features.weight).all()

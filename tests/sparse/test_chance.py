@@ -79,6 +79,18 @@ def test_frequencies_that_are_known_are_there_from_the_first_batch_on(make: Any)
         other(torch.randn(2, COLUMNS), torch.arange(2))
 
 
+@pytest.mark.parametrize("make", [LSH, Clusters, Unigram])
+@pytest.mark.parametrize(("first", "then"), [(3000, 30), (30, 3000)])
+def test_known_frequencies_are_of_one_size(make: Any, first: int, then: int) -> None:
+    sampler = make(counts=np.ones(first, np.int64))
+    SampledLinear(COLUMNS, first, sampler, None)(torch.randn(4, COLUMNS), torch.arange(4))
+    other = SampledLinear(COLUMNS, then, sampler, None)
+    with pytest.raises(
+        ValueError, match=f"labels were counted for {first:,} rows, of {then:,} that there are"
+    ):
+        other(torch.randn(4, COLUMNS), torch.arange(4))
+
+
 @pytest.mark.parametrize("make", [LSH, Clusters])
 def test_what_was_not_found_is_drawn_by_frequency(make: Any) -> None:
     sampler = make(found=20, by_chance=50, refresh=Refresh(1))

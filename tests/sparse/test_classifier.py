@@ -310,6 +310,19 @@ def test_rates_that_diverge_are_told() -> None:
         found.predict(X)
 
 
+def test_a_fit_that_is_refused_leaves_what_was_learnt() -> None:
+    found = trained(epochs=1)
+    before = found.predict(X_TEST)
+    found.validation = 0.5
+    with pytest.raises(ValueError, match=r"validation = 0\.5 leaves none of 1 examples to learn from"):
+        found.fit(X.rows(np.array([0])), Y.rows(np.array([0])))
+    assert (found.predict(X_TEST) == before).all()
+
+
+def test_the_input_s_bias_learns_too() -> None:
+    assert trained(epochs=1).input.bias.detach().abs().min() > 0
+
+
 def test_a_batch_that_diverges_leaves_what_was_learnt() -> None:
     found = trained(epochs=1)
     before = {name: value.clone() for name, value in found.model.state_dict().items()}

@@ -11,8 +11,8 @@ from oddlot.sparse.kernels import jit
 PROGRAM = """
 import logging
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-from oddlot.sparse.kernels.chance import below, mixed
-assert 0 <= below(mixed(1), 10) < 10
+from oddlot.sparse.kernels.chance import below, next_state
+assert 0 <= below(next_state(1), 10) < 10
 """
 
 

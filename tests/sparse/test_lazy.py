@@ -36,6 +36,20 @@ def test_rows_with_a_gradient_move_as_with_sparse_adam() -> None:
     assert not torch.allclose(own.weight, dense.weight, atol=1e-2), "which moves rows that wait"
 
 
+def test_rows_that_are_touched_twice_step_once_on_the_sum() -> None:
+    def stepped(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Tensor:
+        torch.manual_seed(0)
+        table = nn.Embedding(ROWS, WIDTH, sparse=True)
+        optimizer = make([*table.parameters()])
+        for rows in ([3, 3, 5], [5, 7]):  # of which the gradients are added up
+            table(torch.tensor(rows)).sum().backward()
+        optimizer.step()
+        weight: Tensor = table.weight
+        return weight
+
+    assert torch.allclose(stepped(LazyAdam), stepped(torch.optim.SparseAdam), atol=1e-6)
+
+
 def test_dense_gradients_move_all_as_with_adam() -> None:
     own = steps(lambda parameters: LazyAdam(parameters, **SETTINGS), sparse=False)
     like = steps(lambda parameters: torch.optim.Adam(parameters, **SETTINGS), sparse=False)

@@ -1,5 +1,6 @@
 """Rows of several samplers: each once, those of all but the last found ones, and nothing known about other rows."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,52 @@ import torch
 from oddlot.sparse import LSH, Clusters, Mixed, SampledLinear, Sampler, Shared, Uniform, Unigram
 from tests.sparse.found import COLUMNS, rows_for, some_rows
 
-LONG: dict[str, Any] = {"digits": 6, "tables": 8, "found": 400, "by_chance": 0}
+LONG: dict[str, Any] = {"digits": 6, "tables": 8, "found": 2000, "by_chance": 0, "most_of_bucket": 2000}
+
+
+@dataclass
+class Shifted:
+    """With the seeds of one at this place."""
+
+    of: Sampler
+    place: int
+
+    def prepare(self, crew: Any, weight: Any, bias: Any, step: int, seed: int) -> None:
+        self.of.prepare(crew, weight, bias, step, seed + self.place)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.of, name)
+
+
+def test_two_hashes_of_one_family_are_others() -> None:
+    weight, hidden = some_rows(), some_rows()[5:2000:20]
+    one, both = (rows_for(Mixed([LSH(**LONG) for _ in range(n)]), weight, hidden) for n in (1, 2))
+    assert sum(map(len, both)) > 1.3 * sum(map(len, one))
+
+
+def test_one_that_knows_active_rows_is_last_also_within_another() -> None:
+    knows = Mixed([LSH(by_chance=0, changed_only=True)])
+    Mixed([Clusters(by_chance=0), knows])
+    with pytest.raises(ValueError, match="must be the last of the samplers: it knows rows that were active"):
+        Mixed([knows, Uniform(20)])
+
+
+def test_one_that_another_layer_has_too_begins_anew() -> None:
+    shared = Clusters()
+    mine = SampledLinear(COLUMNS, 300, Mixed([LSH(by_chance=0), shared]), None)
+    others = SampledLinear(COLUMNS, 20_000, shared, None)
+    for _ in range(3):
+        for layer in (mine, others):
+            layer(torch.randn(4, COLUMNS), torch.arange(4))
+            assert shared.clustering.codes.shape[1] == layer.out_features
 
 
 def test_what_any_of_them_finds_is_there_once() -> None:
     def members() -> list[Sampler]:
-        return [LSH(**LONG), LSH("dwta", **(LONG | {"digits": 2})), Clusters(found=400, by_chance=0)]
+        return [LSH(**LONG), LSH("dwta", **(LONG | {"digits": 2})), Clusters(found=2000, by_chance=0)]
 
     weight, hidden = some_rows(), some_rows()[5:2000:20]
-    each = [rows_for(sampler, weight, hidden) for sampler in members()]
+    each = [rows_for(Shifted(sampler, place), weight, hidden) for place, sampler in enumerate(members())]
     assert all(one - two and two - one for one, two in zip(each[0], each[2], strict=True))
     assert rows_for(Mixed(members()), weight, hidden) == [
         set.union(*found) for found in zip(*each, strict=True)

@@ -310,6 +310,48 @@ def test_it_sits_on_a_network_in_any_precision() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.parametrize("sampler", [Clusters(), LSH(), LSH("dwta"), Uniform(20)], ids=repr)
+def test_products_of_its_own_are_in_float32_under_autocast(sampler: Sampler) -> None:
+    layer, plain = (SampledLinear(COLUMNS, 500, deepcopy(sampler)) for _ in range(2))
+    hidden = some_hidden()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = layer(hidden, SEVERAL)
+    loss.backward()
+    assert torch.equal(loss, plain(hidden, SEVERAL))
+
+
+def test_marks_that_run_out_begin_anew() -> None:
+    """No row is taken twice, though marks of long ago come again."""
+    layer, plain = (SampledLinear(COLUMNS, 500, Uniform(100), None) for _ in range(2))
+    for _ in range(2):
+        layer(some_hidden(), SEVERAL)
+    layer._marks.next = np.iinfo(np.int32).max - BATCH + 1
+    layer._marks.seen[:] = 1
+    layer.batches = 0
+    assert torch.equal(layer(some_hidden(), SEVERAL), plain(some_hidden(), SEVERAL))
+    assert layer._marks.next == 1 + BATCH
+
+
+def test_a_batch_of_more_slots_than_32_bits_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oddlot.sparse.active.check_memory", lambda *_: None)
+    hidden = torch.zeros(1, COLUMNS).expand(1 << 20, COLUMNS)
+    with pytest.raises(
+        MemoryError, match=r"a batch of 1,048,576 with 3,001 outputs each is more than 32 bits"
+    ):
+        SampledLinear(COLUMNS, 4000, Uniform(3000), None)(hidden, torch.zeros(1 << 20, dtype=torch.int64))
+
+
+def test_another_default_dtype_changes_nothing() -> None:
+    hidden = some_hidden()
+    torch.set_default_dtype(torch.float64)
+    try:
+        layer = SampledLinear(COLUMNS, 500)
+        found = layer(hidden, SEVERAL)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, SampledLinear(COLUMNS, 500)(hidden, SEVERAL))
+
+
 def test_memory_is_counted_as_the_optimizer_needs_it() -> None:
     kinds = None, SGD(), RowAdagrad(), Adam(), Adam(moments="bf16")
     assert [bytes_of_row(one, 128) for one in kinds] == [512, 512, 516, 1536, 1024]
@@ -344,7 +386,7 @@ def test_it_tells_what_was_taken_by_chance() -> None:
 
 def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
     """It begins anew whenever the other one asks, also with hashes for other sizes."""
-    for sampler in (Clusters(), LSH(), LSH("dwta")):
+    for sampler in (Clusters(), LSH(), LSH("dwta"), Mixed([LSH(by_chance=0), Mixed([Clusters()])])):
         wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)
         for _ in range(2):
             hidden = torch.randn(4, 64)

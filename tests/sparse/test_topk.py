@@ -113,6 +113,7 @@ def test_what_a_recall_needs_is_counted_again_until_there_are_enough_examples(
         for low in range(200):
             index.probes_for(hidden[low : low + 1], 1, 0.9)
     assert counted == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert len(index.seen) == 512
     index.probes_for(hidden, 3, 0.9)
     assert len(counted) == 11, "for other labels it is another number"
 

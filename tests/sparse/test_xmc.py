@@ -1,5 +1,6 @@
 """Files of extreme classification: what is read, what is told of a bad line; metrics by hand; sets that are made."""
 
+import errno
 import gzip
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def test_numbers_are_those_of_python(tmp_path: Path, number: str, is_value: floa
     ("line", "told"),
     [
         ("0,6 3:1", "a label is not below the 6 that the first line says"),
+        ("0, 3:1", "labels are whole numbers with commas between them"),
+        ("0,1,", "labels are whole numbers with commas between them"),
         ("0;1 3:1", "labels are whole numbers with commas between them"),
         ("1,5:0.3", "labels are whole numbers with commas between them"),
         ("0 3", "after a feature's number comes a colon and its value"),
@@ -79,8 +82,12 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, t
         ("", "set.txt:1: the first line is not `points features labels`"),
         ("3 4\n", "set.txt:1: the first line is not `points features labels`"),
         ("3 -4 5\n", "set.txt:1: the first line is not `points features labels`"),
-        ("3 4 5\n1 2:1\n", "the first line says 3 points, there are 1"),
-        ("1 4 5\n1 2:1\n1 2:1\n", "the first line says 1 points, there are 2"),
+        ("3 4 5\n1 2:1\n", "the first line says 3 points, there are 1, the last in line 2"),
+        (
+            "1 4 5\n1 2:1\n\n",
+            "the first line says 1 points, there are 2, the last in line 3; an empty line is one too",
+        ),
+        ("1" * 5000 + " 4 5\n1 2:1\n", "the first line is not `points features labels`"),
     ],
 )
 def test_a_file_that_is_no_set(tmp_path: Path, text: str, told: str) -> None:
@@ -102,6 +109,31 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert x_read.indices.tolist() == x.indices.tolist()
     assert x_read.data == pytest.approx(x.data, rel=1e-4)
     assert y_read.indices.tolist() == y.indices.tolist()
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But what was there before."""
+    x, y = generate(50, Shape(features=200, labels=100, nonzeros=9.0))
+    write_xmc(tmp_path / "set.txt", x, y)
+    before = (tmp_path / "set.txt").read_text()
+
+    def is_full(path: Path, *_: object) -> None:
+        path.write_text("half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("oddlot.sparse.xmc.writing._write", is_full)
+    with pytest.raises(OSError, match="No space left"):
+        write_xmc(tmp_path / "set.txt", x, y)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"set.txt": before}
+
+
+def test_numbers_that_cannot_be_had_are_refused_or_told() -> None:
+    with pytest.raises(ValueError, match=r"900 labels of 1,000 for each point are too many"):
+        generate(50, Shape(labels=1_000, labels_each=900))
+    with pytest.warns(UserWarning, match=r"points have 5\.\d features and .* where 2 and 5\.45 are wanted"):
+        generate(50, Shape(nonzeros=2.0))
 
 
 def test_a_set_that_is_made_is_like_the_published_ones() -> None:
@@ -133,7 +165,7 @@ def test_points_have_as_many_labels_as_are_wanted(labels_each: float) -> None:
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(135_909, 200_000), Shape(135_909, 670_091)])
 def test_sets_of_the_benchmark_stay_as_they_are(shape: Shape) -> None:
-    assert generating._more_for(shape) == (generating.NOISE, generating.MORE * (shape.labels_each - 1))
+    assert generating._drawn_for(shape) == (generating.NOISE, generating.MORE * (shape.labels_each - 1))
 
 
 LABELS = Csr(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2], np.int32), np.ones(5, np.float32), (3, 5))

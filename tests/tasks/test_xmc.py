@@ -90,7 +90,7 @@ def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: 
         assert runs[1].summary["bytes_up"] < 0.7 * runs[0].summary["bytes_up"], "a batch touches few rows"
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta"])
+@pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed"])
 def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None:
     """But on its weights, its seed and its samples: what an earlier one has taught the sampler is forgotten."""
     job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch=64)

@@ -48,9 +48,8 @@ class Frequencies:
         """for which the table is"""
 
     def forget(self) -> None:
-        """What was counted."""
-        if self.known is None:
-            self.counts, self.draws = None, -1
+        """What was counted, and the table."""
+        self.counts, self.draws = self.known, -1
 
     def count_up(self, out_features: int, draws: int) -> None:
         """Make the table for so many draws, of the labels so far."""

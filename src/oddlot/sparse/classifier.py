@@ -75,7 +75,6 @@ class SlideClassifier(Settings):
         return self
 
     def _fit(self, features: Csr, labels: Csr) -> None:
-        self._begin(features.shape[1], labels.shape[1])
         order = np.random.default_rng(self.seed).permutation(len(features))
         held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
@@ -83,6 +82,7 @@ class SlideClassifier(Settings):
             raise ValueError(
                 f"validation = {self.validation} leaves none of {len(order)} examples to learn from"
             )
+        self._begin(features.shape[1], labels.shape[1])
         best, state = -1.0, dict[str, Tensor]()
         some, theirs, epochs = features.rows(rest), labels.rows(rest), self.epochs
         for epoch in range(epochs):
@@ -97,7 +97,6 @@ class SlideClassifier(Settings):
                 break
         if state:
             self.model.load_state_dict(state)
-            self._index = None
 
     def partial_fit(self, X: Any, y: Any) -> "SlideClassifier":
         """One pass over more examples, at rates that do not fall. If labels may come later, `labels` says how many.
@@ -145,7 +144,7 @@ class SlideClassifier(Settings):
         recall = RECALL if recall is None else recall
         check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
             for low in range(0, len(features), SCORED_AT_ONCE):
                 hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
                 index, probes, self.recall_ = (

@@ -48,10 +48,10 @@ class Clustering:
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """The clusters that promise the largest logits, [examples, count], the best one first."""
         own = torch.from_numpy(hidden)
-        longer = torch.cat([own, own.norm(dim=1, keepdim=True), torch.ones(len(own), 1)], 1)
-        room = self.free.pop() if self.free else torch.empty(0)
+        longer = torch.cat([own, own.norm(dim=1, keepdim=True), own.new_ones(len(own), 1)], 1)
+        room = self.free.pop() if self.free else own.new_empty(0)
         if room.shape != (len(own), len(self.means)):
-            room = torch.empty(len(own), len(self.means))
+            room = own.new_empty(len(own), len(self.means))
         scores = torch.mm(longer, torch.from_numpy(self.means).T, out=room)
         best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
         crew.share(kernels.best_clusters, scores.numpy(), best)

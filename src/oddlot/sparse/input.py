@@ -54,8 +54,10 @@ class SparseInputLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self._check(optimizer)
         chance = None if seed is None else torch.Generator().manual_seed((int(seed) + STREAM) % 2**32)
-        self.weight = nn.Parameter(torch.randn(in_features, out_features, generator=chance).mul_(std))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.weight = nn.Parameter(
+            torch.randn(in_features, out_features, generator=chance, dtype=torch.float32).mul_(std)
+        )
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32))
         self._optimizer: Optimizer | None = None
         self.step = 0
         self.optimizer = optimizer
@@ -96,6 +98,8 @@ class SparseInputLinear(nn.Module):
             raise ValueError(f"features are {features.dtype} {features.shape}: a 1-D array of whole numbers")
         if values.shape != features.shape:
             raise ValueError(f"{len(features)} features have {values.size} values, one each is expected")
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"values are {values.dtype}: real numbers are expected")
         starts = checked_starts(starts, len(features), "features")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
             wrong = min(int(features.min()), 0) or int(features.max())

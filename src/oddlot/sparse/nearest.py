@@ -33,7 +33,7 @@ def nearest(
     names, widths = _names(near, begins, members)
     row_begins, row_members = _sorted(crew, _largest(crew, torch.from_numpy(rows), heads), len(heads))
     found, block = np.empty(len(rows), np.int32), max(1, SCORES // names.shape[1])
-    gathered, scores = torch.empty(block, rows.shape[1]), torch.empty(block, names.shape[1])
+    gathered, scores = (heads.new_empty(block, columns) for columns in (rows.shape[1], names.shape[1]))
     for low in range(0, len(rows), block):
         some = row_members[low : low + block]
         crew.share(kernels.gather, some, rows, gathered.numpy())

@@ -53,7 +53,8 @@ class SampledLinear(nn.Module):
     without any counts for nothing. Labels that are out of range are a ValueError. A batch whose loss is not finite,
     or whose gradient could be above 1e15, changes nothing here, and gives NaN to the network below; under
     `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there are several losses before their
-    gradients, each gradient sees the rows as they are by then.
+    gradients, each gradient sees the rows as they are by then. Losses are for one thread at a time; several may ask
+    for logits.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -88,8 +89,10 @@ class SampledLinear(nn.Module):
         """steps on the rows"""
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
-        self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=chance).mul_(std))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.weight = nn.Parameter(
+            torch.randn(out_features, in_features, generator=chance, dtype=torch.float32).mul_(std)
+        )
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32))
         self._optimizer: Optimizer | None = None
         self.optimizer = optimizer
         self._marks, self._token = Marks(out_features), object()
@@ -299,7 +302,8 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:
         plain = np.ascontiguousarray(hidden.detach().to("cpu", torch.float32).numpy())
         ctx.save_for_backward(hidden)  # whose memory `plain` may be
-        ctx.layer, ctx.batch = layer, layer._begin(plain, labels, learns)
+        with torch.autocast("cpu", enabled=False):  # samplers have products of their own, of float32
+            ctx.layer, ctx.batch = layer, layer._begin(plain, labels, learns)
         ctx.like = hidden.device, hidden.dtype
         return hidden.new_tensor(ctx.batch.loss)
 

@@ -26,7 +26,7 @@ feature occurs more seldom than a row of the output layer is computed"""
 INPUT_STD, BY_CHANCE = 0.03, 100
 TENSORS = 4
 """of a weight's size at the hub: itself, two moments and an update"""
-SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "dense")
+SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed", "dense")
 FILES = ("train.txt", "test.txt")
 MOST_CONSTANT = 100
 """of propensities: those in use are below 3"""
@@ -46,10 +46,10 @@ def xmc(
     `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
     xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
     `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
-    simhash or dwta; the last three have 100 (at most half of them) as often as they are labels among them and look at
-    the rows anew when a task begins, so that they are for local passes. P@1, 3, 5, nDCG@3, 5 and PSP@1, 3, 5 on the
-    test set; the repository's propensities have a, b = 0.6, 2.6 for its Amazon sets, 0.5, 0.4 for those of Wikipedia,
-    and these for the others.
+    simhash, dwta or mixed (simhash and clusters); the last four have 100 (at most half of them) as often as they are
+    labels among them and look at the rows anew when a task begins, so that they are for local passes. P@1, 3, 5,
+    nDCG@3, 5 and PSP@1, 3, 5 on the test set; the repository's propensities have a, b = 0.6, 2.6 for its Amazon sets,
+    0.5, 0.4 for those of Wikipedia, and these for the others.
     """
     from oddlot.core.rules import Adam
     from oddlot.train.job import Job
@@ -152,7 +152,7 @@ def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
-    from oddlot.sparse import LSH, Clusters, Dense, Shared, Uniform, Unigram
+    from oddlot.sparse import LSH, Clusters, Dense, Mixed, Shared, Uniform, Unigram
 
     by_chance = min(BY_CHANCE, active // 2)
     found = active - by_chance
@@ -167,6 +167,14 @@ def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
             return Dense()
         case "clusters":
             return Clusters(found=found, by_chance=by_chance, group=1, counts=counts)
+        case "mixed":
+            first = LSH(found=max(1, found // 2), by_chance=0)
+            return Mixed(
+                [
+                    first,
+                    Clusters(found=max(1, found - found // 2), by_chance=by_chance, group=1, counts=counts),
+                ]
+            )
     return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance, counts=counts)
 
 

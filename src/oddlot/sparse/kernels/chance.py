@@ -6,7 +6,7 @@ from oddlot.sparse.kernels.jit import kernel
 
 
 @kernel
-def mixed(state):
+def next_state(state):
     """The next state, whose high bits are random: splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
     x = np.uint64(state) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, mixed
+from oddlot.sparse.kernels.chance import below, next_state
 from oddlot.sparse.kernels.jit import kernel
 
 UNIT = np.float32(2.0**-24)
@@ -50,11 +50,11 @@ def take_by_chance(
         if missing <= 0:
             continue
         mark_taken(rows[starts[e] : starts[e] + counts[e]], mine, mark + e)
-        state = mixed(np.uint64(seed) + np.uint64(e // group) * np.uint64(0xD1342543DE82EF95))
+        state = next_state(np.uint64(seed) + np.uint64(e // group) * np.uint64(0xD1342543DE82EF95))
         at, end = starts[e] + counts[e], starts[e] + counts[e] + missing
         next_row = 0
         while at < end:
-            state = mixed(state)
+            state = next_state(state)
             row = below(state, out_features)
             if missing == others:
                 row, next_row = next_row, next_row + 1
@@ -123,11 +123,11 @@ def take_by_frequency(
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         at = starts[e] + counts[e]
         mark_taken(rows[starts[e] : at], mine, mark + e)
-        state = mixed(np.uint64(seed) + np.uint64(e // group) * np.uint64(0xD1342543DE82EF95))
+        state = next_state(np.uint64(seed) + np.uint64(e // group) * np.uint64(0xD1342543DE82EF95))
         for _ in range(draws):
-            state = mixed(state)
+            state = next_state(state)
             row = below(state, accept.shape[0])
-            state = mixed(state)
+            state = next_state(state)
             if np.float32(state >> np.uint64(40)) * UNIT >= accept[row]:
                 row = alias[row]
             if mine[row] != mark + e:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, mixed
+from oddlot.sparse.kernels.chance import below, next_state
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
@@ -83,7 +83,9 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
             size = begins[c + 1] - begins[c]
             offset = 0
             if size > end - at:
-                offset = below(mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95)), size)
+                offset = below(
+                    next_state(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95)), size
+                )
             for i in range(size):
                 row = members[begins[c] + (offset + i) % size]
                 if at < end and mine[row] != mark + e:

@@ -87,6 +87,8 @@ def labels_of(text, at, end, labels, columns, marks):
         marks += 1
         if at < end and text[at] == _COMMA:
             at += 1
+            if at >= end or not 48 <= text[at] <= 57:
+                return LABEL, min(at, end - 1), marks
         elif at < end and text[at] != _NEWLINE and not is_blank(text[at]):
             return LABEL, at, marks
     return FINE, at, marks

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oddlot.sparse.kernels.chance import below, mixed
+from oddlot.sparse.kernels.chance import below, next_state
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 
@@ -48,7 +48,7 @@ def take_found(
     mine = seen[part]
     examples = counts.shape[0]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        state = mixed(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95))
+        state = next_state(np.uint64(seed) + np.uint64(e) * np.uint64(0xD1342543DE82EF95))
         at, end = starts[e] + counts[e], starts[e] + counts[e] + most
         mark_taken(rows[starts[e] : at], mine, mark + e)
         first = below(state, tables)
@@ -56,7 +56,7 @@ def take_found(
             table = (first + turn) % tables
             code = codes[table, e]
             low, size = begins[table, code], begins[table, code + 1] - begins[table, code]
-            state = mixed(state)
+            state = next_state(state)
             offset = below(state, size) if size > most_of_bucket else 0
             for j in range(min(size, most_of_bucket)):
                 row = members[table, low + (offset + j) % size]

@@ -130,7 +130,10 @@ class LSH:
         )  # fmt: skip
         found = float((active.counts - others).mean()) if len(active.counts) else self.found
         if active.learns and len(hidden):
-            self.asked, self.lacks = hidden.copy(), found < min(self.found, active.out_features) / 2
+            self.asked, self.lacks = (
+                hidden[:MEASURED].copy(),
+                found < min(self.found, active.out_features) / 2,
+            )
         rows = active.out_features
         self.frequencies.fill_up(crew, active, seed + 1, 1, self.most(rows) == rows)
         if self.changed is not None and active.learns:

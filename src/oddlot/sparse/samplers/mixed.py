@@ -34,12 +34,28 @@ class Mixed:
                     f"{sampler!r} must be the last of the samplers: it knows rows that were active"
                 )
 
+    @property
+    def layer(self) -> object:
+        """Which all of them know; None where they do not know the same one."""
+        known = [getattr(sampler, "layer", None) for sampler in self.samplers]
+        return known[0] if all(layer is known[0] for layer in known) else None
+
+    @layer.setter
+    def layer(self, layer: object) -> None:
+        for sampler in self.samplers:
+            sampler.layer = layer  # type: ignore[attr-defined]  # a note of ours on whatever a sampler is
+
+    @property
+    def changed_only(self) -> bool:
+        """One of them keeps codes of rows that were in no active set."""
+        return any(getattr(sampler, "changed_only", False) for sampler in self.samplers)
+
     def most(self, out_features: int) -> int:
         return min(sum(sampler.most(out_features) for sampler in self.samplers), out_features)
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
-        for sampler in self.samplers:
-            sampler.prepare(crew, weight, bias, step, seed)
+        for place, sampler in enumerate(self.samplers):  # hashes of one family have functions of their own
+            sampler.prepare(crew, weight, bias, step, seed + place)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: Active, seed: int) -> None:
         *firsts, last = self.samplers

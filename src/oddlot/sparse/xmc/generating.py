@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.checks import warn
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.xmc.csr import Csr
 
@@ -21,6 +22,8 @@ NEAR, PILOT, TRIES = 0.05, 1_000, 12
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
 """of popularities and ranks, while they are computed"""
+MOST_DRAWN, BYTES_OF_A_DRAW = 1_000, 90
+"""labels that are drawn for a point, of which some are there already; and what each takes meanwhile"""
 BYTES_OF_A_NUMBER = 16
 """place and value, in blocks and joined"""
 
@@ -37,20 +40,24 @@ class Shape:
 
 
 def generate(examples: int, shape: Shape, stream: int = 0) -> tuple[Csr, Csr]:
-    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`. MemoryError: too many
-    labels or examples for this machine."""
+    """Features (L2-normalised rows) and labels of so many examples; other ones for each `stream`.
+
+    MemoryError: too many labels or examples for this machine. ValueError: nearly all labels for each example. A warning
+    says where numbers on average come nowhere near to those that are wanted.
+    """
     check_memory(BYTES_OF_A_LABEL * shape.labels, f"a set of {shape.labels:,} labels")
     numbers = shape.nonzeros + shape.labels_each
     check_memory(int(BYTES_OF_A_NUMBER * numbers * examples), f"a set of {examples:,} points")
-    more = _more_for(shape)
+    drawn = _drawn_for(shape)
+    check_memory(int(BYTES_OF_A_DRAW * drawn[1] * min(BLOCK, examples)), f"a set of {examples:,} points")
     blocks = [
-        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), *more)
+        _block(min(BLOCK, examples - low), shape, np.random.default_rng([shape.seed, stream, low]), *drawn)
         for low in range(0, examples, BLOCK)
     ]
     return _joined([x for x, _ in blocks], shape.features), _joined([y for _, y in blocks], shape.labels)
 
 
-def _more_for(shape: Shape) -> tuple[float, float]:
+def _drawn_for(shape: Shape) -> tuple[float, float]:
     """The noise, as a share of the features, and the labels after the first to draw, with which points have nearly as
     many of both as are wanted."""
     noise, more = NOISE, MORE * (shape.labels_each - 1)
@@ -61,6 +68,13 @@ def _more_for(shape: Shape) -> tuple[float, float]:
             break
         noise += 0.0 if abs(1 - features) <= NEAR else 1 - features
         more /= 1.0 if abs(1 - labels) <= NEAR else labels
+        if more > MOST_DRAWN:
+            raise ValueError(
+                f"{shape.labels_each:g} labels of {shape.labels:,} for each point are too many, as most labels are rare"
+            )
+    else:
+        has = f"{features * shape.nonzeros:.1f} features and {labels * shape.labels_each:.1f} labels"
+        warn(f"points have {has} on average, where {shape.nonzeros:g} and {shape.labels_each:g} are wanted")
     return noise, more
 
 

@@ -12,6 +12,7 @@ from oddlot.sparse.xmc.csr import Csr
 
 POWERS = 10.0 ** np.arange(309)
 MOST_COLUMNS = np.iinfo(np.int32).max
+MOST_DIGITS = 18
 SHOWN = 40
 """characters of a bad line"""
 SENTENCES = {
@@ -50,7 +51,8 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     if fault[0]:
         raise BadSet(f"{path}:{fault[1] + 2}: {_told(data, fault, before, features, labels)}")
     if found != points:
-        raise BadSet(f"{path}: the first line says {points:,} points, there are {found:,}")
+        last = f"the last in line {found + 1}; an empty line is one too"
+        raise BadSet(f"{path}: the first line says {points:,} points, there are {found:,}, {last}")
     y_columns = y_columns[: y_starts[-1]]
     y_values = np.ones(len(y_columns), np.float32)
     x = Csr(x_starts, x_columns, x_values, (points, features))
@@ -66,7 +68,7 @@ def _unzipped(path: Path) -> bytes:
 
 def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     """Points, features and labels, as the first line says."""
-    sizes = [int(part) if part.isdigit() else -1 for part in head.split()]
+    sizes = [int(part) if part.isdigit() and len(part) <= MOST_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
         raise BadSet(f"{path}:1: the first line is not `points features labels`, three whole numbers")
     points, features, labels = sizes
