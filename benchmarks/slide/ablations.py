@@ -1,14 +1,13 @@
 """What each choice is worth: P@1 and time with one thing changed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from benchmarks.report import show
 from benchmarks.slide.hashing import TUNED
-from benchmarks.slide.quality import WARM
+from benchmarks.slide.quality import FOUND, WARM
 from benchmarks.slide.runs import ours, trained
 from benchmarks.slide.setting import BATCH, REAL, THREADS, Set, generated, real
 from benchmarks.slide.systems import Tuned
@@ -16,6 +15,7 @@ from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import TWICE, Refresh, Sampler
 
 EXAMPLES, PASSES, ONE = 128_000, 6, "1 thread"
+OF_HASHES = FOUND["simhash 200 + 200"]
 Change = tuple[str, Callable[[], Sampler], dict[str, Any]]
 CLUSTERS: tuple[Change, ...] = (
     ("as it is", Clusters, {}),
@@ -33,12 +33,12 @@ CLUSTERS: tuple[Change, ...] = (
     ("100 rows found", lambda: Clusters(found=100), {}),
     ("rows by chance all alike", lambda: Clusters(frequency=0.0), {}),
     ("no rows by chance", lambda: Clusters(by_chance=0), {}),
-    ("uniform 400, rate 0.001", lambda: Uniform(400), {"lr": 1e-3}),
-    ("unigram 400, rate 0.001", lambda: Unigram(400), {"lr": 1e-3}),
-    ("simhash 200 + 200 by frequency, rate 0.001", lambda: LSH(found=200, by_chance=200), {"lr": 1e-3}),
-    ("dwta 200 + 200 by frequency, rate 0.001", lambda: LSH("dwta", found=200, by_chance=200), {"lr": 1e-3}),
+    ("uniform 400", lambda: Uniform(400), {"tuned": FOUND["uniform 400"]}),
+    ("unigram 400", lambda: Unigram(400), {"tuned": FOUND["unigram 400"]}),
+    ("simhash 200 + 200 by frequency", lambda: LSH(found=200, by_chance=200), {"tuned": OF_HASHES}),
+    ("dwta 200 + 200 by frequency", lambda: LSH("dwta", found=200, by_chance=200), {"tuned": OF_HASHES}),
 )
-"""on the generated set with 30,000 outputs; rates as each system's own search has found them"""
+"""on the generated set with 30,000 outputs; settings as each system's own search has found them"""
 
 
 def _hashed(
@@ -63,7 +63,7 @@ HASHES: tuple[Change, ...] = (
 def measure(quick: bool) -> dict[str, float]:
     """Two tables, single runs; no figures."""
     changes = CLUSTERS[:4] if quick else CLUSTERS
-    _table("30,000 outputs", generated("30k", EXAMPLES // 2), EXAMPLES, Tuned(), changes)
+    _table("30,000 outputs", generated("30k", EXAMPLES // 2), EXAMPLES, FOUND["clusters"], changes)
     for name, data in real():
         if name == REAL[0]:
             changes = HASHES[:4] if quick else HASHES
@@ -76,8 +76,8 @@ def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Ch
     trained(ours(Clusters), tuned, data, WARM)
     for name, make, how in changes:
         torch.set_num_threads(1 if name == ONE else THREADS)
-        rate, others = how.get("lr", tuned.lr), {key: value for key, value in how.items() if key != "lr"}
-        end = trained(ours(make, **others), replace(tuned, lr=rate), data, examples)
+        others = {key: value for key, value in how.items() if key != "tuned"}
+        end = trained(ours(make, **others), how.get("tuned", tuned), data, examples)
         rows.append([name, f"{end.p1:.3f}", f"{1e6 * end.seconds / examples:.0f}", f"{end.active:.0f}"])
         print(*rows[-1], flush=True)
         torch.set_num_threads(THREADS)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import show
+from benchmarks.slide.quality import FOUND
 from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, batches_for_each, generated
-from benchmarks.slide.systems import Ours, Tuned
+from benchmarks.slide.systems import Ours
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
@@ -156,7 +157,7 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
     """What a batch consists of."""
     data = generated(shape, (WARM + BATCHES) * BATCH)
     given = list(data.batches((WARM + BATCHES) * BATCH))
-    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, Tuned(), sampler)
+    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, FOUND["clusters"], sampler)
     for x, y in given[:WARM]:
         system.step(x, y)
     if isinstance(sampler, Clusters):

@@ -9,8 +9,9 @@ from math import inf
 from statistics import median
 
 from benchmarks.report import show, told
+from benchmarks.slide.quality import FOUND
 from benchmarks.slide.setting import BATCH, SHAPES, batches_for_each, begin, generated
-from benchmarks.slide.systems import Dense, Ours, Sampled, System, Tuned
+from benchmarks.slide.systems import Dense, Ours, Sampled, System
 from oddlot.sparse import Clusters, Uniform
 from oddlot.sparse.threads import Crew
 
@@ -23,21 +24,20 @@ WARM = {"30k": 200, "200k": 100, "670k": 60}
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
 SLOW, SLOW_WARM = {"dense": 5}, {"dense": 50}
 """of a system, so many times fewer"""
-TUNED = Tuned()
 
 
 def made(system: str, shape: str) -> System:
-    """The system, new."""
+    """The system, new, at the setting that the search of quality.py found for it."""
     features, labels = SHAPES[shape].features, SHAPES[shape].labels
     match system:
         case "dense":
-            return Dense(features, labels, TUNED)
+            return Dense(features, labels, FOUND[system])
         case "sampled":
-            return Sampled(features, labels, TUNED)
+            return Sampled(features, labels, FOUND[system])
         case "clusters":
-            return Ours(features, labels, TUNED, Clusters())
+            return Ours(features, labels, FOUND[system], Clusters())
     count, adagrad = (300 if "300" in system else 1000), (0.1 if "Adagrad" in system else 0.0)
-    return Ours(features, labels, TUNED, Uniform(count), adagrad)
+    return Ours(features, labels, FOUND["uniform 1000"], Uniform(count), adagrad)
 
 
 def alone(system: str, shape: str, batches: int) -> None:
