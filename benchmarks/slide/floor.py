@@ -32,7 +32,9 @@ TAKEN = 4 + 4 + 4
 """of a pair while it is chosen: its row is written, the mark of who has it read and written"""
 GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
 Phase = tuple[float, float, float]
-"""bytes, seconds and the seconds of the same bytes alone, of one batch"""
+"""bytes, seconds and the seconds of the same bytes alone, of one batch; 0: it has no floor"""
+MAKING = "making clusters"
+"""is timed apart, and shared out over the batches of a training"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
@@ -113,10 +115,11 @@ class Watched:
         """The same of a method, by its name."""
         before = getattr(owner, name)
 
-        def timed(*arguments: Any) -> None:
+        def timed(*arguments: Any) -> Any:
             began = time.perf_counter()
-            before(*arguments)
+            found = before(*arguments)
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            return found
 
         setattr(owner, name, timed)
 
@@ -132,10 +135,12 @@ def measure(shapes: list[str]) -> dict[str, float]:
         for name, make in SAMPLERS.items():
             found = _phases(shape, make())
             for phase, (bytes_moved, seconds, floor) in found.items():
-                rows.append([
-                    name, phase, f"{bytes_moved / 1e6:.1f}", f"{1000 * seconds:.2f}", f"{1000 * floor:.2f}",
-                    f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}",
-                ])  # fmt: skip
+                told = (
+                    (f"{1000 * floor:.2f}", f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}")
+                    if floor
+                    else ("", "", "")
+                )
+                rows.append([name, phase, f"{bytes_moved / 1e6:.1f}", f"{1000 * seconds:.2f}", *told])
             if name == "clusters":
                 own = [one for phase, one in found.items() if phase.startswith("output")]
                 total = sum(one[1] for one in own) / sum(one[2] for one in own)
@@ -166,6 +171,7 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
     pairs: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
     with Watched() as watched:
         watched.time(system.output.sampler, "choose")
+        watched.time(system, "step")
         for x, y in given[WARM:]:
             system.step(x, y)
             for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
@@ -181,11 +187,13 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
         "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
         "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
     }
-    moved = TAKEN * of_output
+    moved, making = TAKEN * of_output, found.pop(MAKING, None)
     if isinstance(own, Clusters):
         moved += own.clustering.means.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
-    return found
+    rest = watched.seconds["step"] / BATCHES - sum(phase[1] for phase in found.values())
+    found["all else of a step"] = 0.0, rest, 0.0
+    return found | ({MAKING: making} if making else {})
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
@@ -197,7 +205,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
     own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
     seconds = time.perf_counter() - began
     moved = layer.weight.nbytes * (1 + 3 * own.clustering.rounds)
-    return {"making clusters": _in_order(moved / steps, seconds / steps)}
+    return {MAKING: _in_order(moved / steps, seconds / steps)}
 
 
 def _in_order(moved: float, seconds: float) -> Phase:

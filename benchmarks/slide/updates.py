@@ -19,7 +19,8 @@ STRATEGIES: dict[str, oddlot.Strategy] = {
 
 
 def measure(shapes: list[str]) -> dict[str, float]:
-    """The first updates of the task `xmc`, 300 rows by chance, whole and as they travel; no figures."""
+    """The first updates of the task `xmc`, 300 draws by frequency, whole and as they travel, of the two smaller shapes;
+    no figures."""
     rows = []
     for shape in (one for one in shapes if one != "670k"):
         with tempfile.TemporaryDirectory() as folder:

@@ -227,6 +227,18 @@ def test_a_rate_that_becomes_none_and_samplers_that_are_set_later() -> None:
     assert torch.isfinite(layer.weight).all()
 
 
+def test_a_rate_that_becomes_none_spoils_no_row_that_waits() -> None:
+    layer = SampledLinear(8, 50, Uniform(10), Adam(decay=True))
+    for label in (1, 2, 3):
+        layer(torch.ones(1, 8, requires_grad=True), [label]).backward()
+    assert layer.optimizer is not None
+    layer.optimizer.lr = float("nan")
+    for ask in (layer.state_dict, lambda: layer(torch.ones(1, 8))):
+        with pytest.raises(ValueError, match="lr = nan must be a number"):
+            ask()
+    assert torch.isfinite(layer.weight).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     layer, hidden = SampledLinear(8, 50), torch.randn(3, 8)

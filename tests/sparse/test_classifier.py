@@ -14,7 +14,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform
+from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform, Unigram
+from oddlot.sparse.matrices import checked
 from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 
@@ -317,6 +318,46 @@ def test_a_fit_that_is_refused_leaves_what_was_learnt() -> None:
     with pytest.raises(ValueError, match=r"validation = 0\.5 leaves none of 1 examples to learn from"):
         found.fit(X.rows(np.array([0])), Y.rows(np.array([0])))
     assert (found.predict(X_TEST) == before).all()
+
+
+def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
+    """Here a sampler that is for as many labels as another set has."""
+    found = trained(epochs=1)
+    before, history = found.predict(X_TEST), found.history
+    found.sampler = Unigram(counts=np.ones(5, np.int64))
+    with pytest.raises(ValueError, match="labels were counted for 5 rows, of 400 that there are"):
+        found.fit(X, Y)
+    assert (found.predict(X_TEST) == before).all()
+    assert found.history == history
+    fresh = SlideClassifier(found.sampler)
+    with pytest.raises(ValueError, match="labels were counted for 5"):
+        fresh.fit(X, Y)
+    with pytest.raises(ValueError, match="call fit first"):
+        fresh.predict(X_TEST)
+
+
+def test_examples_without_labels_teach_nothing() -> None:
+    """Not even through what Adam knows of the batches before."""
+    labelled = np.arange(0, len(X), 2)
+    counts = np.diff(Y.indptr) * (np.arange(len(X)) % 2 == 0)
+    there = np.repeat(counts > 0, np.diff(Y.indptr))
+    some = Csr(np.concatenate([[0], np.cumsum(counts)]), Y.indices[there], Y.data[there], Y.shape)
+    found = trained(epochs=1)
+    before = {name: value.clone() for name, value in found.model.state_dict().items()}
+    found.partial_fit(X, Csr(np.zeros_like(Y.indptr), Y.indices[:0], Y.data[:0], Y.shape))
+    assert all(torch.equal(value, before[name]) for name, value in found.model.state_dict().items())
+    whole, part = (
+        SlideClassifier(hidden=8, batch=64, epochs=1, validation=0.0).fit(*given)
+        for given in ((X, some), (X.rows(labelled), Y.rows(labelled)))
+    )
+    assert whole.score(X_TEST, Y_TEST) == pytest.approx(part.score(X_TEST, Y_TEST), abs=0.1)
+    assert len(whole.history) == len(part.history) == 1
+
+
+def test_arrays_of_the_right_kind_are_not_copied() -> None:
+    found = checked(Csr(X.indptr, X.indices, X.data, X.shape), "X")
+    assert np.shares_memory(found.data, X.data)
+    assert np.shares_memory(found.indices, X.indices)
 
 
 def test_the_input_s_bias_learns_too() -> None:

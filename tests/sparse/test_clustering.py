@@ -11,6 +11,15 @@ from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
 
 
+def test_rows_that_point_the_same_way_are_together_however_long_they_are() -> None:
+    """After one round, in which all rows are centers: a long one draws none but its own."""
+    ways = np.eye(COLUMNS, dtype=np.float32)[:4] + np.float32(0.5)
+    way, long = np.arange(40) % 4, np.where(np.arange(40) % 4 == 0, 100, 1).astype(np.float32)
+    clustering = Clustering(1, rounds=1, groups=40)
+    clustering.update(Crew(1), ways[way] * long[:, None], np.zeros(40, np.float32), 0)
+    assert all(len({*way[clustering.codes[0] == code]}) == 1 for code in {*clustering.codes[0].tolist()})
+
+
 @pytest.mark.parametrize(("rows", "each"), [(1, 2), (3, 8), (37, 4), (1000, 16), (1024, 16)])
 def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
     weight = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(np.float32)

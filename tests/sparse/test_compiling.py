@@ -5,6 +5,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import njit
 
 from oddlot.sparse.kernels import jit
 
@@ -49,3 +53,18 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: 
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         found.append((int(done.stdout), "compiling kernels" in done.stderr))
     assert found == [(2, True), (6, True), (6, False)]
+
+
+def test_where_nothing_can_be_written_kernels_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusing(*given: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*given, **options)
+
+    def twice(number: int) -> int:
+        return 2 * number
+
+    monkeypatch.setattr(jit, "njit", refusing)
+    assert jit.kernel(twice)(4) == 8

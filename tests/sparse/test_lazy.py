@@ -132,3 +132,13 @@ def test_without_a_seed_chance_is_that_of_pytorch() -> None:
     assert loss(layer) != first
     torch.manual_seed(3)
     assert loss(layer) == first
+
+
+def test_gradients_of_what_was_computed_before_a_step_are_refused() -> None:
+    """As PyTorch's own optimizers have it: the weights that they are of are gone."""
+    weight = nn.Parameter(torch.ones(3, 2))
+    optimizer, loss = LazyAdam([weight]), weight.pow(2).sum()
+    torch.autograd.backward(loss, retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.backward(loss)

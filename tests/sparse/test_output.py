@@ -20,6 +20,7 @@ from oddlot.sparse import (
     RowAdagrad,
     SampledLinear,
     Shared,
+    SparseInputLinear,
     Uniform,
     Unigram,
 )
@@ -194,9 +195,15 @@ def test_the_same_seed_and_threads_give_the_same_weights(which: int) -> None:
 
 
 def test_another_seed_takes_other_rows() -> None:
-    one = trained(Uniform(20), 1)
-    other = SampledLinear(COLUMNS, 500, Uniform(20), seed=8)
-    assert not torch.equal(one.weight, other.weight)
+    layers = [SampledLinear(COLUMNS, 500, Uniform(20), SGD(), seed) for seed in (5, 8, 5)]
+    weight = layers[0].weight.detach().clone()
+    moved = []
+    for layer in layers:
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        layer(some_hidden(), SEVERAL).backward()
+        moved.append((layer.weight != weight).any(1).tolist())
+    assert moved[0] == moved[2] != moved[1]
 
 
 def test_forms_of_labels() -> None:
@@ -278,6 +285,40 @@ def test_a_batch_without_any_label_or_any_example() -> None:
     layer(some_hidden(2), torch.tensor([[-1], [-1]])).backward()
     layer(torch.zeros(0, COLUMNS, requires_grad=True), torch.zeros(0, dtype=torch.int64)).backward()
     assert torch.equal(layer.weight, before)
+
+
+def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
+    """Also with an optimizer that moves rows by what it knows of batches before."""
+    layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
+    layer(some_hidden(2), torch.tensor([1, 2])).backward()
+    before = layer.weight.detach().clone()
+    layer(some_hidden(2), torch.tensor([-1, -1])).backward()
+    assert torch.equal(layer.weight, before)
+    assert layer.active_rows == 0
+
+
+def test_no_labels_are_an_empty_list_too() -> None:
+    assert float(a_layer()(some_hidden(2), ([0, 0, 0], [])).detach()) == 0
+
+
+def test_layers_are_on_the_cpu_whatever_the_default_device() -> None:
+    with torch.device("meta"):
+        layers = SampledLinear(8, 50), SparseInputLinear(5, 4)
+    assert {part.device.type for layer in layers for part in layer.parameters()} == {"cpu"}
+
+
+def test_a_sampler_that_comes_back_begins_anew() -> None:
+    """Rows that another one's batches have moved meanwhile are no longer those that it knew."""
+    known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
+    for sampler in (known, Uniform(4), known):
+        layer.sampler = sampler
+        layer(some_hidden(), SEVERAL).backward()
+        assert known.refresh.times == 1
+    refused = "changed_only=True is for optimizers that leave rows alone"
+    with pytest.raises(ValueError, match=refused):
+        SampledLinear(8, 50, LSH(changed_only=True), Adam(decay=True))
+    with pytest.raises(ValueError, match=refused):
+        layer.optimizer = Adam(decay=True)
 
 
 def test_weights_that_are_loaded_are_hashed_anew() -> None:

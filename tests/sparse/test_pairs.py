@@ -1,5 +1,7 @@
 """Pairs sorted by row, on any number of threads."""
 
+from threading import Event, Timer
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,16 +33,21 @@ def test_pairs_are_sorted_by_row_and_then_by_example(
         assert (np.diff(bounds) >= 0).all()
 
 
-def test_a_crew_ends_all_parts_before_it_raises() -> None:
-    ended = set[int]()
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_a_crew_ends_all_parts_before_it_raises(bad: int) -> None:
+    """However long the others take."""
+    ended, goes_on = set[int](), Event()
 
     def work(part: int) -> None:
-        if part == 0:
+        if part == bad:
             raise ZeroDivisionError
+        if part:
+            goes_on.wait()
         ended.add(part)
 
-    crew = Crew()
-    crew.parts = 4
+    later = Timer(0.05, goes_on.set)
+    later.start()
     with pytest.raises(ZeroDivisionError):
-        crew(work)
-    assert ended == {1, 2, 3}
+        Crew(4)(work)
+    assert ended == {0, 1, 2, 3} - {bad}
+    later.join()

@@ -71,6 +71,29 @@ def test_two_threads_may_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not others
 
 
+def test_another_thread_may_take_the_last_room() -> None:
+    """Between a look whether there is any and taking it."""
+
+    class Taken(list[torch.Tensor]):
+        def __bool__(self) -> bool:
+            return True
+
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index = Index(weight, bias)
+    alone = index.topk(hidden, 5, 4)[1].tolist()
+    index.clustering.free = Taken()
+    assert index.topk(hidden, 5, 4)[1].tolist() == alone
+
+
+def test_clusters_are_counted_again_until_512_examples() -> None:
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index, seen = Index(weight, bias), []
+    for count in (200, 256, 256, 256):
+        index.probes_for(np.resize(hidden, (count, hidden.shape[1])), 5, 0.9)
+        seen.append(index.known[5, 0.9][2])
+    assert seen == [200, 456, 512, 512]
+
+
 def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
     index = Index(weight, bias)

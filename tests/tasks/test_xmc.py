@@ -1,5 +1,6 @@
 """Extreme classification as a task: files, strategies, bytes, and what is wrong with what was asked for."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,8 @@ def test_every_strategy_is_tried() -> None:
 def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
     """The same result with fewer bytes."""
     strategy, shards = STRATEGIES[name]
-    job = replace(xmc(str(folder), hidden=16, active=20, batch=32), optimizer=oddlot.Adam(lr=1e-2))
+    job = xmc(str(folder), hidden=16, active=20, batch=32, sampler="uniform")
+    job = replace(job, optimizer=oddlot.Adam(lr=1e-2))
     runs = [
         oddlot.fit(job, strategy, Simulated(ON), until="epochs>=6", shards=shards, codec=codec)
         for codec in (Plain(), None)  # None: as a sparse job wants it
@@ -258,7 +260,15 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
     y = Csr(np.array([0, 1, 1, 2]), np.array([2, 7], np.int32), np.ones(2, np.float32), (3, 8))
     for name in ("train.txt", "test.txt"):
         write_xmc(tmp_path / name, x, y)
-    run = oddlot.fit(
-        xmc(str(tmp_path), hidden=4, batch=2), LocalSGD(steps=1), Simulated(ON), until="epochs>=3"
-    )
-    assert run.summary["loss"] < 3
+    job = replace(xmc(str(tmp_path), hidden=4, batch=2, sampler="dense"), optimizer=oddlot.Adam(lr=0.1))
+    run = oddlot.fit(job, LocalSGD(steps=1), Simulated(ON), until="epochs>=100")
+    assert run.summary["loss"] < 1  # from ln 8 = 2.08 at first
+
+
+def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+    job = xmc(str(folder), hidden=4, sampler="simhash", active=10)
+    oddlot.fit(job, LocalSGD(steps=1), Simulated(ON), until="epochs>=2")
+    told = capsys.readouterr().err
+    assert len(re.findall(r"simhash for \d+ rows: \d+ digits in \d+ tables give", told)) == 1
+    assert len(re.findall(r"\d+ rows for an example of the first batch, \d+ % of them by chance", told)) == 1

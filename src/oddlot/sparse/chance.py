@@ -48,19 +48,20 @@ class Frequencies:
         """for which the table is"""
 
     def forget(self) -> None:
-        """What was counted, and the table."""
-        self.counts, self.draws = self.known, -1
+        """What was counted, and the table of that."""
+        if self.known is None:
+            self.counts, self.draws = None, -1
 
     def count_up(self, out_features: int, draws: int) -> None:
         """Make the table for so many draws, of the labels so far."""
-        if self.known is not None and self.draws == draws:
-            return
         if self.counts is None:
             self.counts = np.zeros(out_features, np.int64)
         if len(self.counts) != out_features:
             raise ValueError(
                 f"labels were counted for {len(self.counts):,} rows, of {out_features:,} that there are"
             )
+        if self.known is not None and self.draws == draws:
+            return
         total = self.counts.sum()
         share = self.share if total else 0.0
         chances = (1 - share) / out_features + share * self.counts / max(1, total)

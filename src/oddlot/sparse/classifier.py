@@ -57,7 +57,7 @@ class SlideClassifier(Settings):
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
         """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise.
 
-        FloatingPointError: it diverges; then nothing has been learnt.
+        FloatingPointError: it diverges. Whatever it raises, what was learnt before stays.
         """
         self.__post_init__()
         features = checked(X, "X")
@@ -66,16 +66,18 @@ class SlideClassifier(Settings):
             raise ValueError(
                 f"y has no label for any of {len(features):,} examples: there is nothing to learn"
             )
+        before = dict(vars(self))
         with told(self.verbose):
             try:
                 self._fit(features, labels)
-            except FloatingPointError:
-                del self.model
+            except Exception:
+                vars(self).clear()
+                vars(self).update(before)
                 raise
         return self
 
     def _fit(self, features: Csr, labels: Csr) -> None:
-        order = np.random.default_rng(self.seed).permutation(len(features))
+        order = np.random.default_rng(self.seed).permutation(_labelled(labels))
         held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
         if not len(rest):
@@ -84,9 +86,9 @@ class SlideClassifier(Settings):
             )
         self._begin(features.shape[1], labels.shape[1])
         best, state = -1.0, dict[str, Tensor]()
-        some, theirs, epochs = features.rows(rest), labels.rows(rest), self.epochs
-        for epoch in range(epochs):
-            row = self._pass(some, theirs, epoch, (1 - epoch / epochs, 1 - (epoch + 1) / epochs))
+        for epoch in range(epochs := self.epochs):
+            rates = 1 - epoch / epochs, 1 - (epoch + 1) / epochs
+            row = self._pass(features, labels, rest, epoch, rates)
             if len(held):
                 row["p1"] = self.score(features.rows(held), labels.rows(held))
             self._note(row)
@@ -110,7 +112,7 @@ class SlideClassifier(Settings):
             self._begin(features.shape[1], labels.shape[1])
         self._check(features)
         with told(self.verbose):
-            self._note(self._pass(features, labels, len(self.history)))
+            self._note(self._pass(features, labels, _labelled(labels), len(self.history)))
         return self
 
     # --- prediction --------------------------------------------------------------------------------
@@ -251,13 +253,18 @@ class SlideClassifier(Settings):
         self.history, self._index = [], None
 
     def _pass(
-        self, features: Csr, labels: Csr, epoch: int, rates: tuple[float, float] = (1.0, 1.0)
+        self,
+        features: Csr,
+        labels: Csr,
+        which: NDArray[np.int64],
+        epoch: int,
+        rates: tuple[float, float] = (1.0, 1.0),
     ) -> dict[str, float]:
-        """Train on all once, in an order of this epoch; what the history tells. The first and the last of the learning
-        rates, as shares of what is set."""
+        """Train on these examples once, in an order of this epoch; what the history tells. The first and the last of
+        the learning rates, as shares of what is set."""
         seen, (first, last), parts = list[tuple[float, float, float]](), rates, 0
-        for number, batch in enumerate(self._batches(len(features), epoch)):
-            self._set_rates(first + (last - first) * number * self.batch / len(features))
+        for number, batch in enumerate(self._batches(which, epoch)):
+            self._set_rates(first + (last - first) * number * self.batch / len(which))
             some = labels.rows(batch)
             loss = self.output(self._hidden(features.rows(batch)), (some.indptr, some.indices))
             self.bias_optimizer.zero_grad()
@@ -271,7 +278,7 @@ class SlideClassifier(Settings):
                 )
             self.bias_optimizer.step()
             seen.append((value, self.output.active_rows, self.output.chance_share))
-            if (done := TOLD * (number + 1) * self.batch // len(features)) > parts:
+            if (done := TOLD * (number + 1) * self.batch // len(which)) > parts:
                 parts = done
                 logger.info("epoch %d: %d/%d of it, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
         means = np.mean(seen or [(0.0, 0.0, 0.0)], 0)
@@ -289,9 +296,9 @@ class SlideClassifier(Settings):
             layer.optimizer.lr = share * rate
         self.bias_optimizer.param_groups[0]["lr"] = share * self.input_lr
 
-    def _batches(self, examples: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(examples)
-        for low in range(0, examples, self.batch):
+    def _batches(self, which: NDArray[np.int64], epoch: int) -> Iterator[NDArray[np.int64]]:
+        order = np.random.default_rng([self.seed, epoch]).permutation(which)
+        for low in range(0, len(order), self.batch):
             yield order[low : low + self.batch]
 
     def _hidden(self, features: Csr) -> Tensor:
@@ -314,3 +321,8 @@ class SlideClassifier(Settings):
             self._index = self.output.step, Index(weight, bias, self.seed)
         index = self._index[1]
         return index, *index.probes_for(hidden, k, recall)
+
+
+def _labelled(labels: Csr) -> NDArray[np.int64]:
+    """The examples that have a label."""
+    return np.flatnonzero(np.diff(labels.indptr))

@@ -36,7 +36,8 @@ class Clustering:
         if self.codes.shape[1] != rows:
             self._make_room(rows, columns, min(MOST_CLUSTERS, max(1, rows // self.each)))
         crew.share(kernels.measure_lengths, weight, self.scales)
-        self.centers[:] = weight[chance.choice(rows, len(self.centers), replace=False)]
+        chosen = chance.choice(rows, len(self.centers), replace=False)
+        self.centers[:] = weight[chosen] * self.scales[chosen, None]
         for _ in range(self.rounds):
             self.codes[0] = nearest(crew, weight, self.centers, self.groups, chance)
             crew.share(tables.sort_by_code, self.codes, self.begins, self.members)
@@ -49,14 +50,20 @@ class Clustering:
         """The clusters that promise the largest logits, [examples, count], the best one first."""
         own = torch.from_numpy(hidden)
         longer = torch.cat([own, own.norm(dim=1, keepdim=True), own.new_ones(len(own), 1)], 1)
-        room = self.free.pop() if self.free else own.new_empty(0)
-        if room.shape != (len(own), len(self.means)):
-            room = own.new_empty(len(own), len(self.means))
+        room = self._room(own)
         scores = torch.mm(longer, torch.from_numpy(self.means).T, out=room)
         best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
         crew.share(kernels.best_clusters, scores.numpy(), best)
         self.free.append(room)
         return best
+
+    def _room(self, hidden: torch.Tensor) -> torch.Tensor:
+        try:
+            room = self.free.pop()  # and no look before: another thread may take the last one in between
+        except IndexError:
+            room = hidden.new_empty(0)
+        shape = len(hidden), len(self.means)
+        return room if room.shape == shape else hidden.new_empty(shape)
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:
         self.codes, self.members = (np.empty((1, rows), np.int32) for _ in range(2))

@@ -55,9 +55,11 @@ class SparseInputLinear(nn.Module):
         self._check(optimizer)
         chance = None if seed is None else torch.Generator().manual_seed((int(seed) + STREAM) % 2**32)
         self.weight = nn.Parameter(
-            torch.randn(in_features, out_features, generator=chance, dtype=torch.float32).mul_(std)
+            torch.randn(in_features, out_features, generator=chance, dtype=torch.float32, device="cpu").mul_(
+                std
+            )
         )
-        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32, device="cpu"))
         self._optimizer: Optimizer | None = None
         self.step = 0
         self.optimizer = optimizer

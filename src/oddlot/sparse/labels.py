@@ -37,7 +37,7 @@ class Labels:
             table = table[:, None] if table.ndim == 1 else table
             there = table != -1
             starts, rows = np.concatenate([[0], np.cumsum(there.sum(1))]), table[there]
-        if rows.dtype.kind not in "iu":
+        if rows.dtype.kind not in "iu" and rows.size:
             raise ValueError(f"labels are whole numbers, and not of dtype {rows.dtype}")
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < out_features:
             wrong = int(rows.min()) if rows.min() < 0 else int(rows.max())

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from oddlot.sparse import optimizers
 from oddlot.sparse.kernels import stepping
@@ -63,6 +64,7 @@ class LazyAdam(torch.optim.Optimizer):
         weight, first, second = (one.detach().view(_rows(parameter)).numpy() for one in whole)
         rows, gradients = _gradient(parameter)
         crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
+        increment_version(parameter)  # so that gradients of what was computed with it before are refused
 
 
 def _check(parameter: Tensor) -> None:

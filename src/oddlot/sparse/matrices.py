@@ -31,14 +31,14 @@ def checked(matrix: Any, name: str) -> Csr:
         raise ValueError(
             f"{name} is no CSR matrix: indptr and indices are 1-D arrays of whole numbers, data is 1-D"
         )
-    indptr = indptr.astype(np.int64)  # differences of unsigned numbers are never negative
+    indptr = indptr.astype(np.int64, copy=False)  # differences of unsigned numbers are never negative
     count = indptr[-1] if len(indptr) else 0
     used = indices[:count]
     if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
         raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
     with np.errstate(over="ignore"):
-        values = data[:count].astype(np.float32)
-    found = Csr(indptr, used.astype(np.int32), values, shape)
+        values = data[:count].astype(np.float32, copy=False)
+    found = Csr(indptr, used.astype(np.int32, copy=False), values, shape)
     rises = len(indptr) == len(found) + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
     if not rises or count > min(len(indices), len(data)):
         raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")

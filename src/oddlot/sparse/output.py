@@ -1,5 +1,6 @@
 """An output layer that computes few of its rows for each example."""
 
+import logging
 from copy import copy
 from dataclasses import dataclass, field
 from math import inf, isfinite
@@ -23,6 +24,7 @@ from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
 
+logger = logging.getLogger(__name__)
 STREAM, STEP = 1_000_003, 2_654_435_761
 """odd numbers that keep the chance of layers and steps apart"""
 
@@ -54,7 +56,7 @@ class SampledLinear(nn.Module):
     or whose gradient could be above 1e15, changes nothing here, and gives NaN to the network below; under
     `torch.no_grad()`, and of a layer that is frozen, no row is stepped on. If there are several losses before their
     gradients, each gradient sees the rows as they are by then. Losses are for one thread at a time; several may ask
-    for logits.
+    for logits, but of a layer whose Adam decays, where rows are brought up to date first.
 
     The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
     gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
@@ -90,18 +92,19 @@ class SampledLinear(nn.Module):
         self.seed = None if seed is None else int(seed)
         chance = None if seed is None else torch.Generator().manual_seed(int(seed))
         self.weight = nn.Parameter(
-            torch.randn(out_features, in_features, generator=chance, dtype=torch.float32).mul_(std)
+            torch.randn(out_features, in_features, generator=chance, dtype=torch.float32, device="cpu").mul_(
+                std
+            )
         )
-        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32, device="cpu"))
         self._optimizer: Optimizer | None = None
         self.optimizer = optimizer
-        self._marks, self._token = Marks(out_features), object()
-        """the token is what a sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
+        self._marks = Marks(out_features)
         self._taught = False
         """the sampler has seen a batch to learn from since the rows became others"""
         self._free: list[Batch] = []
         self.active_rows, self.chance_share = 0.0, 0.0
-        """of the last batch: rows of an example, and the share of them that were taken by chance"""
+        """of the last batch: rows of an example with labels, and the share of them that were taken by chance"""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]  # PyTorch's
         self.register_state_dict_pre_hook(_up_to_date)  # type: ignore[no-untyped-call]  # PyTorch's
 
@@ -113,7 +116,10 @@ class SampledLinear(nn.Module):
     @sampler.setter
     def sampler(self, wanted: Sampler | None) -> None:
         check_sampler(wanted)
+        self._check_together(wanted, getattr(self, "_optimizer", None))
         self._sampler: Sampler = Clusters() if wanted is None else wanted
+        self._token = object()
+        """what the sampler knows the layer by whose rows it has seen; a copy's sampler has the copy's"""
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -124,6 +130,7 @@ class SampledLinear(nn.Module):
     @optimizer.setter
     def optimizer(self, wanted: Optimizer | None) -> None:
         self._check(wanted)
+        self._check_together(self.sampler, wanted)
         if not alike(self._optimizer, wanted):
             self._catch_up(Crew())
             self._keep_for(wanted)
@@ -136,6 +143,14 @@ class SampledLinear(nn.Module):
         check_optimizer(optimizer)
         needed = self.out_features * bytes_of_row(optimizer, self.in_features)
         check_memory(needed, f"a layer of {self.out_features:,} outputs")
+
+    @staticmethod
+    def _check_together(sampler: Sampler | None, optimizer: Optimizer | None) -> None:
+        """ValueError: the optimizer moves rows that the sampler takes for unchanged."""
+        if getattr(sampler, "changed_only", False) and isinstance(optimizer, Adam) and optimizer.decay:
+            raise ValueError(
+                "changed_only=True is for optimizers that leave rows alone: with decay=True all rows move"
+            )
 
     def _keep_for(self, optimizer: Optimizer | None) -> None:
         """Room for what it keeps of each row, as at first."""
@@ -185,11 +200,14 @@ class SampledLinear(nn.Module):
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks, learns)
         self.sampler.choose(crew, hidden, active, chance)
+        for counts in (active.counts, active.sure):
+            counts[active.labels == 0] = 0  # nothing is learnt of them: their rows stay where they are
         total, sure = int(active.counts.sum()), int(active.sure.sum())
-        self.active_rows, self.chance_share = (
-            total / max(1, len(active.counts)),
-            (total - sure) / max(1, total),
-        )
+        batch.labelled = max(1, int((active.labels > 0).sum()))
+        self.active_rows, self.chance_share = total / batch.labelled, (total - sure) / max(1, total)
+        if learns and self.batches == 1:
+            told = "%.0f rows for an example of the first batch, %.0f %% of them by chance"
+            logger.info(told, self.active_rows, 100 * self.chance_share)
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
         self._catch_up(crew, batch.pairs)
         crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
@@ -197,7 +215,6 @@ class SampledLinear(nn.Module):
             output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
             active.logits, active.deltas, active.losses,
         )  # fmt: skip
-        batch.labelled = max(1, int((active.labels > 0).sum()))
         batch.loss = float(active.losses.sum()) / batch.labelled
         return batch
 
@@ -222,8 +239,8 @@ class SampledLinear(nn.Module):
             return
         rows = np.arange(self.out_features, dtype=np.int32) if pairs is None else pairs.rows
         crew.share(
-            output.catch_up_rows, rows, *self._plain(), *self._kept(), self.optimizer.numbers(max(1, self.step)),
-            self._touched, self.step, self._corrections,
+            output.catch_up_rows, rows, *self._plain(), *self._kept(),
+            checked_numbers(self.optimizer, max(1, self.step)), self._touched, self.step, self._corrections,
         )  # fmt: skip
 
     def _finish(
@@ -243,10 +260,11 @@ class SampledLinear(nn.Module):
             rows = self._collected(crew, batch, *by_deltas)
         else:
             self._catch_up(crew, batch.pairs)  # which other losses may have stepped on since
+            numbers = checked_numbers(self.optimizer, self.step + 1)
             self.step += 1
             crew(
                 output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
-                *self._kept(), checked_numbers(self.optimizer, self.step),
+                *self._kept(), numbers,
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
                 self._touched[batch.pairs.rows] = self.step

@@ -4,14 +4,15 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 PACKAGE = "oddlot.sparse"
 
 
 @contextmanager
-def told(wanted: bool) -> Iterator[None]:
-    """What this package logs inside is printed, if that is wanted."""
-    logger, handler = logging.getLogger(PACKAGE), logging.StreamHandler(sys.stdout)
+def told(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
+    """What this package logs inside is printed, if that is wanted; None: to the standard output."""
+    logger, handler = logging.getLogger(PACKAGE), logging.StreamHandler(stream or sys.stdout)
     before = logger.level
     if wanted:
         logger.addHandler(handler)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -20,8 +20,9 @@ class Crew:
         try:
             kernel(0, *arguments)
         finally:
-            for other in others:
-                other.result()
+            wait(others)  # whatever one of them raises, none still writes
+        for other in others:
+            other.result()
 
     def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
         """Call `kernel(part, parts, *arguments)` for each part, at once."""

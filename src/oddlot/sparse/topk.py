@@ -88,11 +88,11 @@ class Index:
         """The fewest clusters, 4, 6, 9, 13 ..., with that recall on the first 512 examples it was asked about, and the
         recall that they have; 0 and 1.0 where scoring all rows takes less time.
 
-        Counted again when there are twice as many examples as the last time, and then no more.
+        Counted again when there are twice as many examples as the last time, or 512, and then no more.
         """
         self.seen = np.concatenate([self.seen, hidden[: CALIBRATED - len(self.seen)]])
         probes, has, examples = self.known.get((k, recall), (0, 0.0, 0))
-        if len(self.seen) >= 2 * examples and len(self.seen):
+        if len(self.seen) and (len(self.seen) >= 2 * examples or len(self.seen) == CALIBRATED > examples):
             probes, has = self._measured(k, recall)
             self.known[k, recall] = probes, has, len(self.seen)
             told = (

@@ -1,8 +1,9 @@
 """Extreme multi-label classification: sets in the text format of the Extreme Classification Repository."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ MOST_CONSTANT = 100
 def xmc(
     data_dir: str = "",
     hidden: int = 128,
-    sampler: str = "uniform",
+    sampler: str = "unigram",
     active: int = 300,
     batch: int = 256,
     propensity_a: float = 0.55,
@@ -105,6 +106,7 @@ class Network(nn.Module):
         labels = len(counts)
         rows = _sampler(sampler, min(active, labels), counts)
         self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
+        self.is_told = False
 
     def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
         """[batch, hidden]."""
@@ -113,16 +115,21 @@ class Network(nn.Module):
 
     def loss(self, starts: Tensor, features: Tensor, values: Tensor, labels: Tensor) -> Tensor:
         """The sampled softmax loss; where nobody learns from it, that of all rows. What is known of the rows is made
-        anew for each task, so that it depends on nothing but the task's weights and seed."""
+        anew for each task, so that it depends on nothing but the task's weights and seed; what the first one has of
+        hash tables and of rows by chance is said."""
         if not self.training:
             from oddlot.sparse.topk import exact_loss
 
             return exact_loss(
                 self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
             )
+        from oddlot.sparse.progress import told
+
         if _is_fresh():
             self.output.sampler.forget()
-        loss: Tensor = self.output(self.hidden(starts, features, values), labels)
+        first, self.is_told = not self.is_told, True
+        with told(first, sys.stderr):
+            loss: Tensor = self.output(self.hidden(starts, features, values), labels)
         return loss
 
     def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
@@ -185,6 +192,11 @@ class Examples:
     x: "Csr"
     y: "Csr"
 
+    @cached_property
+    def most_labels(self) -> int:
+        """Of one point."""
+        return int(np.diff(self.y.indptr).max(initial=1))
+
     def __len__(self) -> int:
         return len(self.x)
 
@@ -193,8 +205,7 @@ class Examples:
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
         x, y = (part.rows(np.asarray(indices, np.int64)) for part in (self.x, self.y))
-        counts = np.diff(y.indptr)
-        there = np.arange(np.diff(self.y.indptr).max(initial=1)) < counts[:, None]
+        there = np.arange(self.most_labels) < np.diff(y.indptr)[:, None]
         labels = np.full(there.shape, -1, np.int64)
         labels[there] = y.indices
         return tuple(map(torch.from_numpy, (x.indptr, x.indices, x.data, labels)))

@@ -6,7 +6,7 @@ from oddlot.sparse.kernels.chance import below, next_state
 from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
-from oddlot.sparse.kernels.rows import add_scaled, dot
+from oddlot.sparse.kernels.rows import add_scaled, dot, squared_distance
 
 
 @kernel
@@ -38,9 +38,10 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
             prefetch_row(weight[members[min(i + AHEAD, high - 1)]])
             add_scaled(np.float32(1) / np.float32(high - low), weight[row], mean)
             add_scaled(scales[row], weight[row], center)
-            squares += dot(weight[row], weight[row]) / np.float32(high - low)
             means[c, columns + 1] += bias[row] / np.float32(high - low)
-        means[c, columns] = reach * np.sqrt(max(np.float32(0), squares - dot(mean, mean)))
+        for i in range(low, high):
+            squares += squared_distance(weight[members[i]], mean)
+        means[c, columns] = reach * np.sqrt(squares / np.float32(max(1, high - low)))
         length = np.sqrt(dot(center, center))
         if length > 0:
             centers[c] = center / length

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,14 @@ def kernel(function: Callable[..., Any]) -> Any:
     """A loop that runs without Python's lock.
 
     It is kept on disk under a name that tells of all kernels: those that it calls are part of what is compiled, and
-    Numba itself looks at a function's own file alone.
+    Numba itself looks at a function's own file alone. Where no folder can be written to, each process compiles it.
     """
     function.__qualname__ = f"{function.__qualname__}_{DIGEST}"
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath=MATHS)(function)
+    compiled = partial(njit, nogil=True, error_model="numpy", fastmath=MATHS)
+    try:
+        return compiled(cache=True)(function)
+    except RuntimeError:  # Numba's way to say so
+        return compiled()(function)
 
 
 class _Teller(event.Listener):

@@ -96,3 +96,13 @@ def catch_up(row, weight, first, second, how, touched, step, corrections):
             weight[i] -= how[LR] * total * m / np.sqrt(v)
         first[i] = narrowed(m * fade1, first[i], noise)
         second[i] = narrowed(v * fade2, second[i], noise >> np.uint32(16))
+
+
+@kernel
+def squared_distance(a, b):
+    """Of two rows, the sum over their columns."""
+    total = np.float32(0)
+    for column in range(a.shape[0]):
+        apart = a[column] - b[column]
+        total += apart * apart
+    return total

@@ -211,7 +211,8 @@ class LSH:
         return np.median(given, axis=1), np.cumsum(held.mean(axis=1))
 
     def _draw(self, columns: int, choice: Choice, seed: int) -> None:
-        """Hash functions for this choice; those of the first tables do not depend on how many there are."""
+        """Hash functions for this choice; with simhash those of the first tables do not depend on how many there
+        are."""
         self.chosen, chance, count = choice, np.random.default_rng(seed), choice.tables * choice.digits
         if self.family == "simhash":
             planes = chance.standard_normal((count, columns)).astype(np.float32)
