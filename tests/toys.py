@@ -42,7 +42,7 @@ class Timed:
             case w.Arrived(update):
                 self.round.append(update.id)
             case w.Rang() if self.round:
-                yield w.Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=True)
+                yield w.Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=1)
                 self.round.clear()
                 yield w.Wake(view.now + self.seconds)
                 return

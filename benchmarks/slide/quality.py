@@ -86,6 +86,13 @@ def seconds_to(points: Sequence[Point], p1: float) -> float | None:
     return None
 
 
+def paced(run: Sequence[Point]) -> list[Point]:
+    """The same with the seconds that its examples take at the median pace of all lengths: what slows the machine down
+    for a minute is not the length's."""
+    pace = median(point.seconds / point.examples for point in run)
+    return [point._replace(seconds=pace * point.examples) for point in run]
+
+
 def measure(quick: bool, shapes: list[str]) -> Figures:
     """At 30,000 outputs over time, at more of them at equal examples."""
     figures = Figures()
@@ -143,8 +150,8 @@ def large(shape: str) -> dict[str, float]:
 
 
 def compared(title: str, ends: Ends, name: str) -> Figures:
-    """A table of how runs ended; how much sooner clusters are there than dense softmax and sampled softmax, each seed
-    beside the same one: the median."""
+    """A table of how runs ended; how much sooner clusters are there than dense softmax and sampled softmax, each at
+    its pace in that seed, beside the same seed: the median."""
     rivals = {
         "dense": f"time_to_dense_quality_{name}",
         "sampled": f"time_to_quality_over_sampled_{name}",
@@ -160,8 +167,8 @@ def compared(title: str, ends: Ends, name: str) -> Figures:
         ]
         cells += [""] * (len(longest) - len(cells))
         for rival, p1s in goals.items():
-            when = [seconds_to(run, p1) for run, p1 in zip(runs, p1s, strict=False)]
-            theirs = [seconds_to(run, p1) for run, p1 in zip(ends[rival], p1s, strict=True)]
+            when = [seconds_to(paced(run), p1) for run, p1 in zip(runs, p1s, strict=False)]
+            theirs = [seconds_to(paced(run), p1) for run, p1 in zip(ends[rival], p1s, strict=True)]
             ratios = [their / own if own and their else 0.0 for own, their in zip(when, theirs, strict=False)]
             cells.append(f"{told(ratios, 2)} times" if all(ratios) else "not always")
             if system == "clusters":

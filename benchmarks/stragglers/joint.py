@@ -55,9 +55,9 @@ def _run(asked: tuple[float, str, int]) -> tuple[float, Counts]:
     start = torch.zeros(FEATURES, dtype=torch.float64)
     machines = fleet(ratio * COMMUNICATION, COMMUNICATION)
     run, counts = trained(
-        strategy(ratio, policy), machines, RATE, start, seed, f"error<={GOAL} or versions>=40000"
+        strategy(ratio, policy), machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000"
     )
-    check_reached(run, "error", GOAL)
+    check_reached(run, "lately", GOAL)
     return run.summary["seconds"], counts
 
 

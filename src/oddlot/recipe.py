@@ -80,6 +80,9 @@ class Recipe:
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
+        if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
+            name = type(self.strategy).__name__
+            warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
 

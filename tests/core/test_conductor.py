@@ -269,7 +269,7 @@ def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
     stage = Stage(Ledger(8, epochs=2))
     task = stage.start("a")
     stage.strategy.told.clear()
-    stage.say([w.Step({task.id: 1.0}, measure=True)], stage.answer(task))
+    stage.say([w.Step({task.id: 1.0}, measure=1)], stage.answer(task))
     assert stage.strategy.told == [stage.answer(task)]
     assert stage.tell(w.Changed(1, 2.0, 0.5)) == [w.Changed(1, 2.0, 0.5)]
 

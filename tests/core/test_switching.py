@@ -38,6 +38,7 @@ def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
 def test_nan_is_no_new_lowest_value() -> None:
     nan = float("nan")
     assert stages(ByPlateau(patience=2), losses(1.0, nan, nan, 0.5)) == [0, 0, 1, 1]
+    assert stages(ByPlateau(patience=2), losses(nan, 3.0, 2.0, 1.0, 0.5)) == [0] * 5, "nor a first one"
 
 
 def test_the_error_decides_which_stage_it_is_and_never_goes_back() -> None:

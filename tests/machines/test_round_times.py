@@ -7,7 +7,7 @@ import pytest
 from oddlot.core import words as w
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Measured
-from oddlot.machines.round_times import LEAST_ROUNDS, MOST_GROUPS, STEPS_BETWEEN, RoundTimes
+from oddlot.machines.round_times import LEAST_ROUNDS, MOST_GROUPS, SILENT, STEPS_BETWEEN, RoundTimes
 
 NAMES = "a", "b", "c"
 LOADS = 2, 10
@@ -114,6 +114,25 @@ def test_it_forgets_tasks_that_are_over() -> None:
     assert len(play.times.started) <= 3
     assert len(play.times.cancelled) <= 3
     assert len(play.times.rounds) <= 8
+
+
+def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
+    """It comes when nobody is there any more."""
+    play = Play(["a"])
+    for _ in range(LEAST_ROUNDS):
+        play.round(1)
+    start = play._start("a")
+    play.times(w.Record(play.now, w.Rang(), (start,)))
+    play.times(w.Record(play.now, w.Leaving("a")))
+    facts = w.Facts(start.task.id, "a", 0, 4, seconds={"compute": 0.4})
+    assert play.times(w.Record(play.now, w.Arrived(facts), (w.Step({facts.id: 1.0}),))) is None
+
+
+def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
+    play = Play(["a", "b"])
+    play.names = ["a"]
+    told = [play.round(1) is not None for _ in range(SILENT + LEAST_ROUNDS)]
+    assert told == [False] * (SILENT + LEAST_ROUNDS - 2) + [True, False]
 
 
 def test_who_is_gone_counts_no_more() -> None:

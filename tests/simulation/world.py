@@ -11,14 +11,21 @@ from typing import Any
 
 from oddlot import (
     VCASGD,
+    AdaptiveK,
+    AdaptiveLoad,
     Asynchronous,
+    BackupTasks,
+    ByGradients,
     Chaos,
+    Deadline,
     Downpour,
     ElasticAveraging,
     FastestK,
     Fault,
     FederatedAveraging,
     LocalSGD,
+    ProportionalLoad,
+    Quorum,
     Strategy,
     Synchronous,
 )
@@ -26,6 +33,7 @@ from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
 from oddlot.core.ledger import Ledger
+from oddlot.core.plain import type_of
 from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.mailbox import drive
@@ -42,12 +50,14 @@ from oddlot.observe import Tally, tally_of
 from oddlot.report.proof import prove
 from oddlot.report.replay import compare
 from oddlot.testing.books import Books
+from oddlot.train.merge import Change
 from tests.toys import Backups, Timed
 
 MOST_STEPS = 20_000
 """messages and alarms of one run, far more than any needs: beyond them it has stalled"""
 BATCH = 4
 
+ROUNDS = (1, 2, 0.1), (2, 4, 0.3), (3, 9, 1.0)
 STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     "synchronous": lambda chance: Synchronous(chance.choice([None, 2, 9])),
     "fastest_k": lambda chance: FastestK(chance.randint(1, 4), chance.choice([None, 2, 9])),
@@ -65,10 +75,16 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     ),
     "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4)),
     "downpour": lambda chance: Downpour(chance.randint(1, 4)),
+    "adaptive_k": lambda chance: AdaptiveK(chance.randint(1, 2), window=chance.choice([1, 2]), threshold=0),
+    "adaptive_load": lambda chance: AdaptiveLoad(ROUNDS, ByGradients(chance.choice([1, 2]), 0), least=1),
+    "quorum": lambda chance: Quorum(chance.randint(1, 3), chance.choice([0.3, 1.0])),
+    "backup_tasks": lambda chance: BackupTasks(Synchronous(9), chance.choice([1.0, 2.0])),
+    "deadline": lambda chance: Deadline(Synchronous(9), chance.choice([0.05, 0.5])),
+    "proportional_load": lambda chance: ProportionalLoad(Synchronous(chance.choice([2, 9]))),
     "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
     "timed": lambda chance: Timed(chance.choice([0.05, 0.3]), chance.choice([2, 4, 9])),
 }
-"""the shipped ones, and two that use the words which those do not need"""
+"""the shipped ones, and two with words of their own"""
 
 
 class Parcel:
@@ -135,12 +151,15 @@ class Shelf:
         assert facts.id not in self.merged
         self.inbox[facts.id] = payload
 
-    def step(self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None) -> None:
-        """What is merged is in the inbox, and never comes back."""
+    def step(
+        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
+    ) -> Change | None:
+        """What is merged is in the inbox, and never comes back. Two of three measured ones point back."""
         for update in shares:
             self.inbox.pop(update).release()
             self.merged.add(update)
         self.version += 1
+        return Change(1.0, -1.0 if self.version % 3 else 1.0) if measure else None
 
     blend = step
 
@@ -263,13 +282,15 @@ class World:
         assert tally_of(self.log, self.size).summary() == self.tally.summary(), (
             "figures are functions of the log"
         )
-        again = compare(Conductor.from_plain(json.loads(self.begin), type(self.strategy)), numbered(self.log))
+        again = compare(
+            Conductor.from_plain(json.loads(self.begin), type_of(self.strategy)), numbered(self.log)
+        )
         assert not again.difference, again.difference
         return self.log
 
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
-        self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type(self.strategy))
+        self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type_of(self.strategy))
         taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)

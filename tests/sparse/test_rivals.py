@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.slide.quality import seconds_to
+from benchmarks.slide.quality import paced, seconds_to
 from benchmarks.slide.runs import Point
 from benchmarks.slide.systems import Dense, Sampled, Tuned
 from oddlot.sparse.xmc.csr import Csr
@@ -47,3 +47,9 @@ def test_seconds_until_a_precision_lie_between_runs() -> None:
     found = [seconds_to(runs, p1) for p1 in (0.4, 0.6, 0.7, 0.8)]
     assert found[:3] == pytest.approx([10.0, 15.0, 20.0])
     assert found[3] is None
+
+
+def test_what_slows_one_length_down_is_not_its_own() -> None:
+    run = [Point(100, 1.0, 0.5), Point(200, 9.0, 0.6), Point(300, 3.0, 0.7)]
+    assert [point.seconds for point in paced(run)] == pytest.approx([1.0, 2.0, 3.0])
+    assert [point.p1 for point in paced(run)] == [0.5, 0.6, 0.7]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import SGD, Job, Machine, Run, Simulated, Strategy, Trace
+from oddlot import SGD, Job, Machine, Run, Shards, Simulated, Strategy, Trace
 
 BATCH, PACE = 5, 0.1
 """samples of a minibatch, and seconds for each of a machine that is as fast as most"""
@@ -27,9 +27,15 @@ def distance(model: nn.Module, batch: Any) -> Tensor:
 
 
 def ran(
-    strategy: Strategy, machines: list[Machine], numbers: Tensor, until: str, lr: float = 1.0, **how: Any
+    strategy: Strategy,
+    machines: list[Machine],
+    numbers: Tensor | Shards,
+    until: str,
+    lr: float = 1.0,
+    **how: Any,
 ) -> Run:
-    job = Job(zero, (numbers,), training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
+    data = numbers if isinstance(numbers, Shards) else (numbers,)
+    job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
     return oddlot.fit(job, strategy, Simulated(machines), until=until, **how)
 
 

@@ -195,6 +195,19 @@ def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
     assert k * samples <= 2
 
 
+def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:
+    """Where a new fit makes other rounds of a stage, it begins anew."""
+    strategy = AdaptiveLoad(loads=(4, 16))
+    assert isinstance(strategy.switch, ByGradients)
+    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
+    books.handle(Joined("a"), 0.0)
+    for slower, begins in ((1.0, True), (1.0, False), (9.0, True)):
+        rows = tuple((k, load, slower * k + load) for k in (1, 4) for load in (4, 16))
+        strategy.switch.pflug.rounds = 60
+        books.handle(Fitted(rows), 1.0)
+        assert (strategy.switch.pflug.rounds == 0) == begins
+
+
 def test_a_fleet_that_grows_is_measured_anew() -> None:
     machines = [Machine(f"m{n}", 0.2, Exponential(), joins_at_seconds=100.0 * (n > 1)) for n in range(4)]
     run = oddlot.fit(

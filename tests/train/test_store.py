@@ -138,7 +138,7 @@ def test_many_chunks_merge_as_one(merge: str, kind: Kind, monkeypatch: pytest.Mo
 def test_a_measured_step_tells_its_length_and_the_angle_to_the_one_before() -> None:
     store = make_store(lr=0.5)
     changes = []
-    for name, value, measure in [("a", 1.0, True), ("b", -2.0, True), ("c", 1.0, False), ("d", 3.0, True)]:
+    for name, value, measure in [("a", 1.0, 1), ("b", -2.0, 1), ("c", 1.0, 0), ("d", 3.0, 1)]:
         arrive(store, name, block(store, value))
         changes.append(store.step({name: 1.0}, measure))
     a, b, c, d = changes
@@ -191,7 +191,7 @@ def test_a_measured_blend_tells_how_far_it_moved(held: bool) -> None:
     if held:
         store.acquire(0)
     arrive(store, "a", block(store, 4.0), "weights")
-    change = store.blend({"a": 0.5}, measure=True)
+    change = store.blend({"a": 0.5}, measure=1)
     assert change is not None
     assert change.norm == pytest.approx(2 * 8**0.5)
 
@@ -201,7 +201,7 @@ def test_measuring_does_not_change_the_step() -> None:
     for i in range(5):
         for store in (plain, measured):
             arrive(store, str(i), block(store, 1.0 + i))
-            store.step({str(i): 1.0}, measure=store is measured)
+            store.step({str(i): 1.0}, measure=int(store is measured))
     assert weight(plain) == pytest.approx(weight(measured), rel=1e-6)
 
 

@@ -14,10 +14,12 @@ class Pflug:
     often opposed. Statistic: Pflug (1990); rule for single rounds: Kas Hanna et al. (ICASSP 2020), algorithm 1.
 
     Single gradients tell little of it: the noise along the steepest directions is the largest, and hides progress
-    along all others. Sums over a window of rounds, which are how far the model has come in it, weigh all directions
-    alike (Sordello et al., "Robust learning rate selection for stochastic optimization via splitting diagnostic", 2019,
-    compare such sums). Of windows the count is never below 0, so that progress of long ago does not outweigh what
-    happens now (Page, "Continuous inspection schemes", Biometrika 1954).
+    along all others. Sums over a window of rounds, with plain SGD how far the model has come in it, weigh all
+    directions alike (Sordello et al., "Robust learning rate selection for stochastic optimization via splitting
+    diagnostic", 2019, compare such sums). Of windows the count is never below 0, so that progress of long ago does not
+    outweigh what happens now (Page, "Continuous inspection schemes", Biometrika 1954). So it also wins by chance in the
+    end: by default after 42 windows on average where signs are those of a coin, 126 where 6 of 10 products are
+    positive, 690 where 7 are.
     """
 
     negative: int = 0

@@ -25,7 +25,8 @@ def fastest(
     """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
     cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed.
 
-    A round closes with fewer updates when fewer workers are left; without k when nobody works any more."""
+    A round closes with fewer updates when fewer workers are left; without k when nobody works any more. Who has several
+    tasks in flight may bring several of the k."""
     if isinstance(event, Arrived):
         updates[event.update.id] = event.update.samples
     if not updates:

@@ -26,8 +26,9 @@ class Strategy(Protocol):
     It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense;
     `check_metrics(names)`, which does so where too little is evaluated; `server`,
     the rule at the hub in place of the job's optimizer; `epoch_barrier`, true where an epoch must wait for the one
-    before; `whole_shards`, true where a task is a whole shard of the data; and `wants_fitted(batch)`, for tasks of how
-    many samples it wants to be told what rounds take (`Fitted`).
+    before; `whole_shards`, true where a task is a whole shard of the data; `reads_gradients`, true where it adapts to
+    what `Changed` tells of them; and `wants_fitted(batch)`, for tasks of how many samples it wants to be told what
+    rounds take (`Fitted`).
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, at_least, check_settings
@@ -13,7 +13,8 @@ from oddlot.core.words import Changed, Evaluated, Event
 
 @dataclass
 class ByGradients:
-    """A stage ends when gradients that follow each other point back and forth, as `AdaptiveK` sees it."""
+    """A stage ends when gradients that follow each other point back and forth, as `AdaptiveK` sees it. The count
+    begins anew where rounds become others."""
 
     window: AtLeastOne = WINDOW
     """rounds whose gradients are summed, and compared with the sum of those before"""
@@ -54,7 +55,7 @@ class ByPlateau:
         if not isinstance(event, Evaluated):
             return at
         value = value_of(event, self.metric)
-        if self.best is None or value < self.best:
+        if value < (inf if self.best is None else self.best):  # and never where it is NaN
             self.best, self.since = value, 0
         else:
             self.since += 1

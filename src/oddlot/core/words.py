@@ -148,7 +148,8 @@ class Changed:
     """The model moved to `version`: sent after a merge that asked for `measure` or closed an epoch.
 
     `norm` is the Euclidean length of the change of the weights; `inner` the inner product of its direction, summed
-    over the window that it is the last of, with the sum of the window before. None where they were not measured.
+    over the window that it is the last of, with the sum of the window before. None where they were not measured, or are
+    not finite.
     """
 
     version: int
@@ -322,7 +323,8 @@ class Evaluate:
 class Step:
     """One step of the rule along the sum of share x direction.
 
-    `measure` asks for `Changed`. Its `inner` comes at the end of each window of so many measured merges in a row.
+    `measure` asks for `Changed`. Its `inner` comes at the end of each window of so many measured merges in a row, from
+    the second window on; when a run goes on after an end of the hub, windows begin anew.
     """
 
     shares: Mapping[UpdateId, float]

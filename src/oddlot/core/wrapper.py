@@ -55,6 +55,11 @@ class Wrapper(Generic[Inner]):
         """A task is a whole shard of the data."""
         return bool(getattr(self.inner, "whole_shards", False))
 
+    @property
+    def reads_gradients(self) -> bool:
+        """It adapts to what is measured of gradients."""
+        return bool(getattr(self.inner, "reads_gradients", False))
+
     def check_workers(self, workers: int) -> None:
         """UsageError: so many make no sense."""
         with _about_inner():

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from typing import Any, Protocol
 
 from oddlot.core import words as w
@@ -235,5 +235,6 @@ class Host:
 
 
 def _changed(version: int, change: Change | None) -> w.Changed:
-    """Without figures where the maths is skipped."""
-    return w.Changed(version) if change is None else w.Changed(version, change.norm, change.inner)
+    """Without figures where the maths is skipped, and without those that are too large to be numbers."""
+    norm, inner = (None, None) if change is None else (change.norm, change.inner)
+    return w.Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))

@@ -14,6 +14,8 @@ MOST_GROUPS = 32
 """with more workers those that are about as fast are taken for alike"""
 ENOUGH = 0.75
 """of the workers have answered in a round that is learnt from"""
+SILENT = 8
+"""steps in which nothing was heard of a worker, of which no answer is expected then"""
 STEPS_BETWEEN = 100
 """that are told, unless the fleet is another one"""
 
@@ -33,7 +35,9 @@ class RoundTimes:
     def __init__(self, loads: Sequence[int]) -> None:
         self.loads = loads
         """samples of a task that are asked about"""
-        self.nodes: dict[w.NodeId, None] = {}
+        self.nodes: dict[w.NodeId, int] = {}
+        """who is there, and the step at which it was heard of last"""
+        self.steps = 0
         self.started: dict[w.TaskId, float] = {}
         """of this round: when"""
         self.cancelled: dict[w.TaskId, float] = {}
@@ -50,6 +54,7 @@ class RoundTimes:
         aborted = [action.task for action in record.actions if isinstance(action, w.Abort)]
         self.cancelled |= {task: self.started[task] for task in aborted if task in self.started}
         self.wait -= steps
+        self.steps += steps
         fitted = self._close(record.now) if steps and not aborted else None
         if steps:
             self.started, self.round = {}, {}
@@ -59,9 +64,11 @@ class RoundTimes:
         return fitted
 
     def _hear(self, record: w.Record) -> None:
+        if (node := _teller(record.event)) in self.nodes:
+            self.nodes[node] = self.steps
         match record.event:
             case w.Joined(node):
-                self.nodes[node], self.wait = None, 0
+                self.nodes[node], self.wait = self.steps, 0
             case w.Leaving(node) | w.Lost(node):
                 self.nodes.pop(node, None)
                 self.round.pop(node, None)
@@ -74,14 +81,15 @@ class RoundTimes:
                 del self.cancelled[facts.id]
             case w.Arrived(facts) if facts.id in self.started:
                 since = self.started.pop(facts.id)
-                if facts.samples:  # of a task that was handed over, a part
+                if facts.samples and facts.sender in self.nodes:  # of a task that was handed over, a part
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
                     self.round[facts.sender] = communicating, computing / facts.samples
 
     def _close(self, now: float) -> w.Fitted | None:
         """A round in which nobody was cancelled."""
-        if not self.round or len(self.round) < ENOUGH * len(self.nodes):
+        there = sum(self.steps - heard < SILENT for heard in self.nodes.values())
+        if not self.round or len(self.round) < ENOUGH * there:
             return None
         out = self.started | self.cancelled
         for task, since in out.items():
@@ -104,6 +112,16 @@ class RoundTimes:
             communication, computation = zip(*(one for answers in alike for one in answers), strict=True)
             workers += [Measured(communication, computation)] * len(alike)
         return w.Fitted(rounds_of(workers, self.loads))
+
+
+def _teller(event: w.Event | w.Stimulus) -> w.NodeId | None:
+    """Whom it tells of."""
+    match event:
+        case w.Arrived(facts):
+            return facts.sender
+        case w.Cancelled(task) | w.Refused(task):
+            return _node(task)
+    return None
 
 
 def _node(task: w.TaskId) -> w.NodeId:

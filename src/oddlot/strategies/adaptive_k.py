@@ -46,7 +46,7 @@ class AdaptiveK:
     """results that a round waits for, at first"""
     rise: AtLeastOne = 1
     most: AtLeastOne | None = None
-    """k goes no higher; None: than `rise` fewer than there are workers"""
+    """k goes no higher; None: than there are workers"""
     window: AtLeastOne = WINDOW
     """rounds whose gradients are summed, and compared with the sum of those before"""
     threshold: Annotated[int, at_least(0)] = THRESHOLD
@@ -75,14 +75,19 @@ class AdaptiveK:
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""
-        k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes) - self.rise)
+        k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes))
         if self.times:
             past = bisect_right(self.times, view.now, key=itemgetter(0))
             k = self.times[past - 1][1] if past else self.k
         elif isinstance(event, Changed) and event.inner is not None and k + self.rise <= most:
             rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
             self.rises, k = self.rises + rises, k + rises * self.rise
-        k = k if self.times else min(k, most)
+        k, may_rise = (k, False) if self.times else (min(k, most), k + self.rise <= most)
         yield from fastest(
-            event, view, self.round, k, self.samples or view.batch, 0 if self.times else self.window
+            event, view, self.round, k, self.samples or view.batch, self.window if may_rise else 0
         )
+
+    @property
+    def reads_gradients(self) -> bool:
+        """It adapts to nothing else."""
+        return not self.times

@@ -8,6 +8,7 @@ from typing import Annotated
 from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
+from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.stages import Choice, stages
 from oddlot.core.strategy import STATE, View
@@ -101,6 +102,11 @@ class AdaptiveLoad:
                 f"metric = {metric!r} is not evaluated: {or_nearest(metric, names)}", "switch.metric"
             )
 
+    @property
+    def reads_gradients(self) -> bool:
+        """They end its stages."""
+        return isinstance(self.switch, ByGradients)
+
     def wants_fitted(self, batch: int) -> tuple[int, ...]:
         """The samples of a task for which it wants to be told what rounds take."""
         return () if self.table else self.loads or _loads_up_to(batch)
@@ -113,7 +119,9 @@ class AdaptiveLoad:
         if not self.samples:
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]
-        measure = self.switch.window if isinstance(self.switch, ByGradients) else 0
+        measure = 0
+        if isinstance(self.switch, ByGradients) and self.stage + 1 < len(self.path):  # another one follows
+            measure = self.switch.window
         if (yield from fastest(event, view, self.round, k, self.samples, measure, then)):
             if self.whole and self.measuring:
                 self.due = view.now + (view.now - self.began) / self.measuring
@@ -145,9 +153,12 @@ class AdaptiveLoad:
         least = min(self.least or batch, max(map(_samples, rows)))
         found = stages(Choice(*row) for row in rows if _samples(row) >= least)
         path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
+        before = self.path[self.stage][:2] if self.path else None
         self.path = path if isinstance(self.switch, ByError) else _thinned(path, self.gain)
         self.size = self.size or _samples(self.path[0])
         self.stage = min(range(len(self.path)), key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
+        if isinstance(self.switch, ByGradients) and before != self.path[self.stage][:2]:
+            self.switch.pflug = Pflug()
 
 
 def _samples(row: Row) -> int:

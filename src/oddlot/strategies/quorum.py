@@ -43,7 +43,7 @@ class Quorum:
     steps: AtLeastOne = 8
     """local steps of one job's batch each, between two meetings"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
-    """the share of the learners that a merge waits for"""
+    """a merge waits for so many updates as this share of the learners, whoever brings them"""
     grace: NotNegative = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
     server: Rule = field(default_factory=lambda: SGD(lr=0.7, momentum=0.9, nesterov=True))

@@ -101,7 +101,7 @@ class Play:
                     self.tasks[task.id] = task
                 case w.Evaluate(version) if version not in self.evaluating:
                     self.evaluating.append(version)
-                case w.Step(_, True) | w.Blend(_, True):
+                case w.Step(measure=window) | w.Blend(measure=window) if window:
                     self.measuring += 1
 
     def _join(self, node: str) -> Iterator[w.Stimulus]:
