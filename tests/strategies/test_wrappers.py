@@ -232,13 +232,21 @@ RISING = torch.arange(400.0) // 100
     ids=lambda strategy: repr(strategy).partition("(")[0],
 )
 def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
-    """A shard has one of the numbers alone, and workers are given what they have. A scheme that discards what is late
-    would not see those of the slow one's: so three of the four shards alone lead elsewhere."""
-    for parts, best in ((4, 1.5), (3, 1.0)):
-        numbers = Shards.of([RISING.numpy()[: 100 * parts]], parts)
-        run = ran(strategy, machines(4, 20.0), numbers, "epochs>=80", lr=0.004)
-        model: Any = run.model
-        assert model.weight.item() == pytest.approx(best, abs=0.2)
+    """A shard has one of the numbers alone, and workers are given what they have: a scheme that discards what is late
+    would not see those of the slow one's."""
+    assert mean_learnt(strategy, 4) == pytest.approx(1.5, abs=0.2)
+
+
+def test_three_of_four_shards_lead_elsewhere() -> None:
+    """So the test above can fail."""
+    assert mean_learnt(FastestK(k=3), 3) == pytest.approx(1.0, abs=0.2)
+
+
+def mean_learnt(strategy: Strategy, shards: int) -> float:
+    """From the first shards, with one of four workers slow by 20."""
+    numbers = Shards.of([RISING.numpy()[: 100 * shards]], shards)
+    model: Any = ran(strategy, machines(4, 20.0), numbers, "epochs>=60", lr=0.005).model
+    return float(model.weight.item())
 
 
 def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
