@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ class Crew:
         try:
             kernel(0, *arguments)
         finally:
-            wait(others)  # whatever one of them raises, none still writes
+            for other in others:
+                other.exception()  # which waits: whatever one of them raises, none still writes
         for other in others:
             other.result()
 
