@@ -206,36 +206,6 @@ def test_another_seed_takes_other_rows() -> None:
     assert moved[0] == moved[2] != moved[1]
 
 
-def test_forms_of_labels() -> None:
-    layer, hidden = a_layer(), some_hidden(2)
-    losses = [
-        float(layer(hidden, labels).detach())
-        for labels in (
-            torch.tensor([3, 8]),
-            torch.tensor([[3, -1], [-1, 8]]),
-            (np.array([0, 1, 2]), np.array([3, 8])),
-            [3, 8],
-        )
-    ]
-    assert losses == [losses[0]] * 4
-
-
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        (torch.tensor([3, ROWS]), f"the label {ROWS} is not among the {ROWS} outputs"),
-        (torch.tensor([3, -2]), "the label -2 is not among"),
-        (torch.tensor([3]), "2 hidden vectors and labels of 1 examples"),
-        (torch.tensor([0.5, 1.0]), "labels are whole numbers"),
-        ((np.array([0, 1]),), "labels are \\(starts, labels\\), two 1-D arrays"),
-        ((np.array([0, 3, 2]), np.array([1, 2])), "the starts of labels rise from 0 to how many there are"),
-    ],
-)
-def test_labels_that_cannot_be(labels: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        a_layer()(some_hidden(2), labels)
-
-
 def test_hidden_vectors_of_another_length() -> None:
     with pytest.raises(ValueError, match=r"hidden is \(2, 3\): \(batch, 16\) is expected"):
         a_layer()(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -276,29 +246,6 @@ def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
     optimizer.step()  # type: ignore[no-untyped-call]  # PyTorch's
     changed = (layer.weight != before).any(1)
     assert set(changed.nonzero()[:, 0].tolist()) == set(layer.weight.grad.coalesce().indices()[0].tolist())
-
-
-def test_a_batch_without_any_label_or_any_example() -> None:
-    layer = a_layer(optimizer=SGD())
-    before = layer.weight.detach().clone()
-    assert float(layer(some_hidden(2), torch.tensor([[-1], [-1]])).detach()) == 0
-    layer(some_hidden(2), torch.tensor([[-1], [-1]])).backward()
-    layer(torch.zeros(0, COLUMNS, requires_grad=True), torch.zeros(0, dtype=torch.int64)).backward()
-    assert torch.equal(layer.weight, before)
-
-
-def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
-    """Also with an optimizer that moves rows by what it knows of batches before."""
-    layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
-    layer(some_hidden(2), torch.tensor([1, 2])).backward()
-    before = layer.weight.detach().clone()
-    layer(some_hidden(2), torch.tensor([-1, -1])).backward()
-    assert torch.equal(layer.weight, before)
-    assert layer.active_rows == 0
-
-
-def test_no_labels_are_an_empty_list_too() -> None:
-    assert float(a_layer()(some_hidden(2), ([0, 0, 0], [])).detach()) == 0
 
 
 def test_layers_are_on_the_cpu_whatever_the_default_device() -> None:
@@ -449,15 +396,6 @@ def test_threads_may_change_between_a_loss_and_its_gradient(before: int, after: 
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*ends)
-
-
-def test_an_example_without_labels_may_be_anything() -> None:
-    layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50)), some_hidden(2).detach()
-    hidden[1] = torch.nan
-    before = layer.weight.detach().clone()
-    layer(hidden.requires_grad_(), torch.tensor([[3], [-1]])).backward()
-    assert torch.isfinite(layer.weight).all()
-    assert not torch.equal(layer.weight, before)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:

@@ -1,0 +1,82 @@
+"""The forms that labels have, and examples without any."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.sparse import (
+    SGD,
+    Adam,
+    SampledLinear,
+    Uniform,
+)
+from tests.sparse.layers import (
+    COLUMNS,
+    ROWS,
+    a_layer,
+    some_hidden,
+)
+
+
+def test_forms_of_labels() -> None:
+    layer, hidden = a_layer(), some_hidden(2)
+    losses = [
+        float(layer(hidden, labels).detach())
+        for labels in (
+            torch.tensor([3, 8]),
+            torch.tensor([[3, -1], [-1, 8]]),
+            (np.array([0, 1, 2]), np.array([3, 8])),
+            [3, 8],
+        )
+    ]
+    assert losses == [losses[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (torch.tensor([3, ROWS]), f"the label {ROWS} is not among the {ROWS} outputs"),
+        (torch.tensor([3, -2]), "the label -2 is not among"),
+        (torch.tensor([3]), "2 hidden vectors and labels of 1 examples"),
+        (torch.tensor([0.5, 1.0]), "labels are whole numbers"),
+        ((np.array([0, 1]),), "labels are \\(starts, labels\\), two 1-D arrays"),
+        ((np.array([0, 3, 2]), np.array([1, 2])), "the starts of labels rise from 0 to how many there are"),
+    ],
+)
+def test_labels_that_cannot_be(labels: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        a_layer()(some_hidden(2), labels)
+
+
+def test_a_batch_without_any_label_or_any_example() -> None:
+    layer = a_layer(optimizer=SGD())
+    before = layer.weight.detach().clone()
+    assert float(layer(some_hidden(2), torch.tensor([[-1], [-1]])).detach()) == 0
+    layer(some_hidden(2), torch.tensor([[-1], [-1]])).backward()
+    layer(torch.zeros(0, COLUMNS, requires_grad=True), torch.zeros(0, dtype=torch.int64)).backward()
+    assert torch.equal(layer.weight, before)
+
+
+def test_rows_of_examples_without_labels_stay_where_they_are() -> None:
+    """Also with an optimizer that moves rows by what it knows of batches before."""
+    layer = a_layer(Uniform(ROWS), Adam(lr=0.1))
+    layer(some_hidden(2), torch.tensor([1, 2])).backward()
+    before = layer.weight.detach().clone()
+    layer(some_hidden(2), torch.tensor([-1, -1])).backward()
+    assert torch.equal(layer.weight, before)
+    assert layer.active_rows == 0
+
+
+def test_no_labels_are_an_empty_list_too() -> None:
+    assert float(a_layer()(some_hidden(2), ([0, 0, 0], [])).detach()) == 0
+
+
+def test_an_example_without_labels_may_be_anything() -> None:
+    layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50)), some_hidden(2).detach()
+    hidden[1] = torch.nan
+    before = layer.weight.detach().clone()
+    layer(hidden.requires_grad_(), torch.tensor([[3], [-1]])).backward()
+    assert torch.isfinite(layer.weight).all()
+    assert not torch.equal(layer.weight, before)
