@@ -33,8 +33,6 @@ TAKEN = 4 + 4 + 4
 GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
 Phase = tuple[float, float, float]
 """bytes, seconds and the seconds of the same bytes alone, of one batch; 0: it has no floor"""
-MAKING = "making clusters"
-"""is timed apart, and shared out over the batches of a training"""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "clusters": Clusters,
     "uniform 300": lambda: Uniform(300),
@@ -177,7 +175,8 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
             for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
                 pairs[layer].append(of.by_row[0][: of.bucket_starts[-1]].copy())
     own = system.output.sampler
-    found = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
+    making = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
+    found = dict[str, Phase]()
     for name, layer_of in (("output", system.output), ("input", system.input)):
         found |= _layer(name, layer_of, [np.unique(rows) for rows in pairs[name]], watched)
     of_output = sum(len(rows) for rows in pairs["output"]) / BATCHES
@@ -187,13 +186,13 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
         "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
         "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
     }
-    moved, making = TAKEN * of_output, found.pop(MAKING, None)
+    moved = TAKEN * of_output
     if isinstance(own, Clusters):
         moved += own.clustering.means.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
     rest = watched.seconds["step"] / BATCHES - sum(phase[1] for phase in found.values())
     found["all else of a step"] = 0.0, rest, 0.0
-    return found | ({MAKING: making} if making else {})
+    return found | making
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
@@ -205,7 +204,7 @@ def _making(system: Ours, own: Clusters) -> dict[str, Phase]:
     own.clustering.update(Crew(), layer.weight.detach().numpy(), layer.bias.detach().numpy(), layer.step)
     seconds = time.perf_counter() - began
     moved = layer.weight.nbytes * (1 + 3 * own.clustering.rounds)
-    return {MAKING: _in_order(moved / steps, seconds / steps)}
+    return {"making clusters": _in_order(moved / steps, seconds / steps)}
 
 
 def _in_order(moved: float, seconds: float) -> Phase:

@@ -80,9 +80,7 @@ class Recipe:
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
-        if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
-            name = type(self.strategy).__name__
-            warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
+        self._warn_of_no_gradients()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
 
@@ -103,6 +101,12 @@ class Recipe:
                 f"{type(self.strategy).__name__} gives a worker a whole shard of the data at a time, and here all of "
                 "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more"
             )
+
+    def _warn_of_no_gradients(self) -> None:
+        """A strategy that adapts to them never would."""
+        if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
+            name = type(self.strategy).__name__
+            warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""

@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from oddlot.sparse import (
-    SGD,
-    Adam,
-    SampledLinear,
-    Uniform,
-)
-from tests.sparse.layers import (
-    COLUMNS,
-    ROWS,
-    a_layer,
-    some_hidden,
-)
+from oddlot.sparse import SGD, Adam, SampledLinear, Uniform
+from tests.sparse.layers import COLUMNS, ROWS, a_layer, some_hidden
 
 
 def test_forms_of_labels() -> None:

@@ -266,7 +266,6 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_what_rows_are_by_chance_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-
     job = xmc(str(folder), hidden=4, sampler="simhash", active=10)
     oddlot.fit(job, LocalSGD(steps=1), Simulated(ON), until="epochs>=2")
     told = capsys.readouterr().err

@@ -200,8 +200,8 @@ class SampledLinear(nn.Module):
         self.sampler.prepare(crew, weight, bias, self.batches, chance)
         active.begin(crew, labels, self.sampler.most(self.out_features), self._marks, learns)
         self.sampler.choose(crew, hidden, active, chance)
-        for counts in (active.counts, active.sure):
-            counts[active.labels == 0] = 0  # nothing is learnt of them: their rows stay where they are
+        unlabelled = active.labels == 0  # nothing is learnt of them: their rows stay where they are
+        active.counts[unlabelled] = active.sure[unlabelled] = 0
         total, sure = int(active.counts.sum()), int(active.sure.sum())
         batch.labelled = max(1, int((active.labels > 0).sum()))
         self.active_rows, self.chance_share = total / batch.labelled, (total - sure) / max(1, total)
