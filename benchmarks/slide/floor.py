@@ -17,6 +17,7 @@ from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.rows import dot
+from oddlot.sparse.kernels.views import row
 from oddlot.sparse.sampler import Sampler
 from oddlot.sparse.threads import Crew
 
@@ -52,15 +53,15 @@ def read_rows(
 ) -> None:
     """The same rows in the same order, and no more than an inner product with each."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-        prefetch_row(matrix[rows[min(i + ahead, len(rows) - 1)]])
-        out[i] = dot(matrix[rows[i]], one)
+        prefetch_row(matrix, rows[min(i + ahead, len(rows) - 1)])
+        out[i] = dot(row(matrix, rows[i]), one)
 
 
 @kernel
-def touch(row: NDArray[Any]) -> None:
-    """Read and write it."""
-    for i in range(row.shape[0]):
-        row[i] += np.float32(1)
+def touch(numbers: NDArray[Any]) -> None:
+    """Read and write them."""
+    for i in range(numbers.shape[0]):
+        numbers[i] += np.float32(1)
 
 
 @kernel
@@ -76,12 +77,12 @@ def update_rows(
     """The same rows of weights and both moments, read and written."""
     for i in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
         later = rows[min(i + ahead, len(rows) - 1)]
-        prefetch_row(a[later])
-        prefetch_row(b[later])
-        prefetch_row(c[later])
-        touch(a[rows[i]])
-        touch(b[rows[i]])
-        touch(c[rows[i]])
+        prefetch_row(a, later)
+        prefetch_row(b, later)
+        prefetch_row(c, later)
+        touch(row(a, rows[i]))
+        touch(row(b, rows[i]))
+        touch(row(c, rows[i]))
 
 
 @kernel

@@ -21,7 +21,7 @@ def rows_for(
         layer.weight.copy_(torch.from_numpy(weight))
         layer.bias.add_(torch.as_tensor(bias))
         layer(torch.from_numpy(hidden), torch.zeros(len(hidden), dtype=torch.int64))
-        batch = layer._begin(hidden, Labels.of(np.zeros(len(hidden), np.int64), 1))
+        batch = layer._begin(np.ascontiguousarray(hidden), Labels.of(np.zeros(len(hidden), np.int64), 1))
     active = batch.active
     spans = zip(active.starts + 1, active.starts + active.sure, strict=True)
     found = [active.rows[low:high] for low, high in spans]

@@ -239,7 +239,7 @@ class SampledLinear(nn.Module):
             return
         rows = np.arange(self.out_features, dtype=np.int32) if pairs is None else pairs.rows
         crew.share(
-            output.catch_up_rows, rows, *self._plain(), *self._kept(),
+            output.catch_up_rows, rows, *self._matrices(), *self._kept(),
             checked_numbers(self.optimizer, max(1, self.step)), self._touched, self.step, self._corrections,
         )  # fmt: skip
 
@@ -248,7 +248,7 @@ class SampledLinear(nn.Module):
     ) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
         """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
         rows. These stay as they are if nothing is `wanted` of them."""
-        crew, active, (weight, bias) = Crew(batch.pairs.parts), batch.active, self._plain()
+        crew, active = Crew(batch.pairs.parts), batch.active
         hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -263,7 +263,7 @@ class SampledLinear(nn.Module):
             numbers = checked_numbers(self.optimizer, self.step + 1)
             self.step += 1
             crew(
-                output.backward, *batch.pairs.sorted, weight, bias, batch.hidden, *by_deltas, self.optimizer.kind,
+                output.backward, *batch.pairs.sorted, *self._matrices(), batch.hidden, *by_deltas, self.optimizer.kind,
                 *self._kept(), numbers,
             )  # fmt: skip
             if isinstance(self.optimizer, Adam) and self.optimizer.decay:
@@ -288,10 +288,14 @@ class SampledLinear(nn.Module):
     def _plain(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return self.weight.detach().numpy(), self.bias.detach().numpy()
 
+    def _matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights, and biases as rows of one."""
+        weight, bias = self._plain()
+        return weight, bias[:, None]
+
     def _kept(self) -> tuple[NDArray[Any], ...]:
         """What the optimizer keeps of the weights and of the bias."""
-        of_bias = self._bias_state
-        return self._state.first, self._state.second, of_bias.first[:, 0], of_bias.second[:, 0]
+        return self._state.first, self._state.second, self._bias_state.first, self._bias_state.second
 
 
 def _forget(layer: SampledLinear, _: object) -> None:

@@ -7,15 +7,16 @@ from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, dot, squared_distance
+from oddlot.sparse.kernels.views import row
 
 
 @kernel
 def measure_lengths(part, parts, weight, scales):
     """What makes each row of length 1; a row of zeros stays."""
     rows = weight.shape[0]
-    for row in range(rows * part // parts, rows * (part + 1) // parts):
-        length = np.sqrt(dot(weight[row], weight[row]))
-        scales[row] = np.float32(1) / length if length > 0 else np.float32(0)
+    for one in range(rows * part // parts, rows * (part + 1) // parts):
+        length = np.sqrt(dot(row(weight, one), row(weight, one)))
+        scales[one] = np.float32(1) / length if length > 0 else np.float32(0)
 
 
 @kernel
@@ -34,13 +35,13 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
         means[c, columns + 1] = 0 if high > low else -np.inf
         center[:] = 0
         for i in range(low, high):
-            row = members[i]
-            prefetch_row(weight[members[min(i + AHEAD, high - 1)]])
-            add_scaled(np.float32(1) / np.float32(high - low), weight[row], mean)
-            add_scaled(scales[row], weight[row], center)
-            means[c, columns + 1] += bias[row] / np.float32(high - low)
+            one = members[i]
+            prefetch_row(weight, members[min(i + AHEAD, high - 1)])
+            add_scaled(np.float32(1) / np.float32(high - low), row(weight, one), mean)
+            add_scaled(scales[one], row(weight, one), center)
+            means[c, columns + 1] += bias[one] / np.float32(high - low)
         for i in range(low, high):
-            squares += squared_distance(weight[members[i]], mean)
+            squares += squared_distance(row(weight, members[i]), mean)
         means[c, columns] = reach * np.sqrt(squares / np.float32(max(1, high - low)))
         length = np.sqrt(dot(center, center))
         if length > 0:
@@ -49,10 +50,11 @@ def average(part, parts, begins, members, weight, bias, scales, reach, centers, 
 
 @kernel
 def keep_best(one, value, best, values, kept):
-    """Put one in its place among the best, of which there are `kept`; how many there are then."""
+    """Put one in its place among the best, of which there are `kept`; how many there are then.
+
+    There is room, or it is better than the last one: whoever calls looks, as most are not.
+    """
     most = best.shape[0]
-    if kept == most and value <= values[most - 1]:
-        return kept
     place = min(kept, most - 1)
     while place > 0 and values[place - 1] < value:
         values[place], best[place] = values[place - 1], best[place - 1]
@@ -65,11 +67,13 @@ def keep_best(one, value, best, values, kept):
 def best_clusters(part, parts, scores, best):
     """The clusters with the largest scores of every example, the best one first."""
     examples, clusters = scores.shape
-    values = np.empty(best.shape[1], np.float32)
+    most = best.shape[1]
+    values = np.empty(most, np.float32)
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        kept = 0
+        kept, mine, own = 0, row(scores, e), row(best, e)
         for c in range(clusters):
-            kept = keep_best(c, scores[e, c], best[e], values, kept)
+            if kept < most or mine[c] > values[most - 1]:
+                kept = keep_best(c, mine[c], own, values, kept)
 
 
 @kernel
@@ -101,13 +105,15 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
 @kernel
 def best_members(part, parts, hidden, weight, bias, clusters, begins, members, best, values):
     """The rows with the largest logits of those in every example's clusters, the best first; -1 for none."""
-    examples = hidden.shape[0]
+    examples, most = hidden.shape[0], best.shape[1]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        kept, vector = 0, hidden[e]
-        best[e] = -1
-        values[e] = -np.inf
+        kept, vector, own, own_values = 0, row(hidden, e), row(best, e), row(values, e)
+        own[:] = -1
+        own_values[:] = -np.inf
         for c in clusters[e]:
             for i in range(begins[c], begins[c + 1]):
-                row = members[i]
-                prefetch_row(weight[members[min(i + AHEAD, begins[c + 1] - 1)]])
-                kept = keep_best(row, dot(vector, weight[row]) + bias[row], best[e], values[e], kept)
+                one = members[i]
+                prefetch_row(weight, members[min(i + AHEAD, begins[c + 1] - 1)])
+                logit = dot(vector, row(weight, one)) + bias[one]
+                if kept < most or logit > own_values[most - 1]:
+                    kept = keep_best(one, logit, own, own_values, kept)

@@ -5,6 +5,7 @@ import numpy as np
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, update
+from oddlot.sparse.kernels.views import row
 
 
 @kernel
@@ -15,8 +16,8 @@ def forward(part, parts, starts, counts, features, values, weight, bias, out):
         out[e] = bias
         last = starts[e] + counts[e] - 1
         for slot in range(starts[e], last + 1):
-            prefetch_row(weight[features[min(slot + AHEAD, last)]])
-            add_scaled(values[slot], weight[features[slot]], out[e])
+            prefetch_row(weight, features[min(slot + AHEAD, last)])
+            add_scaled(values[slot], row(weight, features[slot]), row(out, e))
 
 
 @kernel
@@ -28,17 +29,16 @@ def backward(
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
     at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
     while at < end:
-        row, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
-        prefetch_row(weight[later])
-        prefetch_row(first[min(later, last_first)])
-        prefetch_row(second[min(later, last_second)])
+        one, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
+        prefetch_row(weight, later)
+        prefetch_row(first, min(later, last_first))
+        prefetch_row(second, min(later, last_second))
         gradient[:] = 0
-        while at < end and row_by[at] == row:
-            add_scaled(values[slot_by[at]], gradients[example_by[at]], gradient)
+        while at < end and row_by[at] == one:
+            add_scaled(values[slot_by[at]], row(gradients, example_by[at]), gradient)
             at += 1
-        update(
-            kind, row, weight[row], gradient, first[min(row, last_first)], second[min(row, last_second)], how
-        )
+        m, v = row(first, min(one, last_first)), row(second, min(one, last_second))
+        update(kind, one, row(weight, one), gradient, m, v, how)
 
 
 @kernel
@@ -48,10 +48,10 @@ def collect(
     """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
     at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
     while at < end:
-        row = row_by[at]
+        one = row_by[at]
         row_gradients[place] = 0
-        while at < end and row_by[at] == row:
-            add_scaled(values[slot_by[at]], gradients[example_by[at]], row_gradients[place])
+        while at < end and row_by[at] == one:
+            add_scaled(values[slot_by[at]], row(gradients, example_by[at]), row(row_gradients, place))
             at += 1
-        rows[place] = row
+        rows[place] = one
         place += 1

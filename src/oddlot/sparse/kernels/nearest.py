@@ -4,6 +4,7 @@ import numpy as np
 
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
+from oddlot.sparse.kernels.views import between, row
 
 TOGETHER = 32
 """scores that are compared with the largest so far at once"""
@@ -24,7 +25,7 @@ def place_of_largest(values):
     place, largest = 0, np.float32(-np.inf)
     for low in range(0, values.shape[0], TOGETHER):
         high = min(low + TOGETHER, values.shape[0])
-        if any_above(values[low:high], largest):
+        if any_above(between(values, low, high), largest):
             for i in range(low, high):
                 if values[i] > largest:
                     place, largest = i, values[i]
@@ -35,8 +36,15 @@ def place_of_largest(values):
 def largest(part, parts, scores, places):
     """Of every row of scores the place of the largest."""
     rows = scores.shape[0]
-    for row in range(rows * part // parts, rows * (part + 1) // parts):
-        places[row] = place_of_largest(scores[row])
+    for i in range(rows * part // parts, rows * (part + 1) // parts):
+        places[i] = place_of_largest(row(scores, i))
+
+
+@kernel
+def copy(numbers, to):
+    """One after the other."""
+    for i in range(numbers.shape[0]):
+        to[i] = numbers[i]
 
 
 @kernel
@@ -44,14 +52,14 @@ def gather(part, parts, members, matrix, out):
     """The rows of a matrix in another order."""
     low, high = members.shape[0] * part // parts, members.shape[0] * (part + 1) // parts
     for i in range(low, high):
-        prefetch_row(matrix[members[min(i + AHEAD, high - 1)]])
-        out[i] = matrix[members[i]]
+        prefetch_row(matrix, members[min(i + AHEAD, high - 1)])
+        copy(row(matrix, members[i]), row(out, i))
 
 
 @kernel
 def name_largest(part, parts, scores, groups, widths, names, members, found):
     """`found` of every member: the name of its largest score, of the first `widths[g]` for one of group g."""
     rows = members.shape[0]
-    for row in range(rows * part // parts, rows * (part + 1) // parts):
-        group = groups[row]
-        found[members[row]] = names[group, place_of_largest(scores[row, : widths[group]])]
+    for i in range(rows * part // parts, rows * (part + 1) // parts):
+        group = groups[i]
+        found[members[i]] = names[group, place_of_largest(between(row(scores, i), 0, widths[group]))]

@@ -5,6 +5,7 @@ import numpy as np
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch, prefetch_row
 from oddlot.sparse.kernels.rows import add_both, catch_up, dot, total_of, update
+from oddlot.sparse.kernels.views import between, row
 
 
 @kernel
@@ -12,11 +13,11 @@ def forward(part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bi
     """The logit of every pair, each row being read once."""
     at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
     while at < end:
-        row = row_by[at]
-        prefetch_row(weight[row_by[min(at + AHEAD, end - 1)]])
-        w, b = weight[row], bias[row]
-        while at < end and row_by[at] == row:
-            logits[slot_by[at]] = dot(w, hidden[example_by[at]]) + b
+        one = row_by[at]
+        prefetch_row(weight, row_by[min(at + AHEAD, end - 1)])
+        w, b = row(weight, one), bias[one]
+        while at < end and row_by[at] == one:
+            logits[slot_by[at]] = dot(w, row(hidden, example_by[at])) + b
             at += 1
 
 
@@ -41,7 +42,7 @@ def softmax(part, parts, starts, counts, labels, sure, log_weights, logits, delt
             largest = max(largest, logits[slot])
         for slot in range(low, high):
             deltas[slot] = np.exp(logits[slot] - largest)
-        total = total_of(deltas[low:high])
+        total = total_of(between(deltas, low, high))
         deltas[low:high] *= np.float32(1) / total
         share = np.float32(1) / np.float32(labels[e])
         for slot in range(low, mine):
@@ -55,13 +56,13 @@ def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, grad
 
     Returns where its pairs end, and its bias's gradient.
     """
-    row, bias_gradient = row_by[at], np.float32(0)
+    one, bias_gradient = row_by[at], np.float32(0)
     gradient[:] = 0
-    while at < end and row_by[at] == row:
+    while at < end and row_by[at] == one:
         prefetch(deltas, slot_by[min(at + AHEAD, end - 1)])
         e, delta = example_by[at], deltas[slot_by[at]] * scale
         if delta != 0:  # as of examples without labels, whose hidden vector may be anything
-            add_both(delta, hidden[e], gradient, w, hidden_gradients[e])
+            add_both(delta, row(hidden, e), gradient, w, row(hidden_gradients, e))
             bias_gradient += delta
         at += 1
     return at, bias_gradient
@@ -75,20 +76,20 @@ def backward(
     """Every row's gradient, and its optimizer's step at once; this part's share of the hidden vectors' gradient."""
     gradient, of_bias = np.empty(weight.shape[1], np.float32), np.empty(1, np.float32)
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
-    hidden_gradients[part] = 0
+    mine = hidden_gradients[part]
+    mine[:] = 0
     at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
     while at < end:
-        row = row_by[at]
-        w, m, v = weight[row], min(row, last_first), min(row, last_second)
-        later = row_by[min(at + AHEAD, end - 1)]
-        prefetch_row(weight[later])
-        prefetch_row(first[min(later, last_first)])
-        prefetch_row(second[min(later, last_second)])
+        one, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
+        w, m, v = row(weight, one), min(one, last_first), min(one, last_second)
+        prefetch_row(weight, later)
+        prefetch_row(first, min(later, last_first))
+        prefetch_row(second, min(later, last_second))
         at, of_bias[0] = sum_row(
-            at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, hidden_gradients[part]
+            at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, mine
         )
-        update(kind, row, w, gradient, first[m], second[v], how)
-        update(kind, row, bias[row : row + 1], of_bias, bias_first[m : m + 1], bias_second[v : v + 1], how)
+        update(kind, one, w, gradient, row(first, m), row(second, v), how)
+        update(kind, one, row(bias, one), of_bias, row(bias_first, m), row(bias_second, v), how)
 
 
 @kernel
@@ -97,15 +98,15 @@ def collect(
     begins, rows, gradients, bias_gradients,
 ):  # fmt: skip
     """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
-    hidden_gradients[part] = 0
+    mine = hidden_gradients[part]
+    mine[:] = 0
     at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
     while at < end:
-        row = row_by[at]
+        one = row_by[at]
         at, bias_gradients[place] = sum_row(
-            at, end, row_by, example_by, slot_by, weight[row], hidden, deltas, scale, gradients[place],
-            hidden_gradients[part],
+            at, end, row_by, example_by, slot_by, row(weight, one), hidden, deltas, scale, row(gradients, place), mine
         )  # fmt: skip
-        rows[place] = row
+        rows[place] = one
         place += 1
 
 
@@ -115,8 +116,10 @@ def catch_up_rows(
 ):
     """Bring rows, each of which occurs once, to where dense Adam would have them after so many steps."""
     for i in range(rows.shape[0] * part // parts, rows.shape[0] * (part + 1) // parts):
-        row, one = rows[i], slice(rows[i], rows[i] + 1)
-        if touched[row] < step:
-            catch_up(row, weight[row], first[row], second[row], how, touched[row], step, corrections)
-            catch_up(row, bias[one], bias_first[one], bias_second[one], how, touched[row], step, corrections)
-            touched[row] = step
+        one = rows[i]
+        since = touched[one]
+        if since < step:
+            catch_up(one, row(weight, one), row(first, one), row(second, one), how, since, step, corrections)
+            of_bias, m, v = row(bias, one), row(bias_first, one), row(bias_second, one)
+            catch_up(one, of_bias, m, v, how, since, step, corrections)
+            touched[one] = step

@@ -8,6 +8,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from oddlot.sparse.kernels.jit import kernel
+from oddlot.sparse.kernels.views import row
 
 LINE = 64
 """bytes of a cache line"""
@@ -38,7 +39,8 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 @kernel
-def prefetch_row(row):
+def prefetch_row(matrix, i):
     """All lines of a row."""
-    for i in range(0, row.shape[0], LINE // row.itemsize):
-        prefetch(row, i)
+    numbers = row(matrix, i)
+    for place in range(0, numbers.shape[0], LINE // numbers.itemsize):
+        prefetch(numbers, place)

@@ -1,0 +1,73 @@
+"""Parts of arrays for inner loops are what slices are."""
+
+import gc
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.core.errors import TypingError
+
+from oddlot.sparse.kernels.views import between, row
+
+MATRIX = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@njit
+def row_of(matrix: Any, i: int) -> Any:
+    return row(matrix, i).copy()
+
+
+@njit
+def part_of(vector: Any, low: int, high: int) -> Any:
+    return between(vector, low, high).copy()
+
+
+@njit
+def fill(matrix: Any, i: int, low: int, high: int, value: Any) -> None:
+    between(row(matrix, i), low, high)[:] = value
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint16, np.int64])
+def test_a_row_and_a_part_are_those_of_numpy(kind: type) -> None:
+    matrix: Any = MATRIX.astype(kind)
+    for i in (0, 3):
+        assert (row_of(matrix, np.int32(i)) == matrix[i]).all()
+        assert (part_of(matrix[i], 2, 6) == matrix[i, 2:6]).all()
+    assert len(part_of(matrix[0], 2, 2)) == 0
+    assert row_of(matrix, 0).dtype == kind
+
+
+def test_what_is_written_to_them_is_in_the_array() -> None:
+    matrix: Any = MATRIX.copy()
+    column = MATRIX[:, :1].copy()
+    fill(matrix, 2, 1, 4, -1)
+    assert (matrix[2] == [12, -1, -1, -1, 16, 17]).all()
+    assert (np.delete(matrix, 2, 0) == np.delete(MATRIX, 2, 0)).all()
+    fill(column, 3, 0, 1, 7)
+    assert (column[:, 0] == [0, 6, 12, 7]).all()
+
+
+def test_an_array_is_held_by_nobody_afterwards() -> None:
+    matrix = MATRIX.copy()
+    fill(matrix, 0, 0, 6, 1)
+    gc.collect()
+    before = sys.getrefcount(matrix)
+    for _ in range(100):
+        fill(matrix, 0, 0, 6, 1)
+    assert sys.getrefcount(matrix) == before
+
+
+@pytest.mark.parametrize("strided", [MATRIX.T, MATRIX[:, ::2], MATRIX[0]])
+def test_a_matrix_whose_rows_do_not_follow_each_other_is_refused(strided: Any) -> None:
+    with pytest.raises(TypingError, match="No implementation of function"):
+        row_of(strided, 0)
+
+
+def test_what_may_not_be_written_to_has_no_part_that_may() -> None:
+    fixed = MATRIX.copy()
+    fixed.flags.writeable = False
+    assert (row_of(fixed, 1) == MATRIX[1]).all()
+    with pytest.raises(TypingError):
+        fill(fixed, 0, 0, 6, 1)
