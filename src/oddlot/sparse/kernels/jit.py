@@ -25,13 +25,13 @@ DIGEST = digest_of(Path(__file__).parent)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A loop that runs without Python's lock.
+    """A loop that runs without Python's lock, and becomes part of those that call it.
 
     It is kept on disk under a name that tells of all kernels: those that it calls are part of what is compiled, and
     Numba itself looks at a function's own file alone. Where no folder can be written to, each process compiles it.
     """
     function.__qualname__ = f"{function.__qualname__}_{DIGEST}"
-    compiled = partial(njit, nogil=True, error_model="numpy", fastmath=MATHS)
+    compiled = partial(njit, nogil=True, error_model="numpy", fastmath=MATHS, forceinline=True)
     try:
         return compiled(cache=True)(function)
     except RuntimeError:  # Numba's way to say so
