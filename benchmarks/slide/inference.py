@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.report import show, told
 from benchmarks.slide.setting import BATCH, SHAPES, generated, right
 from oddlot.sparse import SlideClassifier
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.topk import Index
-from oddlot.sparse.xmc.csr import Csr
 
 SET, PASSES = {"30k": 64_000, "670k": 25_600}, {"30k": 2, "670k": 4}
 """examples that are trained on, and how often"""

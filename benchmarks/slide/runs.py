@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from benchmarks.slide.setting import BATCH, Set, right
 from benchmarks.slide.systems import Ours, System, Tuned
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.sampler import Sampler
-from oddlot.sparse.xmc.csr import Csr
 
 TEST_BATCH = 256
 Made = Callable[[int, int, Tuned, int], System]

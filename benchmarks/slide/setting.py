@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.sampler import Refresh
-from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import precision
 from oddlot.sparse.xmc.reading import read_xmc

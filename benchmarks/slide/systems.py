@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from benchmarks.slide.setting import HIDDEN
 from oddlot.sparse import Adam, SampledLinear, SparseInputLinear
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.optimizers import Moments, RowAdagrad
 from oddlot.sparse.sampler import Sampler
-from oddlot.sparse.xmc.csr import Csr
 
 SHARED, COUNTED_EVERY = 4096, 50
 

@@ -29,7 +29,7 @@ from oddlot.sparse import (
     Unigram,
     memory,
 )
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.xmc.metrics import ndcg, precision, propensity_precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc
 

@@ -15,8 +15,8 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform, Unigram
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.matrices import checked
-from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 
 SHAPE = Shape(features=800, labels=400, nonzeros=30.0, labels_each=2.0)

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from oddlot.sparse import Clusters
 from oddlot.sparse.clustering import REACH, Clustering
+from oddlot.sparse.kernels import clusters as kernels
 from oddlot.sparse.nearest import nearest
 from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
@@ -102,3 +103,27 @@ def test_of_two_clusters_the_wider_one_promises_more() -> None:
     assert there.sum() > 1
     assert best == np.flatnonzero(there)[np.argmax((mean + spread)[there])]
     assert spread[best] > spread[there].min()
+
+
+@pytest.mark.parametrize("clusters", [1, 40, 128, 129, 1_000])
+@pytest.mark.parametrize("wanted", [1, 10, 128, 300])
+@pytest.mark.parametrize("steps", [5, 1 << 24])
+def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, wanted: int, steps: int) -> None:
+    """Also of scores of which many are alike."""
+    wanted = min(wanted, clusters)
+    scores = np.random.default_rng(clusters).integers(-steps, steps, (7, clusters)).astype(np.float32)
+    best = np.zeros((7, wanted), np.int64)
+    Crew().share(kernels.best_clusters, scores, best)
+    found = np.take_along_axis(scores, best, 1)
+    assert (found == -np.sort(-scores, 1)[:, :wanted]).all()
+    assert all(len(set(some)) == wanted for some in best)
+
+
+def test_of_scores_that_are_no_numbers_so_many_clusters_are_named_too() -> None:
+    scores = np.random.default_rng(1).normal(size=(3, 500)).astype(np.float32)
+    scores[0], scores[1, ::2], scores[2, 7:] = np.nan, np.nan, -np.inf
+    best = np.zeros((3, 20), np.int64)
+    Crew().share(kernels.best_clusters, scores, best)
+    assert all(len(set(some)) == 20 for some in best)
+    assert set(range(7)) <= set(best[2])
+    assert not np.isnan(scores[1, best[1]]).any()

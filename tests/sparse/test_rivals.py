@@ -9,7 +9,7 @@ import torch
 from benchmarks.slide.quality import paced, seconds_to
 from benchmarks.slide.runs import Point
 from benchmarks.slide.systems import Dense, Sampled, Tuned
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 
 X = Csr(np.array([0, 2, 3, 4]), np.array([0, 1, 2, 3], np.int32), np.ones(4, np.float32), (3, 5))
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from oddlot.sparse import topk
+from oddlot.sparse import exact
+from oddlot.sparse.exact import exact_loss, exact_topk
 from oddlot.sparse.threads import Crew
-from oddlot.sparse.topk import Index, exact_loss, exact_topk
+from oddlot.sparse.topk import FIRST_PROBES, Index
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -22,7 +23,7 @@ def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @pytest.mark.parametrize("block", [64, 1000, 1 << 16])
 def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topk, "BLOCK", block)
+    monkeypatch.setattr(exact, "BLOCK", block)
     hidden, weight, bias = a_layer()
     expected = torch.nn.functional.linear(hidden, weight, bias).topk(70)
     values, rows = exact_topk(hidden, weight, bias, 70)
@@ -32,7 +33,7 @@ def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("block", [64, 1 << 16])
 def test_the_loss_block_by_block_is_pytorchs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topk, "BLOCK", block)
+    monkeypatch.setattr(exact, "BLOCK", block)
     hidden, weight, bias = a_layer()
     labels = torch.randint(0, 3000, (200, 3), generator=torch.Generator().manual_seed(2))
     labels[:50, 1:] = -1
@@ -100,10 +101,10 @@ def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
     probes, has = index.probes_for(hidden, 5, 0.9)
     assert has >= 0.9
     assert probes <= len(index.clustering.means) / 16
-    exact = exact_topk(*a_layer(), 5)[1].numpy()
+    all_scored = exact_topk(*a_layer(), 5)[1].numpy()
     with_fewer = index.topk(hidden, 5, probes // 2)[1]
-    found = [len(set(some) & set(best)) / 5 for some, best in zip(with_fewer, exact, strict=True)]
-    assert probes == topk.FIRST_PROBES or np.mean(found) < 0.9
+    found = [len(set(some) & set(best)) / 5 for some, best in zip(with_fewer, all_scored, strict=True)]
+    assert probes == FIRST_PROBES or np.mean(found) < 0.9
 
 
 def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.xmc import generating
-from oddlot.sparse.xmc.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import ndcg, precision, propensities, propensity_precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc

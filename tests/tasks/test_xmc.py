@@ -31,7 +31,7 @@ from oddlot import (
 )
 from oddlot.core.strategy import Strategy
 from oddlot.sparse import LazyAdam
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import propensities
 from oddlot.sparse.xmc.writing import write_xmc

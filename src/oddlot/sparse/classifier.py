@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.sparse.checks import check_flag, check_share, check_whole
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.estimator import Settings
+from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.memory import check_memory
@@ -22,8 +24,7 @@ from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.progress import told
 from oddlot.sparse.sampler import Sampler, check_sampler
-from oddlot.sparse.topk import Index, exact_topk
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.topk import Index
 from oddlot.sparse.xmc.metrics import precision
 
 logger = logging.getLogger(__name__)

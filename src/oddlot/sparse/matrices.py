@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.checks import MOST
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 
 
 def checked(matrix: Any, name: str) -> Csr:

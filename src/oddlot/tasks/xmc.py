@@ -16,7 +16,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 
 if TYPE_CHECKING:
-    from oddlot.sparse.xmc.csr import Csr
+    from oddlot.sparse.csr import Csr
     from oddlot.train.job import Job
 
 BEST = 5
@@ -118,7 +118,7 @@ class Network(nn.Module):
         anew for each task, so that it depends on nothing but the task's weights and seed; what the first one has of
         hash tables and of rows by chance is said."""
         if not self.training:
-            from oddlot.sparse.topk import exact_loss
+            from oddlot.sparse.exact import exact_loss
 
             return exact_loss(
                 self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
@@ -134,7 +134,7 @@ class Network(nn.Module):
 
     def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
         """The labels with the largest logits, the best first, [batch, 5]; -1 where there are fewer labels."""
-        from oddlot.sparse.topk import exact_topk
+        from oddlot.sparse.exact import exact_topk
 
         _, rows = exact_topk(
             self.hidden(starts, features, values), self.output.weight, self.output.bias, BEST
@@ -292,7 +292,7 @@ def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable
 
 def _csr(labels: Tensor, width: int) -> "Csr":
     """Labels that were filled up, as a matrix."""
-    from oddlot.sparse.xmc.csr import Csr
+    from oddlot.sparse.csr import Csr
 
     there = labels.numpy() >= 0
     indices = labels.numpy()[there].astype(np.int32)

@@ -3,3 +3,17 @@
 Each does the part `part` of `parts` of its work, so that a crew of threads calls it once a thread; between two of
 them all wait for each other.
 """
+
+INTERFACE = {
+    "choosing": ("make_alias", "take_by_chance", "take_by_frequency", "take_labels", "take_shared"),
+    "clusters": ("average", "best_clusters", "best_members", "measure_lengths", "take_members"),
+    "grouping": ("count_pairs", "count_rows", "place_pairs", "scatter_pairs", "sort_pairs"),
+    "hashing": ("draw_bins", "largest_in_bins", "pack_signs"),
+    "input": ("backward", "collect", "forward"),
+    "nearest": ("gather", "largest", "name_largest"),
+    "output": ("backward", "catch_up_rows", "collect", "forward", "softmax"),
+    "parsing": ("count_marks", "parse"),
+    "stepping": ("adam_rows",),
+    "tables": ("mark_active", "sort_by_code", "take_found"),
+}
+"""All that the rest of the package calls, by module: what another compiled core in their place has to offer."""

@@ -7,7 +7,10 @@ from oddlot.sparse.kernels.choosing import mark_taken
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import AHEAD, prefetch_row
 from oddlot.sparse.kernels.rows import add_scaled, dot, squared_distance
-from oddlot.sparse.kernels.views import row
+from oddlot.sparse.kernels.views import between, row
+
+LANES = 128
+"""scores that are compared at once, each with the largest one so far of its lane"""
 
 
 @kernel
@@ -64,16 +67,44 @@ def keep_best(one, value, best, values, kept):
 
 
 @kernel
+def largest_by_lane(scores, lanes):
+    """`lanes[j]`: the largest of the scores j, j + LANES, j + 2 LANES, ..."""
+    lanes[:] = -np.inf
+    for low in range(0, scores.shape[0], LANES):
+        some = between(scores, low, min(low + LANES, scores.shape[0]))
+        for j in range(some.shape[0]):
+            lanes[j] = max(lanes[j], some[j])
+
+
+@kernel
 def best_clusters(part, parts, scores, best):
-    """The clusters with the largest scores of every example, the best one first."""
+    """The clusters with the largest scores of every example, the best one first.
+
+    As many lanes as are asked for have a score that is as large as the last of their best ones: only these lanes are
+    looked at again.
+    """
     examples, clusters = scores.shape
     most = best.shape[1]
-    values = np.empty(most, np.float32)
+    values, lanes, places = np.empty(most, np.float32), np.empty(LANES, np.float32), np.empty(most, np.int64)
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        kept, mine, own = 0, row(scores, e), row(best, e)
-        for c in range(clusters):
-            if kept < most or mine[c] > values[most - 1]:
-                kept = keep_best(c, mine[c], own, values, kept)
+        mine, own = row(scores, e), row(best, e)
+        kept, limit = 0, np.float32(-np.inf)
+        if most <= LANES < clusters:
+            largest_by_lane(mine, lanes)
+            for j in range(LANES):
+                if kept < most or lanes[j] > values[most - 1]:
+                    kept = keep_best(j, lanes[j], places, values, kept)
+            kept, limit = 0, values[most - 1]
+            for j in range(LANES):
+                if lanes[j] >= limit:
+                    for c in range(j, clusters, LANES):
+                        if mine[c] >= limit and (kept < most or mine[c] > values[most - 1]):
+                            kept = keep_best(c, mine[c], own, values, kept)
+        if kept < most:  # few clusters, or scores that are no numbers
+            kept = 0
+            for c in range(clusters):
+                if kept < most or mine[c] > values[most - 1]:
+                    kept = keep_best(c, mine[c], own, values, kept)
 
 
 @kernel
@@ -110,10 +141,13 @@ def best_members(part, parts, hidden, weight, bias, clusters, begins, members, b
         kept, vector, own, own_values = 0, row(hidden, e), row(best, e), row(values, e)
         own[:] = -1
         own_values[:] = -np.inf
-        for c in clusters[e]:
+        asked = row(clusters, e)
+        for place in range(asked.shape[0]):
+            c, later = asked[place], asked[min(place + 1, asked.shape[0] - 1)]
+            for i in range(begins[later], begins[later + 1]):
+                prefetch_row(weight, members[i])
             for i in range(begins[c], begins[c + 1]):
                 one = members[i]
-                prefetch_row(weight, members[min(i + AHEAD, begins[c + 1] - 1)])
                 logit = dot(vector, row(weight, one)) + bias[one]
                 if kept < most or logit > own_values[most - 1]:
                     kept = keep_best(one, logit, own, own_values, kept)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.checks import warn
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.memory import check_memory
-from oddlot.sparse.xmc.csr import Csr
 
 CLUSTER = 16
 """labels that occur together"""

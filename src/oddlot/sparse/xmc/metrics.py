@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 
 A, B = 0.55, 1.5
 """of the propensities, as Jain et al. fitted them; the repository has others for its Wikipedia and Amazon sets"""

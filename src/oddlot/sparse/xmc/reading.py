@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.kernels import parsing
-from oddlot.sparse.xmc.csr import Csr
 
 POWERS = 10.0 ** np.arange(309)
 MOST_COLUMNS = np.iinfo(np.int32).max

@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from oddlot.sparse.xmc.csr import Csr
+from oddlot.sparse.csr import Csr
 
 
 def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:

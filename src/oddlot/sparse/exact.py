@@ -1,0 +1,34 @@
+"""All outputs, scored block by block: those with the largest logits, and the loss."""
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 16
+"""rows that are scored at once"""
+
+
+def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest logits and their rows, [examples, k], the largest first; all rows are scored, block by block."""
+    values, rows = hidden.new_empty(len(hidden), 0), torch.empty(len(hidden), 0, dtype=torch.int64)
+    for low in range(0, len(weight), BLOCK):
+        block = torch.nn.functional.linear(hidden, weight[low : low + BLOCK], bias[low : low + BLOCK])
+        found = block.topk(min(k, block.shape[1]))
+        values, rows = torch.cat([values, found.values], 1), torch.cat([rows, found.indices + low], 1)
+        values, order = values.topk(min(k, values.shape[1]))
+        rows = rows.gather(1, order)
+    return values, rows
+
+
+def exact_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """The mean softmax loss over all rows, which are scored block by block, of the examples that have a label: that of
+    an example is the mean over its labels, [examples, most], filled up with -1."""
+    total = hidden.new_full((len(hidden),), -torch.inf)
+    for low in range(0, len(weight), BLOCK):
+        block = torch.nn.functional.linear(hidden, weight[low : low + BLOCK], bias[low : low + BLOCK])
+        total = torch.logaddexp(total, block.logsumexp(1))
+    example, place = (labels >= 0).nonzero(as_tuple=True)
+    rows = labels[example, place]
+    own = (hidden[example] * weight[rows]).sum(1) + bias[rows]
+    counts = (labels >= 0).sum(1)
+    losses = (total[example] - own) / counts[example]
+    return losses.sum() / (counts > 0).sum().clamp(min=1)

@@ -1,0 +1,38 @@
+"""What the rest of the package calls of the kernels is what their interface says."""
+
+import ast
+from pathlib import Path
+
+import oddlot.sparse
+from oddlot.sparse.kernels import INTERFACE
+
+PACKAGE = Path(oddlot.sparse.__file__).parent
+KERNELS = "oddlot.sparse.kernels"
+
+
+def called(text: str) -> set[tuple[str, str]]:
+    """Functions of modules of kernels, by module and name; constants, in capitals, are not among them."""
+    tree = ast.parse(text)
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = {
+        (one.asname or one.name): one.name
+        for node in imported
+        if node.module == KERNELS
+        for one in node.names
+    }
+    parts = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    named = ((part.value.id, part.attr) for part in parts if isinstance(part.value, ast.Name))
+    return {(own[of], name) for of, name in named if of in own and not name.isupper()}
+
+
+def test_the_rest_calls_what_the_interface_says() -> None:
+    """And imports modules of kernels alone, not their functions."""
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py") if PACKAGE / "kernels" not in path.parents]
+    found = set[tuple[str, str]]().union(*map(called, texts))
+    assert found == {(module, name) for module, names in INTERFACE.items() for name in names}
+    assert not [text for text in texts if f"from {KERNELS}." in text]
+
+
+def test_a_call_is_found_under_whatever_name() -> None:
+    text = f"from {KERNELS} import output as kernels, tables\nkernels.forward(tables.sort, kernels.KIND, other.f)"
+    assert called(text) == {("output", "forward"), ("tables", "sort")}
