@@ -74,10 +74,29 @@ def test_a_row_goes_to_the_center_that_it_points_to_most() -> None:
     chance = np.random.default_rng(3)
     rows, centers, crew = some_rows(), some_rows()[::10], Crew()
     best = (rows @ centers.T).argmax(1)
-    assert (nearest(crew, rows, centers[:60], 8, chance) == (rows @ centers[:60].T).argmax(1)).all()
-    assert (nearest(crew, rows, centers, 8, chance) == best).mean() > 0.85
+    assert (nearest(crew, rows, centers[:60], 8, chance)[0] == (rows @ centers[:60].T).argmax(1)).all()
+    assert (nearest(crew, rows, centers, 8, chance)[0] == best).mean() > 0.85
     same = np.ones((50, COLUMNS), np.float32)
     assert nearest(crew, same, same[:40], 8, chance).max() < 40
+
+
+def test_the_second_center_is_the_next_best_one() -> None:
+    rows, centers = some_rows(), some_rows()[::40]
+    both = nearest(Crew(), rows, centers, len(centers), np.random.default_rng(3), 2)
+    assert (both == (-rows @ centers.T).argsort(1)[:, :2].T).all()
+    one = nearest(Crew(), rows[:5], centers[:1], 1, np.random.default_rng(3), 2)
+    assert not one.any()
+
+
+def test_a_row_is_in_as_many_clusters_as_asked_for() -> None:
+    rows, own = some_rows(), Clustering(each=10)
+    own.update(Crew(), rows, np.zeros(len(rows), np.float32), 0)
+    begins, members = own.spread(Crew(), rows, 2, 0)
+    assert begins[0] == 0
+    assert begins[-1] == 2 * len(rows)
+    assert (np.bincount(members) == 2).all()
+    clusters = np.repeat(np.arange(len(own.means)), np.diff(begins))
+    assert len(set(zip(clusters, members, strict=True))) == 2 * len(rows)
 
 
 def test_rows_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:

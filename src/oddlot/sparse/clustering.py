@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.kernels import clusters as kernels
 from oddlot.sparse.kernels import tables
-from oddlot.sparse.nearest import nearest
+from oddlot.sparse.nearest import nearest, sort_by_group
 from oddlot.sparse.threads import Crew
 
 MOST_CLUSTERS = 1 << 13
@@ -39,12 +39,22 @@ class Clustering:
         chosen = chance.choice(rows, len(self.centers), replace=False)
         self.centers[:] = weight[chosen] * self.scales[chosen, None]
         for _ in range(self.rounds):
-            self.codes[0] = nearest(crew, weight, self.centers, self.groups, chance)
+            self.codes = nearest(crew, weight, self.centers, self.groups, chance)
             crew.share(tables.sort_by_code, self.codes, self.begins, self.members)
             crew.share(
                 kernels.average, self.begins[0], self.members[0], weight, bias, self.scales, np.float32(REACH),
                 self.centers, self.means,
             )  # fmt: skip
+
+    def spread(
+        self, crew: Crew, weight: NDArray[np.float32], wanted: int, seed: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Each row in so many clusters, those whose centers it points to most: where each cluster begins among the
+        members, and these."""
+        chance = np.random.default_rng(seed)
+        found = nearest(crew, weight, self.centers, self.groups, chance, wanted)
+        begins, members = sort_by_group(crew, found.reshape(-1), len(self.centers))
+        return begins, members % len(weight)
 
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """The clusters that promise the largest logits, [examples, count], the best one first."""

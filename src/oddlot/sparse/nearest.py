@@ -19,20 +19,26 @@ SCORES = 1 << 21
 
 
 def nearest(
-    crew: Crew, rows: NDArray[np.float32], centers: NDArray[np.float32], few: int, chance: np.random.Generator
+    crew: Crew,
+    rows: NDArray[np.float32],
+    centers: NDArray[np.float32],
+    few: int,
+    chance: np.random.Generator,
+    wanted: int = 1,
 ) -> NDArray[np.int32]:
-    """The center that each row points to most, [rows], of those of a few groups of centers, the nearest to the row's.
+    """The centers that each row points to most, [wanted, rows], of those of a few groups of centers, the nearest to
+    the row's. One stands there twice where these groups have fewer.
 
     Centers are grouped by k-means, into as many groups as each has: a row is compared with a few times the root of
     their number, as a product of matrices for the rows of each group.
     """
     heads, groups = _grouped(crew, torch.from_numpy(centers), chance)
-    begins, members = _sorted(crew, groups, len(heads))
+    begins, members = sort_by_group(crew, groups, len(heads))
     parts = torch.from_numpy(centers[members]).tensor_split(begins[1:-1].tolist())
     near = _near(heads, few, begins)
     names, widths = _names(near, begins, members)
-    row_begins, row_members = _sorted(crew, _largest(crew, torch.from_numpy(rows), heads), len(heads))
-    found, block = np.empty(len(rows), np.int32), max(1, SCORES // names.shape[1])
+    row_begins, row_members = sort_by_group(crew, _largest(crew, torch.from_numpy(rows), heads), len(heads))
+    found, block = np.empty((wanted, len(rows)), np.int32), max(1, SCORES // names.shape[1])
     gathered, scores = (heads.new_empty(block, columns) for columns in (rows.shape[1], names.shape[1]))
     for low in range(0, len(rows), block):
         some = row_members[low : low + block]
@@ -85,7 +91,9 @@ def _largest(crew: Crew, rows: Tensor, heads: Tensor) -> NDArray[np.int32]:
     return found
 
 
-def _sorted(crew: Crew, groups: NDArray[np.int32], count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def sort_by_group(
+    crew: Crew, groups: NDArray[np.int32], count: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Where each group begins among the members, which are sorted by group."""
     begins, members = np.empty((1, count + 1), np.int32), np.empty((1, len(groups)), np.int32)
     crew.share(tables.sort_by_code, groups[None], begins, members)

@@ -67,6 +67,15 @@ def keep_best(one, value, best, values, kept):
 
 
 @kernel
+def is_among(one, some, count):
+    """Whether it is one of the first so many."""
+    found = False
+    for i in range(count):
+        found = found or some[i] == one
+    return found
+
+
+@kernel
 def largest_by_lane(scores, lanes):
     """`lanes[j]`: the largest of the scores j, j + LANES, j + 2 LANES, ..."""
     lanes[:] = -np.inf
@@ -135,7 +144,8 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
 
 @kernel
 def best_members(part, parts, hidden, weight, bias, clusters, begins, members, best, values):
-    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none."""
+    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none. A row may be
+    in several of them."""
     examples, most = hidden.shape[0], best.shape[1]
     for e in range(examples * part // parts, examples * (part + 1) // parts):
         kept, vector, own, own_values = 0, row(hidden, e), row(best, e), row(values, e)
@@ -149,5 +159,5 @@ def best_members(part, parts, hidden, weight, bias, clusters, begins, members, b
             for i in range(begins[c], begins[c + 1]):
                 one = members[i]
                 logit = dot(vector, row(weight, one)) + bias[one]
-                if kept < most or logit > own_values[most - 1]:
+                if (kept < most or logit > own_values[most - 1]) and not is_among(one, own, kept):
                     kept = keep_best(one, logit, own, own_values, kept)

@@ -58,8 +58,13 @@ def gather(part, parts, members, matrix, out):
 
 @kernel
 def name_largest(part, parts, scores, groups, widths, names, members, found):
-    """`found` of every member: the name of its largest score, of the first `widths[g]` for one of group g."""
+    """`found` of every member: the names of its largest scores, of the first `widths[g]` for one of group g; these
+    scores are lost."""
     rows = members.shape[0]
     for i in range(rows * part // parts, rows * (part + 1) // parts):
         group = groups[i]
-        found[members[i]] = names[group, place_of_largest(between(row(scores, i), 0, widths[group]))]
+        mine = between(row(scores, i), 0, widths[group])
+        for turn in range(found.shape[0]):
+            place = place_of_largest(mine)
+            found[turn, members[i]] = names[group, place]
+            mine[place] = -np.inf
