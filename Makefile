@@ -29,7 +29,7 @@ test: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 # A stamp says what .venv holds: a second call installs nothing until a requirement changes.
 

@@ -1,7 +1,9 @@
 """Thousands of whole runs in which nearly everything goes wrong. One seed is one trace, and one command repeats it."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,8 @@ from oddlot.core import words as w
 from oddlot.engines.disturbed import GOES_ON
 from tests.simulation.world import STRATEGIES, World, told
 
-SEEDS, FEWER, CHUNK = 1_000, 250, 250
-"""FEWER: of what is made of the others' parts"""
+SEEDS, FEWER, CHUNK, THOROUGH = 500, 250, 250, 1_000
+"""FEWER: of what is made of the others' parts; THOROUGH: with `pytest -m thorough tests/simulation` too"""
 OF_PARTS = {"adaptive_k", "adaptive_load", "quorum", "backup_tasks", "deadline", "proportional_load"}
 FAULTS = ("kill", "freeze", "slow", "leave", "delay", "drop", "corrupt")
 MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
@@ -32,10 +34,15 @@ def lived(name: str, seed: int) -> tuple[bytes, frozenset[str]]:
     return hashlib.sha256(told(log).encode()).digest(), MISHAPS & seen
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [(name, first) for name in STRATEGIES for first in range(0, FEWER if name in OF_PARTS else SEEDS, CHUNK)],
-)
+def chunks() -> Iterator[Any]:
+    """Strategies, and the first seeds of so many each."""
+    for name in STRATEGIES:
+        usual = FEWER if name in OF_PARTS else SEEDS
+        for first in range(0, THOROUGH, CHUNK):
+            yield pytest.param(name, first, marks=[pytest.mark.thorough] if first >= usual else [])
+
+
+@pytest.mark.parametrize(("name", "first"), list(chunks()))
 def test_whatever_goes_wrong_every_sample_counts_exactly_once(name: str, first: int) -> None:
     for seed in range(first, first + CHUNK):
         try:
