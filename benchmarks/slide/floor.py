@@ -189,7 +189,7 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
     }
     moved = TAKEN * of_output
     if isinstance(own, Clusters):
-        moved += own.clustering.means.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
+        moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
     rest = watched.seconds["step"] / BATCHES - sum(phase[1] for phase in found.values())
     found["all else of a step"] = 0.0, rest, 0.0

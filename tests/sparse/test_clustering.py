@@ -1,5 +1,7 @@
 """Learnt clusters: every row is in one, they are others each time, and those are chosen that promise most."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,16 +39,16 @@ def test_every_row_is_in_one_cluster(rows: int, each: int) -> None:
         assert (own.codes[0][mine] == cluster).all()
         if len(mine):
             mean = weight[mine].mean(0)
-            assert own.means[cluster, :-2] == pytest.approx(mean, abs=1e-4)
+            assert own.means[cluster] == pytest.approx(mean, abs=1e-4)
             spread = np.sqrt(((weight[mine] - mean) ** 2).sum(1).mean())
-            assert own.means[cluster, -2] == pytest.approx(REACH * spread, abs=2e-3)
-            assert own.means[cluster, -1] == pytest.approx(bias[mine].mean(), abs=1e-4)
+            assert own.spreads[cluster] == pytest.approx(REACH * spread, abs=2e-3)
+            assert own.biases[cluster] == pytest.approx(bias[mine].mean(), abs=1e-4)
             unit = weight[mine] / np.linalg.norm(weight[mine], axis=1, keepdims=True)
             assert own.centers[cluster] == pytest.approx(
                 unit.mean(0) / np.linalg.norm(unit.mean(0)), abs=1e-4
             )
         else:
-            assert np.isneginf(own.means[cluster, -1]), "it is never the best"
+            assert np.isneginf(own.biases[cluster]), "it is never the best"
 
 
 def test_clusters_find_those_that_there_are() -> None:
@@ -116,12 +118,36 @@ def test_of_two_clusters_the_wider_one_promises_more() -> None:
     wide += 0.8 * turned - 0.08 * turned.sum(0)
     other = np.tile(-near[:1], (80, 1))
     own.update(Crew(), np.concatenate([near, wide, other]), np.zeros(100, np.float32), 3)
-    mean, spread = own.means[:, 0], own.means[:, -2]
+    mean, spread = own.means[:, 0], own.spreads
     there = mean > 0.9
     best = own.best(Crew(), near[:1], 1)[0, 0]
     assert there.sum() > 1
     assert best == np.flatnonzero(there)[np.argmax((mean + spread)[there])]
     assert spread[best] > spread[there].min()
+
+
+def best_by(products: NDArray[Any], wanted: int, **given: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Of vectors of length 0, with scales of 1."""
+    examples, clusters = products.shape
+    ones, zeros = (np.full(max(products.shape), number, np.float32) for number in (1, 0))
+    plain = {"scales": ones[:examples], "cluster_scales": ones[:clusters]}
+    plain |= {"spreads": zeros[:clusters], "biases": zeros[:clusters]} | given
+    hidden, best = np.zeros((examples, 4), np.float32), np.zeros((examples, wanted), np.int64)
+    Crew().share(kernels.best_clusters, plain.pop("hidden", hidden), products, *plain.values(), best)
+    return best
+
+
+def test_a_score_is_the_product_by_both_scales_the_spread_by_the_length_and_the_bias() -> None:
+    chance = np.random.default_rng(1)
+    products = chance.integers(-99, 99, (5, 300)).astype(np.int32)
+    scales, hidden = chance.random(5, np.float32), chance.standard_normal((5, 4)).astype(np.float32)
+    of_clusters, spreads, biases = (9 * chance.random(300, np.float32) for _ in range(3))
+    own = {"scales": scales, "cluster_scales": of_clusters, "spreads": spreads, "biases": biases}
+    best = best_by(products, 7, hidden=hidden, **own)
+    scores = (
+        products * scales[:, None] * of_clusters + np.linalg.norm(hidden, axis=1)[:, None] * spreads + biases
+    )
+    assert (best == (-scores).argsort(1)[:, :7]).all()
 
 
 @pytest.mark.parametrize("clusters", [1, 40, 128, 129, 1_000])
@@ -131,8 +157,7 @@ def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, want
     """Also of scores of which many are alike."""
     wanted = min(wanted, clusters)
     scores = np.random.default_rng(clusters).integers(-steps, steps, (7, clusters)).astype(np.float32)
-    best = np.zeros((7, wanted), np.int64)
-    Crew().share(kernels.best_clusters, scores, best)
+    best = best_by(scores, wanted)
     found = np.take_along_axis(scores, best, 1)
     assert (found == -np.sort(-scores, 1)[:, :wanted]).all()
     assert all(len(set(some)) == wanted for some in best)
@@ -141,8 +166,7 @@ def test_the_best_clusters_are_those_with_the_largest_scores(clusters: int, want
 def test_of_scores_that_are_no_numbers_so_many_clusters_are_named_too() -> None:
     scores = np.random.default_rng(1).normal(size=(3, 500)).astype(np.float32)
     scores[0], scores[1, ::2], scores[2, 7:] = np.nan, np.nan, -np.inf
-    best = np.zeros((3, 20), np.int64)
-    Crew().share(kernels.best_clusters, scores, best)
+    best = best_by(scores, 20)
     assert all(len(set(some)) == 20 for some in best)
     assert set(range(7)) <= set(best[2])
     assert not np.isnan(scores[1, best[1]]).any()

@@ -55,6 +55,34 @@ def test_all_clusters_find_all() -> None:
     assert values == pytest.approx(exact_values.numpy(), abs=1e-4)
 
 
+def test_rows_that_8_bits_do_not_tell_apart_are_scored_exactly() -> None:
+    """Of four rows that are the same by eight bits the largest logit is found."""
+    chance = np.random.default_rng(1)
+    hidden = chance.standard_normal((50, 16)).astype(np.float32)
+    hidden /= np.linalg.norm(hidden, axis=1, keepdims=True)
+    weight = np.repeat(hidden, 4, 0)
+    weight += np.float32(1e-4) * chance.standard_normal(weight.shape).astype(np.float32)
+    bias = np.zeros(len(weight), np.float32)
+    values, rows = Index(weight, bias).topk(hidden, 1, probes=1 << 20)
+    logits = hidden @ weight.T
+    assert (rows[:, 0] == logits.argmax(1)).all()
+    assert values[:, 0] == pytest.approx(logits.max(1), abs=1e-5)
+
+
+@pytest.mark.parametrize("in_bytes", [True, False])
+def test_clusters_find_the_same_with_products_of_either_kind(
+    in_bytes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oddlot.sparse.products.has_bytes", lambda: in_bytes)
+    hidden, weight, bias = (one.numpy() for one in a_layer())
+    index = Index(weight, bias)
+    assert index.clustering.product.in_bytes is in_bytes
+    all_scored = exact_topk(*a_layer(), 5)[1].numpy()
+    found = index.topk(hidden, 5, 30)[1]
+    shares = [len(set(some) & set(best)) / 5 for some, best in zip(found, all_scored, strict=True)]
+    assert np.mean(shares) > 0.9
+
+
 def test_two_threads_may_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one asks while clusters have been scored and not chosen yet."""
     hidden, weight, bias = (one.numpy() for one in a_layer())
@@ -82,7 +110,7 @@ def test_another_thread_may_take_the_last_room() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
     index = Index(weight, bias)
     alone = index.topk(hidden, 5, 4)[1].tolist()
-    index.clustering.free = Taken()
+    index.clustering.product.free = Taken()
     assert index.topk(hidden, 5, 4)[1].tolist() == alone
 
 

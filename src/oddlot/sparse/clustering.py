@@ -1,12 +1,12 @@
 """Clusters of rows that point the same way: a hash that is learnt, made anew as the rows change."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.kernels import clusters as kernels
 from oddlot.sparse.kernels import tables
 from oddlot.sparse.nearest import nearest, sort_by_group
+from oddlot.sparse.products import Product
 from oddlot.sparse.threads import Crew
 
 MOST_CLUSTERS = 1 << 13
@@ -26,8 +26,6 @@ class Clustering:
     def __init__(self, each: int, rounds: int = 2, groups: int = 8) -> None:
         self.each, self.rounds, self.groups = each, rounds, groups
         self.codes = np.empty((1, 0), np.int32)
-        self.free = list[torch.Tensor]()
-        """room for the scores of a batch, which somebody takes while using it: several threads may ask at once"""
 
     def update(self, crew: Crew, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int) -> None:
         """Cluster the rows as they are now."""
@@ -43,8 +41,9 @@ class Clustering:
             crew.share(tables.sort_by_code, self.codes, self.begins, self.members)
             crew.share(
                 kernels.average, self.begins[0], self.members[0], weight, bias, self.scales, np.float32(REACH),
-                self.centers, self.means,
+                self.centers, self.means, self.spreads, self.biases,
             )  # fmt: skip
+        self.product = Product(self.means)
 
     def spread(
         self, crew: Crew, weight: NDArray[np.float32], wanted: int, seed: int
@@ -58,24 +57,15 @@ class Clustering:
 
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """The clusters that promise the largest logits, [examples, count], the best one first."""
-        own = torch.from_numpy(hidden)
-        longer = torch.cat([own, own.norm(dim=1, keepdim=True), own.new_ones(len(own), 1)], 1)
-        room = self._room(own)
-        scores = torch.mm(longer, torch.from_numpy(self.means).T, out=room)
         best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
-        crew.share(kernels.best_clusters, scores.numpy(), best)
-        self.free.append(room)
+        with self.product.of(hidden) as (products, scales):
+            crew.share(
+                kernels.best_clusters, hidden, products, scales, self.product.scales, self.spreads, self.biases, best
+            )  # fmt: skip
         return best
-
-    def _room(self, hidden: torch.Tensor) -> torch.Tensor:
-        try:
-            room = self.free.pop()  # and no look before: another thread may take the last one in between
-        except IndexError:
-            room = hidden.new_empty(0)
-        shape = len(hidden), len(self.means)
-        return room if room.shape == shape else hidden.new_empty(shape)
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:
         self.codes, self.members = (np.empty((1, rows), np.int32) for _ in range(2))
         self.begins, self.scales = np.empty((1, count + 1), np.int32), np.empty(rows, np.float32)
-        self.centers, self.means = (np.zeros((count, n), np.float32) for n in (columns, columns + 2))
+        self.centers, self.means = (np.zeros((count, columns), np.float32) for _ in range(2))
+        self.spreads, self.biases = (np.zeros(count, np.float32) for _ in range(2))

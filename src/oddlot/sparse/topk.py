@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.kernels import clusters
+from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
 EACH, GROUPS = 8, 32
@@ -18,7 +19,8 @@ LEAST_ROUNDS, MOST_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
 """of k-means, and rows that are looked at in all of them, about"""
 COPIES = 2
 """clusters that a row is in: it is found by either, so that half as many clusters are looked into"""
-FIRST_PROBES = 4
+FIRST_PROBES = FINENESS = 4
+"""clusters that are looked into at least, and the next ones tried are a fourth more"""
 SHARE_THAT_PAYS = 1 / 32
 """of the clusters: with more of them, row by row, all rows are scored in less time as one product"""
 CALIBRATED = 512
@@ -34,6 +36,8 @@ class Index:
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
         self.begins, self.members = self.clustering.spread(Crew(), weight, COPIES, seed)
+        whole, scales = rounded(Crew(), weight)
+        self.rounded, self.scales, self.biases = (some[self.members] for some in (whole, scales, bias))
         self.seen = np.empty((0, weight.shape[1]), np.float32)
         self.known = dict[tuple[int, float], tuple[int, float, int]]()
         """by labels and recall: the clusters, the recall that they have, and on how many examples"""
@@ -46,21 +50,14 @@ class Index:
         best = own.best(crew, hidden, probes)
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
         crew.share(
-            clusters.best_members,
-            hidden,
-            self.weight,
-            self.bias,
-            best,
-            self.begins,
-            self.members,
-            rows,
-            values,
-        )
+            clusters.best_members, hidden, best, self.begins, self.members, self.rounded, self.scales, self.biases,
+            self.weight, self.bias, rows, values,
+        )  # fmt: skip
         return values, rows
 
     def probes_for(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[int, float]:
-        """The fewest clusters, 4, 6, 9, 13 ..., with that recall on the first 512 examples it was asked about, and the
-        recall that they have; 0 and 1.0 where scoring all rows takes less time.
+        """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., with that recall on the first 512 examples it was asked
+        about, and the recall that they have; 0 and 1.0 where scoring all rows takes less time.
 
         Counted again when there are twice as many examples as the last time, or 512, and then no more.
         """
@@ -80,7 +77,7 @@ class Index:
         while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.clustering.means)):
             if (has := self._found(exact, self.seen, probes)) >= recall:
                 return probes, has
-            probes += probes // 2
+            probes += probes // FINENESS
         return 0, 1.0
 
     def _exact(self, hidden: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ INTERFACE = {
     "nearest": ("gather", "largest", "name_largest"),
     "output": ("backward", "catch_up_rows", "collect", "forward", "softmax"),
     "parsing": ("count_marks", "parse"),
+    "rounding": ("round_rows",),
     "stepping": ("adam_rows",),
     "tables": ("mark_active", "sort_by_code", "take_found"),
 }

@@ -11,6 +11,8 @@ from oddlot.sparse.kernels.views import between, row
 
 LANES = 128
 """scores that are compared at once, each with the largest one so far of its lane"""
+SPARE = 4
+"""rows more than are wanted, of those that rounded rows tell to be the best, which are scored by the exact ones"""
 
 
 @kernel
@@ -23,29 +25,29 @@ def measure_lengths(part, parts, weight, scales):
 
 
 @kernel
-def average(part, parts, begins, members, weight, bias, scales, reach, centers, means):
+def average(part, parts, begins, members, weight, bias, scales, reach, centers, means, spreads, biases):
     """Of every cluster the mean row, and the center: the mean of its rows at length 1, at length 1 itself.
 
-    Behind the mean row stand `reach` times how far its rows are from it, the root of the mean square, and the mean
-    bias. A cluster without rows keeps its center, to which rows may come; it is never the best.
+    Its spread is `reach` times how far its rows are from the mean, the root of the mean square; its bias theirs in the
+    mean. A cluster without rows keeps its center, to which rows may come; it is never the best.
     """
     clusters, columns = centers.shape
     center = np.empty(columns, np.float32)
     for c in range(clusters * part // parts, clusters * (part + 1) // parts):
         low, high = begins[c], begins[c + 1]
-        mean, squares = means[c, :columns], np.float32(0)
-        means[c] = 0
-        means[c, columns + 1] = 0 if high > low else -np.inf
+        mean, squares = row(means, c), np.float32(0)
+        biases[c] = 0 if high > low else -np.inf
+        mean[:] = 0
         center[:] = 0
         for i in range(low, high):
             one = members[i]
             prefetch_row(weight, members[min(i + AHEAD, high - 1)])
             add_scaled(np.float32(1) / np.float32(high - low), row(weight, one), mean)
             add_scaled(scales[one], row(weight, one), center)
-            means[c, columns + 1] += bias[one] / np.float32(high - low)
+            biases[c] += bias[one] / np.float32(high - low)
         for i in range(low, high):
             squares += squared_distance(row(weight, members[i]), mean)
-        means[c, columns] = reach * np.sqrt(squares / np.float32(max(1, high - low)))
+        spreads[c] = reach * np.sqrt(squares / np.float32(max(1, high - low)))
         length = np.sqrt(dot(center, center))
         if length > 0:
             centers[c] = center / length
@@ -86,18 +88,29 @@ def largest_by_lane(scores, lanes):
 
 
 @kernel
-def best_clusters(part, parts, scores, best):
-    """The clusters with the largest scores of every example, the best one first.
+def add_up(products, scale, scales, length, spreads, biases, scores):
+    """What each cluster promises: the logit of its mean, and more the farther its rows are from it."""
+    for c in range(products.shape[0]):
+        scores[c] = np.float32(products[c]) * scale * scales[c] + length * spreads[c] + biases[c]
 
-    As many lanes as are asked for have a score that is as large as the last of their best ones: only these lanes are
-    looked at again.
+
+@kernel
+def best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads, biases, best):
+    """The clusters that promise the largest logits of every example, the best one first.
+
+    Products of the example's vector and the clusters' means, or of both in 8 bits, by the scales of each, are the
+    means' logits but for the bias. As many lanes as are asked for have a score that is as large as the last of
+    their best ones: only these lanes are looked at again.
     """
-    examples, clusters = scores.shape
+    examples, clusters = products.shape
     most = best.shape[1]
     values, lanes, places = np.empty(most, np.float32), np.empty(LANES, np.float32), np.empty(most, np.int64)
+    mine = np.empty(clusters, np.float32)
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        mine, own = row(scores, e), row(best, e)
-        kept, limit = 0, np.float32(-np.inf)
+        vector, own = row(hidden, e), row(best, e)
+        length = np.float32(np.sqrt(dot(vector, vector)))
+        add_up(row(products, e), scales[e], cluster_scales, length, spreads, biases, mine)
+        kept = 0
         if most <= LANES < clusters:
             largest_by_lane(mine, lanes)
             for j in range(LANES):
@@ -143,21 +156,51 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
 
 
 @kernel
-def best_members(part, parts, hidden, weight, bias, clusters, begins, members, best, values):
-    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none. A row may be
-    in several of them."""
+def rounded_dot(vector, rounded):
+    """The inner product with a row of whole numbers."""
+    total = np.float32(0)
+    for i in range(vector.shape[0]):
+        total += vector[i] * np.float32(rounded[i])
+    return total
+
+
+@kernel
+def most_promising(vector, clusters, begins, members, rounded, scales, biases, found, values):
+    """The members with the largest logits by rounded rows, of those in the clusters; how many there are. A row may be
+    in several clusters."""
+    kept, most = 0, found.shape[0]
+    for place in range(clusters.shape[0]):
+        c, later = clusters[place], clusters[min(place + 1, clusters.shape[0] - 1)]
+        for i in range(begins[later], begins[later + 1]):
+            prefetch_row(rounded, i)
+        for i in range(begins[c], begins[c + 1]):
+            logit = rounded_dot(vector, row(rounded, i)) * scales[i] + biases[i]
+            if (kept < most or logit > values[most - 1]) and not is_among(members[i], found, kept):
+                kept = keep_best(members[i], logit, found, values, kept)
+    return kept
+
+
+@kernel
+def best_members(
+    part, parts, hidden, clusters, begins, members, rounded, scales, biases, weight, bias, best, values
+):  # fmt: skip
+    """The rows with the largest logits of those in every example's clusters, the best first; -1 for none.
+
+    Which they are, and some more, is told by the members' rows in 8 bits, times their scales, which lie one after the
+    other; then they are scored by `weight`.
+    """
     examples, most = hidden.shape[0], best.shape[1]
+    found, guesses = np.empty(most + SPARE, np.int32), np.empty(most + SPARE, np.float32)
     for e in range(examples * part // parts, examples * (part + 1) // parts):
-        kept, vector, own, own_values = 0, row(hidden, e), row(best, e), row(values, e)
+        vector, own, own_values, kept = row(hidden, e), row(best, e), row(values, e), 0
         own[:] = -1
         own_values[:] = -np.inf
-        asked = row(clusters, e)
-        for place in range(asked.shape[0]):
-            c, later = asked[place], asked[min(place + 1, asked.shape[0] - 1)]
-            for i in range(begins[later], begins[later + 1]):
-                prefetch_row(weight, members[i])
-            for i in range(begins[c], begins[c + 1]):
-                one = members[i]
-                logit = dot(vector, row(weight, one)) + bias[one]
-                if (kept < most or logit > own_values[most - 1]) and not is_among(one, own, kept):
-                    kept = keep_best(one, logit, own, own_values, kept)
+        count = most_promising(
+            vector, row(clusters, e), begins, members, rounded, scales, biases, found, guesses
+        )
+        for i in range(count):
+            prefetch_row(weight, found[i])
+        for i in range(count):
+            logit = dot(vector, row(weight, found[i])) + bias[found[i]]
+            if kept < most or logit > own_values[most - 1]:
+                kept = keep_best(found[i], logit, own, own_values, kept)

@@ -1,0 +1,58 @@
+"""Products in 8 bits: near those of float32, for all numbers."""
+
+import numpy as np
+import pytest
+
+from oddlot.sparse import products
+from oddlot.sparse.products import Product, rounded
+from oddlot.sparse.threads import Crew
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_rounded_row_is_half_a_step_off_at_most(threads: int) -> None:
+    rows = np.random.default_rng(1).standard_normal((37, 19)).astype(np.float32)
+    rows *= np.logspace(-20, 20, 37, dtype=np.float32)[:, None]
+    whole, scales = rounded(Crew(threads), rows)
+    assert (np.abs(whole.astype(int)).max(1) == 127).all()
+    assert (np.abs(whole * scales[:, None] - rows) <= 0.5001 * scales[:, None]).all()
+
+
+def test_rows_of_zeros_and_of_no_numbers_are_rounded_too() -> None:
+    rows = np.zeros((4, 5), np.float32)
+    rows[1], rows[2, 1], rows[3] = np.nan, np.inf, 1e-45
+    whole, scales = rounded(Crew(1), rows)
+    assert not whole[0].any()
+    assert scales[0] == 0
+    assert not np.isfinite(scales[2])
+    assert rounded(Crew(1), rows[:0])[0].shape == (0, 5)
+
+
+@pytest.mark.parametrize("in_bytes", [True, False])
+@pytest.mark.parametrize(("vectors", "rows", "columns"), [(1, 1, 1), (3, 40, 5), (256, 300, 128)])
+def test_products_are_those_of_the_numbers(
+    in_bytes: bool, vectors: int, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product in 8 bits is off by a step of each number, and these are off by chance."""
+    monkeypatch.setattr(products, "has_bytes", lambda: in_bytes)
+    chance = np.random.default_rng(2)
+    own, matrix = (chance.standard_normal((count, columns)).astype(np.float32) for count in (vectors, rows))
+    product = Product(matrix)
+    for some in (own, own[: vectors // 2 + 1], own):
+        with product.of(some) as (numbers, scales):
+            found = numbers * scales[:, None] * product.scales
+        assert found.shape == (len(some), rows)
+        off = 0.02 * np.sqrt(columns) if in_bytes else 1e-4
+        assert np.sqrt(((found - some @ matrix.T) ** 2).mean()) < off
+
+
+def test_8_bits_are_for_processors_that_have_instructions_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"avx512_vnni": True}
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: known, raising=False)
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: True)
+    assert products.has_bytes()
+    known["avx512_vnni"] = False
+    assert not products.has_bytes()
+    known.clear()
+    assert not products.has_bytes()
+    monkeypatch.delattr("torch.cpu.get_capabilities")
+    assert not products.has_bytes(), "an older PyTorch does not tell"
