@@ -165,14 +165,22 @@ def rounded_dot(vector, rounded):
 
 
 @kernel
+def ask_for(cluster, begins, rounded):
+    """All its members' rows."""
+    for i in range(begins[cluster], begins[cluster + 1]):
+        prefetch_row(rounded, i)
+
+
+@kernel
 def most_promising(vector, clusters, begins, members, rounded, scales, biases, found, values):
     """The members with the largest logits by rounded rows, of those in the clusters; how many there are. A row may be
     in several clusters."""
     kept, most = 0, found.shape[0]
+    ask_for(clusters[0], begins, rounded)
     for place in range(clusters.shape[0]):
-        c, later = clusters[place], clusters[min(place + 1, clusters.shape[0] - 1)]
-        for i in range(begins[later], begins[later + 1]):
-            prefetch_row(rounded, i)
+        c = clusters[place]
+        if place + 1 < clusters.shape[0]:
+            ask_for(clusters[place + 1], begins, rounded)
         for i in range(begins[c], begins[c + 1]):
             logit = rounded_dot(vector, row(rounded, i)) * scales[i] + biases[i]
             if (kept < most or logit > values[most - 1]) and not is_among(members[i], found, kept):
