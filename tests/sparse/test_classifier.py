@@ -163,6 +163,10 @@ def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.Monke
     after = found.predict(X_TEST, exact=False)
     found._index = None
     assert after.tolist() == found.predict(X_TEST, exact=False).tolist()
+    other = trained(epochs=1, seed=7)
+    found.model.load_state_dict(other.model.state_dict())
+    found.seed = 7
+    assert found.predict(X_TEST, exact=False).tolist() == other.predict(X_TEST, exact=False).tolist()
     found.predict(X_TEST)
     assert found.recall_ == 1.0
 

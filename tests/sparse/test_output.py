@@ -24,8 +24,10 @@ from oddlot.sparse import (
     Uniform,
     Unigram,
 )
+from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Refresh, Sampler
+from oddlot.sparse.topk import Index
 from tests.sparse.layers import (
     BATCH,
     COLUMNS,
@@ -252,6 +254,25 @@ def test_layers_are_on_the_cpu_whatever_the_default_device() -> None:
     with torch.device("meta"):
         layers = SampledLinear(8, 50), SparseInputLinear(5, 4)
     assert {part.device.type for layer in layers for part in layer.parameters()} == {"cpu"}
+
+
+def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
+    hidden = some_hidden().detach()
+    with torch.device("meta"):
+        layer = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD())
+        loss = layer(hidden.clone().requires_grad_(), SEVERAL)
+        loss.backward()
+        best = exact_topk(hidden, layer.weight.detach(), layer.bias.detach(), 2)[1]
+        index = Index(layer.weight.detach().numpy(), layer.bias.detach().numpy())
+        assert index.topk(hidden.numpy(), 2, 100)[1].tolist() == best.tolist()
+    assert loss.device.type == "cpu"
+
+
+def test_a_batch_that_was_measured_in_inference_mode_is_followed_by_others() -> None:
+    layer = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD())
+    with torch.inference_mode():
+        layer(some_hidden(), SEVERAL)
+    layer(some_hidden(), SEVERAL).backward()
 
 
 def test_a_sampler_that_comes_back_begins_anew() -> None:

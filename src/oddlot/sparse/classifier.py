@@ -50,15 +50,16 @@ class SlideClassifier(Settings):
     chance and, with `validation`, P@1"""
     recall_: float = field(init=False, repr=False, default=1.0)
     """of the last prediction: the share of the best labels that clusters have found, as counted; 1: all were scored"""
-    _index: tuple[int, Index] | None = field(init=False, repr=False, default=None)
-    """of the layer as it was after so many steps"""
+    _index: tuple[tuple[int, ...], Index] | None = field(init=False, repr=False, default=None)
+    """of the layer as it was after so many steps and changes from outside"""
 
     # --- training ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> "SlideClassifier":
         """Train from the beginning, `epochs` passes over the examples or until P@1 has stopped to rise.
 
-        FloatingPointError: it diverges. Whatever it raises, what was learnt before stays.
+        FloatingPointError: it diverges. After an error what was learnt before stays; after Ctrl-C what was learnt
+        until then.
         """
         self.__post_init__()
         features = checked(X, "X")
@@ -136,7 +137,8 @@ class SlideClassifier(Settings):
         of the exact ones for the first 512 examples that were asked about since training; that share is `recall_` then,
         and a label -1 was not found. Where that would take longer than scoring all labels, all are scored. As
         long as fewer than 512 examples have been asked about, clusters are counted again whenever these are twice as
-        many, so that later answers may be of other clusters.
+        many, so that later answers may be of other clusters. The first such call after training makes them, for seconds
+        or a minute, and they take half as much memory as the labels' weights.
         """
         features = checked(X, "X")
         self._check(features)
@@ -317,9 +319,10 @@ class SlideClassifier(Settings):
     def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int, float]:
         """Clusters of the labels as they are now, how many for that recall, and which they have; 0 and 1 where scoring
         all takes less time."""
-        if self._index is None or self._index[0] != self.output.step:
-            weight, bias = self.output.weight.detach().numpy(), self.output.bias.detach().numpy()
-            self._index = self.output.step, Index(weight, bias, self.seed)
+        weight, bias = self.output.weight, self.output.bias
+        state = self.output.step, weight._version, bias._version
+        if self._index is None or self._index[0] != state:
+            self._index = state, Index(weight.detach().numpy(), bias.detach().numpy(), self.seed)
         index = self._index[1]
         return index, *index.probes_for(hidden, k, recall)
 

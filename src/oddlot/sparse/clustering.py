@@ -43,7 +43,7 @@ class Clustering:
                 kernels.average, self.begins[0], self.members[0], weight, bias, self.scales, np.float32(REACH),
                 self.centers, self.means, self.spreads, self.biases,
             )  # fmt: skip
-        self.product = Product(self.means)
+        self.product = Product(crew, self.means)
 
     def spread(
         self, crew: Crew, weight: NDArray[np.float32], wanted: int, seed: int

@@ -9,7 +9,7 @@ BLOCK = 1 << 16
 
 def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest logits and their rows, [examples, k], the largest first; all rows are scored, block by block."""
-    values, rows = hidden.new_empty(len(hidden), 0), torch.empty(len(hidden), 0, dtype=torch.int64)
+    values, rows = hidden.new_empty(len(hidden), 0), hidden.new_empty(len(hidden), 0, dtype=torch.int64)
     for low in range(0, len(weight), BLOCK):
         block = torch.nn.functional.linear(hidden, weight[low : low + BLOCK], bias[low : low + BLOCK])
         found = block.topk(min(k, block.shape[1]))

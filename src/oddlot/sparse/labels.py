@@ -57,6 +57,6 @@ class Labels:
 
 def _table(given: Any) -> NDArray[Any]:
     try:
-        return torch.as_tensor(given).cpu().numpy()
+        return torch.as_tensor(given, device="cpu").numpy()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"labels are whole numbers, as a tensor or as (starts, labels): {error}") from None

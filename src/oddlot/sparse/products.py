@@ -7,32 +7,32 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from oddlot.sparse.kernels import rounding as kernels
 from oddlot.sparse.threads import Crew
 
+MOST_COLUMNS = int((1 << 31) / kernels.LARGEST**2)
+"""of 8 bits, so that a sum of products has its place in 32"""
+
 
 def has_bytes() -> bool:
     """Whether products in 8 bits are several times as fast as those of float32: on x86, with AVX-512 VNNI."""
-    known: Mapping[str, Any] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # an older PyTorch does not tell
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # which older ones do not have
     there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # PyTorch's
     return there and bool(known.get("avx512_vnni"))
 
 
 class Product:
-    """Vectors times the rows of a matrix, which does not change; in 8 bits some hundredths off, of a usual product's
-    size."""
+    """Vectors times the rows of a matrix, which does not change; in 8 bits each number is half a step off at most, of
+    127 for the largest one of its row."""
 
-    def __init__(self, matrix: NDArray[np.float32]) -> None:
-        self.free = list[Tensor]()
+    def __init__(self, crew: Crew, matrix: NDArray[np.float32]) -> None:
+        self.free = list[NDArray[Any]]()
         """room for the products of a batch, which somebody takes while using it: several threads may ask at once"""
         self.matrix, self.scales = torch.from_numpy(matrix), np.ones(len(matrix), np.float32)
-        self.in_bytes = has_bytes()
+        self.in_bytes = matrix.shape[1] <= MOST_COLUMNS and has_bytes()
         if self.in_bytes:
-            whole, self.scales = rounded(Crew(), matrix)
+            whole, self.scales = rounded(crew, matrix)
             self.matrix = torch.from_numpy(whole)
 
     @contextmanager
@@ -41,20 +41,20 @@ class Product:
         with the row's of `scales` is that of the vector and the row."""
         scales, room = np.ones(len(vectors), np.float32), self._room(len(vectors))
         if self.in_bytes:
-            whole, scales = rounded(Crew(1), vectors)  # sooner done than another thread begins
-            torch._int_mm(torch.from_numpy(whole), self.matrix.T, out=room)
+            whole, scales = rounded(Crew(1), vectors)  # a batch's are done sooner than another thread begins
+            torch._int_mm(torch.from_numpy(whole), self.matrix.T, out=torch.from_numpy(room))
         else:
-            torch.mm(torch.from_numpy(vectors), self.matrix.T, out=room)
-        yield room.numpy(), scales
+            torch.mm(torch.from_numpy(vectors), self.matrix.T, out=torch.from_numpy(room))
+        yield room, scales
         self.free.append(room)
 
-    def _room(self, vectors: int) -> Tensor:
-        shape, kind = (vectors, len(self.matrix)), torch.int32 if self.in_bytes else torch.float32
+    def _room(self, vectors: int) -> NDArray[Any]:
+        shape, kind = (vectors, len(self.matrix)), np.int32 if self.in_bytes else np.float32
         try:
             room = self.free.pop()  # and no look before: another thread may take the last one in between
         except IndexError:
-            return torch.empty(shape, dtype=kind)
-        return room if room.shape == shape else torch.empty(shape, dtype=kind)
+            return np.empty(shape, kind)
+        return room if room.shape == shape else np.empty(shape, kind)
 
 
 def rounded(crew: Crew, rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.kernels import clusters
+from oddlot.sparse.memory import check_memory
 from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
@@ -19,8 +20,8 @@ LEAST_ROUNDS, MOST_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
 """of k-means, and rows that are looked at in all of them, about"""
 COPIES = 2
 """clusters that a row is in: it is found by either, so that half as many clusters are looked into"""
-FIRST_PROBES = FINENESS = 4
-"""clusters that are looked into at least, and the next ones tried are a fourth more"""
+FIRST_PROBES, FINENESS = 4, 4
+"""clusters that are looked into at least, and of how many the next ones tried are one more"""
 SHARE_THAT_PAYS = 1 / 32
 """of the clusters: with more of them, row by row, all rows are scored in less time as one product"""
 CALIBRATED = 512
@@ -32,6 +33,7 @@ class Index:
     """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
+        check_memory((2 + COPIES) * weight.size, f"finding few of {len(weight):,} rows")
         rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
@@ -61,7 +63,8 @@ class Index:
 
         Counted again when there are twice as many examples as the last time, or 512, and then no more.
         """
-        self.seen = np.concatenate([self.seen, hidden[: CALIBRATED - len(self.seen)]])
+        if (missing := CALIBRATED - len(self.seen)) > 0:
+            self.seen = np.concatenate([self.seen, hidden[:missing]])
         probes, has, examples = self.known.get((k, recall), (0, 0.0, 0))
         if len(self.seen) and (len(self.seen) >= 2 * examples or len(self.seen) == CALIBRATED > examples):
             probes, has = self._measured(k, recall)
