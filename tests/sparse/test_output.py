@@ -268,13 +268,6 @@ def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
     assert loss.device.type == "cpu"
 
 
-def test_a_batch_that_was_measured_in_inference_mode_is_followed_by_others() -> None:
-    layer = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD())
-    with torch.inference_mode():
-        layer(some_hidden(), SEVERAL)
-    layer(some_hidden(), SEVERAL).backward()
-
-
 def test_a_sampler_that_comes_back_begins_anew() -> None:
     """Rows that another one's batches have moved meanwhile are no longer those that it knew."""
     known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
