@@ -34,7 +34,7 @@ def nearest(
     """
     heads, groups = _grouped(crew, torch.from_numpy(centers), chance)
     begins, members = sort_by_group(crew, groups, len(heads))
-    parts = torch.from_numpy(centers[members]).tensor_split(begins[1:-1].tolist())
+    parts = np.split(centers[members], begins[1:-1])
     near = _near(heads, few, begins)
     names, widths = _names(near, begins, members)
     row_begins, row_members = sort_by_group(crew, _largest(crew, torch.from_numpy(rows), heads), len(heads))
@@ -45,8 +45,8 @@ def nearest(
         crew.share(kernels.gather, some, rows, gathered.numpy())
         ends = np.clip(row_begins - low, 0, len(some))
         for group in np.flatnonzero(np.diff(ends)):
-            mine, theirs = slice(*ends[group : group + 2]), torch.cat([parts[i] for i in near[group]])
-            torch.mm(gathered[mine], theirs.T, out=scores[mine, : widths[group]])
+            mine, theirs = slice(*ends[group : group + 2]), np.concatenate([parts[i] for i in near[group]])
+            torch.mm(gathered[mine], torch.from_numpy(theirs).T, out=scores[mine, : widths[group]])
         which = np.repeat(np.arange(len(heads)), np.diff(ends))
         crew.share(kernels.name_largest, scores.numpy(), which, widths, names, some, found)
     return found
