@@ -154,6 +154,15 @@ def test_dense_features_are_taken() -> None:
     assert torch.equal(one.output.weight, two.output.weight)
 
 
+def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = trained(epochs=1, verbose=True)
+    capsys.readouterr()
+    found.predict(X_TEST, exact=False)
+    assert f"clusters of {found.n_labels_} labels are made" in capsys.readouterr().out
+    found.predict(X_TEST, exact=False)
+    assert "are made" not in capsys.readouterr().out
+
+
 def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
     found = trained(epochs=1)

@@ -321,10 +321,12 @@ class SlideClassifier(Settings):
         all takes less time."""
         weight, bias = self.output.weight, self.output.bias
         state = self.output.step, weight._version, bias._version
-        if self._index is None or self._index[0] != state:
-            self._index = state, Index(weight.detach().numpy(), bias.detach().numpy(), self.seed)
-        index = self._index[1]
-        return index, *index.probes_for(hidden, k, recall)
+        with told(self.verbose):
+            if self._index is None or self._index[0] != state:
+                logger.info("clusters of %d labels are made, in seconds or a minute", self.n_labels_)
+                self._index = state, Index(weight.detach().numpy(), bias.detach().numpy(), self.seed)
+            index = self._index[1]
+            return index, *index.probes_for(hidden, k, recall)
 
 
 def _labelled(labels: Csr) -> NDArray[np.int64]:

@@ -63,7 +63,9 @@ def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     if len(found) != examples:
         raise ValueError(f"X has {examples:,} examples, y {len(found):,}")
     if labels is not None and found.shape[1] != labels:
-        raise ValueError(f"y has {found.shape[1]:,} labels, there are {labels:,}")
+        raise ValueError(
+            f"y has {found.shape[1]:,} labels, there are {labels:,}: set labels= to how many there can be"
+        )
     return found
 
 
