@@ -65,7 +65,7 @@ class Clustering:
         return best
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:
-        self.codes, self.members = (np.empty((1, rows), np.int32) for _ in range(2))
-        self.begins, self.scales = np.empty((1, count + 1), np.int32), np.empty(rows, np.float32)
+        self.members, self.scales = np.empty((1, rows), np.int32), np.empty(rows, np.float32)
+        self.begins = np.empty((1, count + 1), np.int32)
         self.centers, self.means = (np.zeros((count, columns), np.float32) for _ in range(2))
         self.spreads, self.biases = (np.zeros(count, np.float32) for _ in range(2))

@@ -39,11 +39,12 @@ class Product:
     def of(self, vectors: NDArray[np.float32]) -> Iterator[tuple[NDArray[Any], NDArray[np.float32]]]:
         """Of each vector and row a number, [vectors, rows], float32 or int32, and one of each vector: their product
         with the row's of `scales` is that of the vector and the row."""
-        scales, room = np.ones(len(vectors), np.float32), self._room(len(vectors))
+        room = self._room(len(vectors))
         if self.in_bytes:
             whole, scales = rounded(Crew(1), vectors)  # a batch's are done sooner than another thread begins
             torch._int_mm(torch.from_numpy(whole), self.matrix.T, out=torch.from_numpy(room))
         else:
+            scales = np.ones(len(vectors), np.float32)
             torch.mm(torch.from_numpy(vectors), self.matrix.T, out=torch.from_numpy(room))
         yield room, scales
         self.free.append(room)

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 class Index:
-    """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows."""
+    """Clusters of the rows of a layer as they are now: finds most of the largest logits among few rows.
+    MemoryError: this machine has none for it."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
         check_memory((2 + COPIES) * weight.size, f"finding few of {len(weight):,} rows")

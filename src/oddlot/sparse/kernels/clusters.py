@@ -156,15 +156,6 @@ def take_members(part, parts, best, begins, members, most, starts, rows, counts,
 
 
 @kernel
-def rounded_dot(vector, rounded):
-    """The inner product with a row of whole numbers."""
-    total = np.float32(0)
-    for i in range(vector.shape[0]):
-        total += vector[i] * np.float32(rounded[i])
-    return total
-
-
-@kernel
 def ask_for(cluster, begins, rounded):
     """All its members' rows."""
     for i in range(begins[cluster], begins[cluster + 1]):
@@ -182,7 +173,7 @@ def most_promising(vector, clusters, begins, members, rounded, scales, biases, f
         if place + 1 < clusters.shape[0]:
             ask_for(clusters[place + 1], begins, rounded)
         for i in range(begins[c], begins[c + 1]):
-            logit = rounded_dot(vector, row(rounded, i)) * scales[i] + biases[i]
+            logit = dot(vector, row(rounded, i)) * scales[i] + biases[i]
             if (kept < most or logit > values[most - 1]) and not is_among(members[i], found, kept):
                 kept = keep_best(members[i], logit, found, values, kept)
     return kept

@@ -14,10 +14,10 @@ NOTHING = np.float32(1e-9)
 
 @kernel
 def dot(a, b):
-    """The inner product."""
+    """The inner product; `b` may be whole numbers."""
     total = np.float32(0)
     for i in range(a.shape[0]):
-        total += a[i] * b[i]
+        total += a[i] * np.float32(b[i])
     return total
 
 
