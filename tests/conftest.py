@@ -1,5 +1,6 @@
 """Settings for all tests: how long Hypothesis searches, and whether stories are rewritten."""
 
+import os
 import signal
 import sys
 import warnings
@@ -12,6 +13,8 @@ from hypothesis import settings
 
 from tests.command import FLEET, JOB, MY_TASKS, Oddlot
 
+# Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=thorough searches longer

@@ -38,7 +38,7 @@ from tests.command import Oddlot
         ),
         (
             "train digits --set job.batch=2000",
-            "--set job.batch=2000: batch = 2000 is more than the samples: ",
+            "--set job.batch=2000: job.batch = 2000 is more than the samples: ",
         ),
         (
             "train digits --set evaluate_every=often",

@@ -382,7 +382,7 @@ def test_a_goal_that_never_comes_is_refused() -> None:
     [
         ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
-        ({"batch": 64}, Synchronous(), {}, "batch = 64 is more than the samples: there are 48"),
+        ({"batch": 64}, Synchronous(), {}, "job.batch = 64 is more than the samples: there are 48"),
         ({}, Synchronous(), {"on": local(49)}, "workers = 49 is more than the samples: there are 48"),
         ({}, FastestK(k=3), {}, "k = 3 results of 2 workers: lower k or add workers"),
         ({}, Synchronous(), {"until": ""}, "until says when the run ends"),

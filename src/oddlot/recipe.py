@@ -124,8 +124,9 @@ class Recipe:
                     f"{name} = {size} of {self.samples} samples: a shard would have one alone", name
                 )
             if size > self.samples:
+                setting = "job.batch" if name == "batch" else name
                 raise UsageError(
-                    f"{name} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
+                    f"{setting} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
                     name,
                 )
 

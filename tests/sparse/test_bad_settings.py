@@ -265,46 +265,6 @@ def test_matrices_that_are_none(parts: dict[str, Any]) -> None:
         SlideClassifier().fit(SimpleNamespace(**(whole | parts)), x)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{}", "does not tell its features and history"),
-        ("[]", "features"),
-        ("3", ""),
-        ('{"features": 1, "labels": 2, "history": 3}', "its history in settings.json is none"),
-    ],
-)
-def test_settings_that_are_none(text: str, told: str, tmp_path: Path) -> None:
-    SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
-    (tmp_path / "settings.json").write_text(text)
-    with pytest.raises(ValueError, match=f"holds no whole classifier: .*{told}"):
-        SlideClassifier.load(tmp_path)
-
-
-def test_a_folder_without_a_classifier(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path, tmp_path / "none", tmp_path / "file"):
-        with pytest.raises(
-            FileNotFoundError, match=r"is no folder with settings\.json and model\.safetensors"
-        ):
-            SlideClassifier.load(place)
-
-
-def test_a_run_s_model_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_text("another one's")
-    with pytest.raises(FileExistsError, match="that is no classifier's: take another folder"):
-        SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
-    assert (tmp_path / "model.safetensors").read_text() == "another one's"
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "settings.json"])
-def test_a_folder_that_is_damaged(name: str, tmp_path: Path) -> None:
-    SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set()).save(tmp_path)
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:20])
-    with pytest.raises(ValueError, match="holds no whole classifier"):
-        SlideClassifier.load(tmp_path)
-
-
 def test_rows_of_another_dtype() -> None:
     with pytest.raises(
         ValueError, match=r"weight is \(5, 3\), torch\.float64 on cpu: \(5, 3\), torch\.float32 on the CPU"
@@ -457,7 +417,11 @@ def test_unsigned_pointers_and_columns_that_are_too_large() -> None:
     x, two = np.ones(3, np.float32), (2, 10)
     for indptr, indices, wrong in (
         (np.array([0, 3, 2], np.uint32), np.array([1, 2, 3]), "row pointers"),
-        (np.array([0, 1, 3]), np.array([1, 2, 2**32 + 5]), "a column that is not among its 10"),
+        (
+            np.array([0, 1, 3]),
+            np.array([1, 2, 2**32 + 5]),
+            "a column 4294967301 in row 1 that is not among its 10",
+        ),
     ):
         matrix = SimpleNamespace(indptr=indptr, indices=indices, data=x, shape=two)
         with pytest.raises(ValueError, match=wrong):

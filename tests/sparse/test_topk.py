@@ -11,7 +11,7 @@ from oddlot.sparse import exact
 from oddlot.sparse.exact import exact_loss, exact_topk
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.threads import Crew
-from oddlot.sparse.topk import FIRST_PROBES, Index
+from oddlot.sparse.topk import FIRST_PROBES, MOST_WANTED, Index, Search
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -118,25 +118,45 @@ def test_another_thread_may_take_the_last_room() -> None:
     assert index.topk(hidden, 5, 4)[1].tolist() == alone
 
 
-def test_clusters_are_counted_again_until_512_examples() -> None:
+def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
+    """That was shown so many."""
     hidden, weight, bias = (one.numpy() for one in a_layer())
-    index, seen = Index(weight, bias), []
-    for count in (200, 256, 256, 256):
-        index.probes_for(np.resize(hidden, (count, hidden.shape[1])), 5, 0.9)
-        seen.append(index.known[5, 0.9][2])
-    assert seen == [200, 456, 512, 512]
+    search, shown = Search(weight, bias), np.resize(hidden, (examples, hidden.shape[1]))
+    search.show(shown)
+    return search, shown
 
 
-def test_a_recall_that_is_asked_for_is_had_with_few_rows() -> None:
-    hidden, weight, bias = (one.numpy() for one in a_layer())
-    index = Index(weight, bias)
-    probes, has = index.probes_for(hidden, 5, 0.9)
-    assert has >= 0.9
-    assert probes <= len(index.clustering.means) / 16
-    all_scored = exact_topk(*a_layer(), 5)[1].numpy()
-    with_fewer = index.topk(hidden, 5, probes // 2)[1]
-    found = [len(set(some) & set(best)) / 5 for some, best in zip(with_fewer, all_scored, strict=True)]
-    assert probes == FIRST_PROBES or np.mean(found) < 0.9
+def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made() -> None:
+    """One at a time as well as many at once; a recall that is counted on few may be far off."""
+    search, shown = a_search(511)
+    assert search.probes_for(5, 0.9) == (0, 1.0)
+    assert "index" not in vars(search)
+    search.show(shown[:1])
+    assert search.probes_for(5, 0.9)[0] >= FIRST_PROBES
+    search.show(np.full((3, 16), np.nan, np.float32))
+    assert len(search.shown) == 512
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_recall_that_is_asked_for_is_had_with_few_rows(k: int) -> None:
+    search, shown = a_search()
+    probes, has = search.probes_for(k, 0.97)
+    exact = exact_topk(torch.from_numpy(shown), *a_layer()[1:], k)[1].numpy()
+
+    def share(probes: int) -> float:
+        found = search.index.topk(shown, k, probes)[1]
+        return float(np.mean([len({*some} & {*best}) / k for some, best in zip(found, exact, strict=True)]))
+
+    assert has == pytest.approx(share(probes))
+    assert has >= 0.97
+    assert FIRST_PROBES < probes <= len(search.index.clustering.means) / 16
+    assert share(probes - 1) < 0.97
+
+
+def test_of_more_labels_than_are_found_well_all_rows_are_scored() -> None:
+    search, _ = a_search()
+    assert search.probes_for(MOST_WANTED + 1, 0.1) == (0, 1.0)
+    assert "index" not in vars(search)
 
 
 def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
@@ -154,27 +174,25 @@ def test_few_rows_are_clustered_too(rows: int) -> None:
     assert index.topk(np.ones((2, 4), np.float32), 1, 1 << 10)[1].tolist() == [[rows - 1]] * 2
 
 
-def test_what_a_recall_needs_is_counted_again_until_there_are_enough_examples(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hidden, weight, bias = (one.numpy() for one in a_layer())
-    index, counted, measured = Index(weight, bias), list[int](), Index._measured
+def test_what_a_recall_needs_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, shown = a_search()
+    first, counted, topk = search.probes_for(5, 0.9), list[int](), Index.topk
 
-    def watched(self: Index, k: int, recall: float) -> tuple[int, float]:
-        counted.append(len(self.seen))
-        return measured(self, k, recall)
+    def watched(self: Index, hidden: NDArray[np.float32], k: int, probes: int) -> Any:
+        counted.append(k)
+        return topk(self, hidden, k, probes)
 
-    monkeypatch.setattr(Index, "_measured", watched)
-    for _ in range(5):
-        for low in range(200):
-            index.probes_for(hidden[low : low + 1], 1, 0.9)
-    assert counted == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    assert len(index.seen) == 512
-    index.probes_for(hidden, 3, 0.9)
-    assert len(counted) == 11, "for other labels it is another number"
+    monkeypatch.setattr(Index, "topk", watched)
+    search.show(shown)
+    assert search.probes_for(5, 0.9) == first
+    assert not counted
+    search.probes_for(3, 0.9)
+    assert set(counted) == {3}, "for other labels it is another number"
 
 
 def test_where_many_clusters_are_needed_all_rows_are_scored() -> None:
     chance = np.random.default_rng(1)
-    weight, hidden = (chance.standard_normal((count, 16)).astype(np.float32) for count in (3000, 100))
-    assert Index(weight, np.zeros(3000, np.float32)).probes_for(hidden, 5, 1.0) == (0, 1.0)
+    weight, hidden = (chance.standard_normal((count, 16)).astype(np.float32) for count in (3000, 512))
+    search = Search(weight, np.zeros(3000, np.float32))
+    search.show(hidden)
+    assert search.probes_for(5, 1.0) == (0, 1.0)

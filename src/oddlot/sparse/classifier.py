@@ -1,6 +1,5 @@
 """An estimator in scikit-learn's manner: sparse features in, labels out, one hidden layer between."""
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from oddlot.sparse import saving
 from oddlot.sparse.checks import check_flag, check_share, check_whole
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.estimator import Settings
@@ -24,11 +24,10 @@ from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.output import SampledLinear
 from oddlot.sparse.progress import told
 from oddlot.sparse.sampler import Sampler, check_sampler
-from oddlot.sparse.topk import Index
+from oddlot.sparse.topk import Search
 from oddlot.sparse.xmc.metrics import precision
 
 logger = logging.getLogger(__name__)
-WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SCORED_AT_ONCE, RECALL = 256, 0.9
 TOLD = 10
 """times an epoch"""
@@ -49,8 +48,8 @@ class SlideClassifier(Settings):
     """of every epoch: the mean loss, rows that were computed for an example, the share of them that were taken by
     chance and, with `validation`, P@1"""
     recall_: float = field(init=False, repr=False, default=1.0)
-    """of the last prediction: the share of the best labels that clusters have found, as counted; 1: all were scored"""
-    _index: tuple[tuple[int, ...], Index] | None = field(init=False, repr=False, default=None)
+    """of the last prediction: the share of the best labels that clusters find, as counted; 1: all were scored"""
+    _search: tuple[tuple[int, ...], Search] | None = field(init=False, repr=False, default=None)
     """of the layer as it was after so many steps and changes from outside"""
 
     # --- training ----------------------------------------------------------------------------------
@@ -134,11 +133,11 @@ class SlideClassifier(Settings):
         """The k best labels of each example, the best first, [examples, k].
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` (0.9)
-        of the exact ones for the first 512 examples that were asked about since training; that share is `recall_` then,
-        and a label -1 was not found. Where that would take longer than scoring all labels, all are scored. As
-        long as fewer than 512 examples have been asked about, clusters are counted again whenever these are twice as
-        many, so that later answers may be of other clusters. The first such call after training makes them, for seconds
-        or a minute, and they take half as much memory as the labels' weights.
+        of the exact ones for the first 512 examples that were asked about since training, of this call and those
+        before; that share is `recall_` then (of 0.9 its standard error is 0.013), and a label -1 was not found. Until
+        there are 512, for more than 100 labels each, and where it would take longer than scoring all labels, all are
+        scored, and `recall_` is 1. Clusters are made by the call with the 512th example, for seconds or a minute, and
+        take half as much memory as the labels' weights.
         """
         features = checked(X, "X")
         self._check(features)
@@ -150,70 +149,53 @@ class SlideClassifier(Settings):
         check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            search = self._search_now()
+            probes, self.recall_ = (0, 1.0) if exact else self._probes_for(search, features, k, recall)
             for low in range(0, len(features), SCORED_AT_ONCE):
                 hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
-                index, probes, self.recall_ = (
-                    (None, 0, 1.0) if exact else self._calibrated(hidden.numpy(), k, recall)
-                )
-                if index is None or not probes:
-                    parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
+                if probes:
+                    parts.append(search.index.topk(hidden.numpy(), k, probes)[1])
                 else:
-                    parts.append(index.topk(hidden.numpy(), k, probes)[1])
+                    parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
         return np.concatenate(parts) if parts else np.zeros((0, k), np.int64)
 
     def score(self, X: Any, y: Any, *, exact: bool = True, recall: float | None = None) -> float:
-        """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`."""
+        """P@1: the share of examples whose best label is one of theirs; options as of `predict_topk`. ValueError:
+        there is no example."""
         features = checked(X, "X")
+        if not len(features):
+            raise ValueError("X has no examples, of which a share could be told")
         labels = checked_labels(y, len(features), self.n_labels_)
         return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
 
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights, settings and history into a folder; a sampler is not among them. FileExistsError: it has
-        another model, such as a run's."""
-        from safetensors.torch import save_file
-
+        """Write the weights, settings and history into a folder, as one file; a sampler is not among them."""
         self._check_begun()
-        if (Path(folder) / WEIGHTS).exists() and not (Path(folder) / SETTINGS).exists():
-            raise FileExistsError(f"{folder} has a {WEIGHTS} that is no classifier's: take another folder")
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        told = self.get_params() | {"labels": self.n_labels_, "hidden": self.input.out_features}
-        told |= {"features": self.n_features_in_, "history": self.history}
-        del told["sampler"]
-        weights, settings = (Path(folder) / f"{name}.new" for name in (WEIGHTS, SETTINGS))
-        save_file(self.model.state_dict(), weights)
-        settings.write_text(json.dumps(told, indent=2, default=np.generic.item))
-        for part in (weights, settings):  # whole, so that a full disk leaves what was there before
-            part.replace(part.with_suffix(""))
+        settings = self.get_params() | {"hidden": self.input.out_features}
+        del settings["sampler"]
+        sizes = {"features": self.n_features_in_, "labels": self.n_labels_}
+        told = {"settings": settings, "sizes": sizes, "history": self.history}
+        saving.write(folder, told, self.model.state_dict())
 
     @classmethod
     def load(cls, folder: str | Path, sampler: Sampler | None = None) -> "SlideClassifier":
         """The classifier that was saved. Its optimizers begin anew if it is trained further.
 
-        FileNotFoundError: it is not there. ValueError: its files are damaged.
+        FileNotFoundError: it is not there. ValueError: its file is damaged.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         check_sampler(sampler)
+        told, weights = saving.read(folder)
         try:
-            told = json.loads((Path(folder) / SETTINGS).read_text())
-            if missing := {"features", "labels", "history"} - set(told):
-                raise ValueError(f"{SETTINGS} does not tell its {' and '.join(sorted(missing))}")
-            features, history = told.pop("features"), told.pop("history")
-            if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
-                raise ValueError(f"its history in {SETTINGS} is none")
-            found = cls(sampler, **told)
-            found._begin(features, found.labels or 0)
-            found.model.load_state_dict(load_file(Path(folder) / WEIGHTS))
-            if not all(part.isfinite().all() for part in found.model.state_dict().values()):
-                raise ValueError(f"{WEIGHTS} has numbers that are not finite")
-            found.history = history
-        except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(f"{folder} is no folder with {SETTINGS} and {WEIGHTS}") from None
-        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
-            raise ValueError(f"{folder} holds no whole classifier: {error}") from None
+            found = cls(sampler, **told["settings"])
+            found._begin(**told["sizes"])
+            found.model.load_state_dict(weights)
+            found.history = told["history"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{folder} has a classifier that cannot be read, of another version: {error}"
+            ) from None
         return found
 
     # --- inside ------------------------------------------------------------------------------------
@@ -253,7 +235,7 @@ class SlideClassifier(Settings):
         self.output = SampledLinear(self.hidden, labels, self.sampler, of_output, self.seed)
         self.model = nn.ModuleDict({"input": self.input, "output": self.output})
         self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=self.input_lr, fused=True)
-        self.history, self._index = [], None
+        self.history, self._search = [], None
 
     def _pass(
         self,
@@ -316,17 +298,20 @@ class SlideClassifier(Settings):
         if (given := features.shape[1]) != self.n_features_in_:
             raise ValueError(f"X has {given:,} features, in training there were {self.n_features_in_:,}")
 
-    def _calibrated(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[Index, int, float]:
-        """Clusters of the labels as they are now, how many for that recall, and which they have; 0 and 1 where scoring
-        all takes less time."""
+    def _search_now(self) -> Search:
+        """For the labels as they are now."""
         weight, bias = self.output.weight, self.output.bias
         state = self.output.step, weight._version, bias._version
+        if self._search is None or self._search[0] != state:
+            self._search = state, Search(weight.detach().numpy(), bias.detach().numpy(), self.seed)
+        return self._search[1]
+
+    def _probes_for(self, search: Search, features: Csr, k: int, recall: float) -> tuple[int, float]:
+        """How many clusters for that recall, and which they have; 0 and 1 where all labels are to be scored."""
+        if (count := min(search.missing, len(features))) > 0:
+            search.show(self._hidden(features.rows(np.arange(count))).numpy())
         with told(self.verbose):
-            if self._index is None or self._index[0] != state:
-                logger.info("clusters of %d labels are made, in seconds or a minute", self.n_labels_)
-                self._index = state, Index(weight.detach().numpy(), bias.detach().numpy(), self.seed)
-            index = self._index[1]
-            return index, *index.probes_for(hidden, k, recall)
+            return search.probes_for(k, recall)
 
 
 def _labelled(labels: Csr) -> NDArray[np.int64]:

@@ -33,20 +33,28 @@ def checked(matrix: Any, name: str) -> Csr:
         )
     indptr = indptr.astype(np.int64, copy=False)  # differences of unsigned numbers are never negative
     count = indptr[-1] if len(indptr) else 0
+    rises = len(indptr) == shape[0] + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
+    if not rises or count > min(len(indices), len(data)):
+        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
     used = indices[:count]
     if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
-        raise ValueError(f"{name} has a column that is not among its {shape[1]:,}")
+        first = np.flatnonzero((used < 0) | (used >= shape[1]))[0]
+        raise ValueError(
+            f"{name} has a column {used[first]} in row {_row(indptr, first)} that is not among its {shape[1]:,}"
+        )
     with np.errstate(over="ignore"):
         values = data[:count].astype(np.float32, copy=False)
     found = Csr(indptr, used.astype(np.int32, copy=False), values, shape)
-    rises = len(indptr) == len(found) + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
-    if not rises or count > min(len(indices), len(data)):
-        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
     if not np.isfinite(values).all():
         first = np.flatnonzero(~np.isfinite(values))[0]
-        row = int(np.searchsorted(indptr, first, "right")) - 1
-        raise ValueError(f"{name} has a value in row {row} that is not finite in float32: {data[first]}")
+        told = f"that is not finite in float32: {data[first]}"
+        raise ValueError(f"{name} has a value in row {_row(indptr, first)} {told}")
     return found
+
+
+def _row(indptr: NDArray[np.int64], place: np.intp) -> int:
+    """Whose value it is."""
+    return int(np.searchsorted(indptr, place, "right")) - 1
 
 
 def _of_dense(matrix: NDArray[Any]) -> Csr:

@@ -1,6 +1,7 @@
-"""The outputs with the largest logits, of the few rows that clusters find."""
+"""The outputs with the largest logits: of the few rows that clusters find, as few as have a recall."""
 
 import logging
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,10 +23,12 @@ COPIES = 2
 """clusters that a row is in: it is found by either, so that half as many clusters are looked into"""
 FIRST_PROBES, FINENESS = 4, 4
 """clusters that are looked into at least, and of how many the next ones tried are one more"""
-SHARE_THAT_PAYS = 1 / 32
+SHARE_THAT_PAYS = 1 / 20
 """of the clusters: with more of them, row by row, all rows are scored in less time as one product"""
 CALIBRATED = 512
 """examples by which the clusters for a recall are counted"""
+MOST_WANTED = 100
+"""labels of an example: for more, all are scored"""
 logger = logging.getLogger(__name__)
 
 
@@ -41,9 +44,6 @@ class Index:
         self.begins, self.members = self.clustering.spread(Crew(), weight, COPIES, seed)
         whole, scales = rounded(Crew(), weight)
         self.rounded, self.scales, self.biases = (some[self.members] for some in (whole, scales, bias))
-        self.seen = np.empty((0, weight.shape[1]), np.float32)
-        self.known = dict[tuple[int, float], tuple[int, float, int]]()
-        """by labels and recall: the clusters, the recall that they have, and on how many examples"""
 
     def topk(
         self, hidden: NDArray[np.float32], k: int, probes: int
@@ -58,37 +58,57 @@ class Index:
         )  # fmt: skip
         return values, rows
 
-    def probes_for(self, hidden: NDArray[np.float32], k: int, recall: float) -> tuple[int, float]:
-        """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., with that recall on the first 512 examples it was asked
-        about, and the recall that they have; 0 and 1.0 where scoring all rows takes less time.
 
-        Counted again when there are twice as many examples as the last time, or 512, and then no more.
-        """
-        if (missing := CALIBRATED - len(self.seen)) > 0:
-            self.seen = np.concatenate([self.seen, hidden[:missing]])
-        probes, has, examples = self.known.get((k, recall), (0, 0.0, 0))
-        if len(self.seen) and (len(self.seen) >= 2 * examples or len(self.seen) == CALIBRATED > examples):
-            probes, has = self._measured(k, recall)
-            self.known[k, recall] = probes, has, len(self.seen)
-            told = (
+class Search:
+    """The largest logits of a layer as it is now, among as few rows as have a recall.
+
+    How few these are is counted on the first 512 examples that it is shown. Until then all rows are to be scored, and
+    clusters have not been made.
+    """
+
+    def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
+        self.weight, self.bias, self.seed = weight, bias, seed
+        self.shown = np.empty((0, weight.shape[1]), np.float32)
+        self.known = dict[tuple[int, float], tuple[int, float]]()
+        """by labels and recall: the clusters, and the recall that they have"""
+
+    @property
+    def missing(self) -> int:
+        """How many examples are to be shown before few rows are found."""
+        return max(0, CALIBRATED - len(self.shown))
+
+    def show(self, hidden: NDArray[np.float32]) -> None:
+        """Examples by which to count, [examples, columns]; those are left out that are not missing."""
+        self.shown = np.concatenate([self.shown, hidden[: self.missing]])
+
+    @cached_property
+    def index(self) -> Index:
+        """Made when it is asked for, in seconds or a minute."""
+        logger.info("clusters of %d labels are made, in seconds or a minute", len(self.weight))
+        return Index(self.weight, self.bias, self.seed)
+
+    def probes_for(self, k: int, recall: float) -> tuple[int, float]:
+        """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., that have this recall of the k largest logits, and the recall
+        that they have; 0 and 1.0 where all rows are to be scored, as that takes less time."""
+        if self.missing > 0 or k > MOST_WANTED:
+            return 0, 1.0
+        if (k, recall) not in self.known:
+            self.known[k, recall] = probes, has = self._measured(k, recall)
+            found = (
                 f"{probes} clusters find {has:.3f} of the {k} best rows" if probes else "all rows are scored"
             )
-            logger.info("%s, counted on %d examples", told, len(self.seen))
-        return probes, has
+            logger.info("%s, counted on %d examples", found, len(self.shown))
+        return self.known[k, recall]
 
     def _measured(self, k: int, recall: float) -> tuple[int, float]:
-        exact, probes = self._exact(self.seen, k), FIRST_PROBES
-        while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.clustering.means)):
-            if (has := self._found(exact, self.seen, probes)) >= recall:
+        exact, probes = self._exact(k), FIRST_PROBES
+        while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.index.clustering.means)):
+            found = self.index.topk(self.shown, k, probes)[1]
+            if (has := float((exact[:, :, None] == found[:, None, :]).any(2).mean())) >= recall:
                 return probes, has
             probes += probes // FINENESS
         return 0, 1.0
 
-    def _exact(self, hidden: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-        like = torch.from_numpy(hidden), torch.from_numpy(self.weight), torch.from_numpy(self.bias)
-        return exact_topk(*like, k)[1].numpy()
-
-    def _found(self, exact: NDArray[np.int64], hidden: NDArray[np.float32], probes: int) -> float:
-        """The share of these rows that so many clusters find."""
-        _, found = self.topk(hidden, exact.shape[1], probes)
-        return float((exact[:, :, None] == found[:, None, :]).any(2).mean())
+    def _exact(self, k: int) -> NDArray[np.int64]:
+        shown, weight, bias = map(torch.from_numpy, (self.shown, self.weight, self.bias))
+        return exact_topk(shown, weight, bias, k)[1].numpy()

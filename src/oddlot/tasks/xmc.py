@@ -59,8 +59,9 @@ def xmc(
     (x, y), (x_test, y_test) = _read(data_dir)
     for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
+            first, second = (_path(data_dir, name) for name in FILES)
             raise UsageError(
-                f"{data_dir}: train has {one:,} {what}, test {other:,}: they are no set", "data_dir"
+                f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set", "data_dir"
             )
     propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(

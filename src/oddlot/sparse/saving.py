@@ -1,0 +1,58 @@
+"""A classifier as one file: its weights, its settings, and a checksum of both."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+FILE = "classifier.safetensors"
+SETTINGS, CHECKSUM = "settings", "sha256"
+"""beside the weights, in the file's header"""
+
+
+def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Write both into a folder, which is made if it is not there. What was there before stays until all is written."""
+    from safetensors.torch import save_file
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    told = json.dumps(settings, default=np.generic.item)
+    path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
+    new.touch()  # with the mode that files have here, which it keeps
+    mode = new.stat().st_mode
+    try:
+        save_file(dict(weights), new, {SETTINGS: told, CHECKSUM: _checksum(told, weights)})
+        new.chmod(mode)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The settings and weights of a folder. FileNotFoundError: it has none. ValueError: they are not as written."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {FILE}: it is no folder of a saved classifier")
+    try:
+        with safe_open(path, "pt") as file:
+            told = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+        if told.get(CHECKSUM) != _checksum(told.get(SETTINGS, ""), weights):
+            raise ValueError("it has not the checksum that it was written with")
+        return json.loads(told[SETTINGS]), weights
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _checksum(settings: str, weights: Mapping[str, Tensor]) -> str:
+    made = hashlib.sha256(settings.encode())
+    for name in sorted(weights):
+        made.update(name.encode())
+        made.update(weights[name].contiguous().numpy().data)
+    return made.hexdigest()

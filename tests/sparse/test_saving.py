@@ -1,0 +1,102 @@
+"""A classifier comes back from its file, or a sentence says why not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from oddlot.sparse import SlideClassifier, Uniform, saving
+from oddlot.sparse.xmc.generating import Shape, generate
+
+X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The file of a classifier."""
+    SlideClassifier(hidden=4, epochs=1).fit(X, Y).save(tmp_path)
+    return tmp_path / "classifier.safetensors"
+
+
+def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
+    """With the settings that it was made with, in a file that others may read as they may read any."""
+    made = SlideClassifier(Uniform(5), hidden=8, epochs=2).fit(X, Y)
+    made.save(tmp_path / "model")
+    again = SlideClassifier.load(tmp_path / "model", Uniform(5))
+    assert again.predict_topk(X).tolist() == made.predict_topk(X).tolist()
+    assert again.get_params() | {"sampler": None} == made.get_params() | {"sampler": None}
+    assert (again.n_labels_, again.labels, again.history) == (40, None, made.history)
+    assert len(again.partial_fit(X, Y).history) == 3
+    (tmp_path / "other").touch()
+    (file,) = (tmp_path / "model").iterdir()
+    assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_setting_for_the_next_fit_is_not_the_network_s(tmp_path: Path) -> None:
+    SlideClassifier(hidden=8, epochs=1).fit(X, Y).set_params(hidden=5).save(tmp_path)
+    assert SlideClassifier.load(tmp_path).hidden == 8
+
+
+def test_a_folder_without_a_classifier(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(FileNotFoundError, match=r"has no classifier\.safetensors: it is no folder of a"):
+            SlideClassifier.load(place)
+
+
+@pytest.mark.parametrize("length", [0, 20, -1])
+def test_a_file_that_ends_early(length: int, saved: Path) -> None:
+    saved.write_bytes(saved.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"classifier\.safetensors is damaged"):
+        SlideClassifier.load(saved.parent)
+
+
+def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
+    """In the header, the settings or the weights."""
+    data = saved.read_bytes()
+    for place in range(0, len(data), 37):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        saved.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"classifier\.safetensors is damaged"):
+            SlideClassifier.load(saved.parent)
+
+
+@pytest.mark.parametrize(
+    "settings", ["{}", "[]", "3", '{"settings": {"depth": 3}, "sizes": {"features": 20, "labels": 20}}', "{"]
+)
+def test_a_classifier_of_another_version(settings: str, tmp_path: Path) -> None:
+    """Whose checksum is right."""
+    weights = {"weight": torch.zeros(1)}
+    told = {"settings": settings, "sha256": saving._checksum(settings, weights)}
+    save_file(weights, tmp_path / saving.FILE, told)
+    with pytest.raises(ValueError, match=r"is damaged|cannot be read, of another version"):
+        SlideClassifier.load(tmp_path)
+
+
+def test_a_model_that_is_no_classifier_s(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(1)}, tmp_path / saving.FILE)
+    with pytest.raises(ValueError, match="is damaged: it has not the checksum"):
+        SlideClassifier.load(tmp_path)
+
+
+def test_a_disk_that_is_full_leaves_what_was_saved(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = saved.read_bytes()
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        SlideClassifier.load(saved.parent).save(saved.parent)
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+    assert saved.read_bytes() == before
+
+
+def test_numbers_of_numpy_are_saved_too(tmp_path: Path) -> None:
+    settings: Any = {"hidden": np.int64(8), "epochs": 1, "seed": np.int32(3), "lr": np.float32(0.01)}
+    made = SlideClassifier(**settings).fit(X, Y)
+    made.save(tmp_path)
+    assert SlideClassifier.load(tmp_path).predict(X).tolist() == made.predict(X).tolist()
