@@ -54,6 +54,23 @@ def test_features_that_do_not_occur_stay() -> None:
     assert (layer.weight != before).any(1).nonzero()[:, 0].tolist() == [0, 1, 2, 4, 7, 9]
 
 
+def test_what_was_computed_with_weights_before_a_step_has_no_gradient_any_more() -> None:
+    layer = SparseInputLinear(10, 6, SGD(), seed=1)
+    size = layer.weight.square().sum()
+    layer(STARTS, FEATURES, VALUES).sum().backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        size.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def test_a_step_that_is_refused_is_none() -> None:
+    layer = SparseInputLinear(10, 6, Adam(), seed=1)
+    assert layer.optimizer is not None
+    layer.optimizer.lr = float("nan")
+    with pytest.raises(ValueError, match="lr = nan must be a number"):
+        layer(STARTS, FEATURES, VALUES).sum().backward()
+    assert layer.step == 0
+
+
 @pytest.mark.parametrize(
     ("features", "value", "told"),
     [

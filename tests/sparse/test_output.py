@@ -228,6 +228,23 @@ def test_a_loss_that_is_no_number_changes_nothing() -> None:
     assert torch.equal(layer.weight, before)
 
 
+@pytest.mark.parametrize("sampler", [Unigram(4), LSH(found=4, by_chance=2)])
+def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None:
+    """By which digits would be chosen, and labels counted."""
+    layer, hidden = a_layer(sampler, optimizer=Adam()), some_hidden()
+    layer(hidden, SEVERAL).backward()
+
+    def known() -> str:
+        counts = sampler.frequencies.counts
+        return str((None if counts is None else counts.tolist(), str(getattr(sampler, "asked", None))))
+
+    before = known()
+    with torch.no_grad():
+        hidden[1, 2] = torch.nan
+    layer(hidden, SEVERAL).backward()
+    assert known() == before
+
+
 def test_two_losses_before_their_gradients() -> None:
     layer, one, other = a_layer(), some_hidden(seed=1), some_hidden(seed=2)
     (layer(one, SEVERAL) + 2 * layer(other, SEVERAL)).backward()

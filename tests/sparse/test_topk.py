@@ -1,5 +1,7 @@
 """The largest logits: exact in blocks, and of few rows with a recall that is measured."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -119,9 +121,12 @@ def test_another_thread_may_take_the_last_room() -> None:
 
 
 def a_search(examples: int = 512) -> tuple[Search, NDArray[np.float32]]:
-    """That was shown so many."""
+    """That was shown so many, each of them once."""
     hidden, weight, bias = (one.numpy() for one in a_layer())
-    search, shown = Search(weight, bias), np.resize(hidden, (examples, hidden.shape[1]))
+    chance = np.random.default_rng(1)
+    shown = hidden[chance.integers(len(hidden), size=examples)]
+    shown = shown + np.float32(0.1) * chance.standard_normal(shown.shape).astype(np.float32)
+    search = Search(weight, bias)
     search.show(shown)
     return search, shown
 
@@ -131,10 +136,35 @@ def test_until_512_examples_were_shown_all_rows_are_scored_and_no_clusters_made(
     search, shown = a_search(511)
     assert search.probes_for(5, 0.9) == (0, 1.0)
     assert "index" not in vars(search)
-    search.show(shown[:1])
+    search.show(shown)
+    assert search.missing == 1, "the same ones again tell nothing new"
+    search.show(-shown[:1])
     assert search.probes_for(5, 0.9)[0] >= FIRST_PROBES
-    search.show(np.full((3, 16), np.nan, np.float32))
+    search.show(2 * shown)
     assert len(search.shown) == 512
+
+
+def test_threads_that_ask_at_once_get_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 512 examples, though each shows as many while another one counts."""
+    search, shown = a_search(511)
+    counted, measured = list[int](), Search._measured
+
+    def watched(self: Search, k: int, recall: float) -> tuple[int, float]:
+        counted.append(len(self.shown))
+        return measured(self, k, recall)
+
+    monkeypatch.setattr(Search, "_measured", watched)
+    together = Barrier(8)
+
+    def ask(number: int) -> tuple[int, float]:
+        together.wait(60)
+        search.show(shown[number:] + np.float32(number + 1))
+        return search.probes_for(5, 0.9)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(ask, range(8)))
+    assert len(answers) == 1
+    assert counted == [512]
 
 
 @pytest.mark.parametrize("k", [1, 5])
@@ -157,6 +187,13 @@ def test_of_more_labels_than_are_found_well_all_rows_are_scored() -> None:
     search, _ = a_search()
     assert search.probes_for(MOST_WANTED + 1, 0.1) == (0, 1.0)
     assert "index" not in vars(search)
+
+
+def test_clusters_that_do_not_fit_beside_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, weight, bias = (one.numpy() for one in a_layer())
+    monkeypatch.setattr("oddlot.sparse.topk.bytes_held", lambda: 1 << 60)
+    with pytest.raises(MemoryError, match="finding few of 3,000 rows, beside what is held, needs"):
+        Index(weight, bias)
 
 
 def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:

@@ -199,7 +199,7 @@ def too_many_labels(folder: Path) -> None:
         (no_labels, "train.txt has no labels: its first line says 0"),
         (bad_line, "train.txt:2: a value is not a finite number"),
         (too_many_labels, "2,000,000,000 labels, too many: a network with moments and an update needs"),
-        (other_width, "train.txt:1 says 9 features, "),
+        (other_width, "test.txt:1 8: they are no set"),
         (twice, "has both test.txt and test.txt.gz: keep one of them"),
     ],
 )

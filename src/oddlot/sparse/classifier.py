@@ -112,6 +112,7 @@ class SlideClassifier(Settings):
         if not self._begun:
             self._begin(features.shape[1], labels.shape[1])
         self._check(features)
+        self._search = None
         with told(self.verbose):
             self._note(self._pass(features, labels, _labelled(labels), len(self.history)))
         return self
@@ -133,11 +134,12 @@ class SlideClassifier(Settings):
         """The k best labels of each example, the best first, [examples, k].
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` (0.9)
-        of the exact ones for the first 512 examples that were asked about since training, of this call and those
-        before; that share is `recall_` then (of 0.9 its standard error is 0.013), and a label -1 was not found. Until
-        there are 512, for more than 100 labels each, and where it would take longer than scoring all labels, all are
-        scored, and `recall_` is 1. Clusters are made by the call with the 512th example, for seconds or a minute, and
-        take half as much memory as the labels' weights.
+        of the exact ones for 512 different examples, the first that were asked about since training, in this call or
+        before; that share is `recall_` then (of 0.9 and one label each its standard error is 0.013), and a label -1 was
+        not found. Until there are 512, for more than 100 labels each, and where more than a twentieth of the clusters
+        would be needed, all are scored, and `recall_` is 1. Clusters are made by the call with the 512th example, for
+        seconds or a minute, and take 0.5 to 0.8 of the memory of the labels' weights; they are not saved. So few
+        labels are worth it where tens of thousands of examples are asked about, or where each is to be answered soon.
         """
         features = checked(X, "X")
         self._check(features)
@@ -199,6 +201,10 @@ class SlideClassifier(Settings):
         return found
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without clusters, which whoever reads it makes again."""
+        return vars(self) | {"_search": None}
 
     @property
     def n_labels_(self) -> int:
@@ -308,8 +314,11 @@ class SlideClassifier(Settings):
 
     def _probes_for(self, search: Search, features: Csr, k: int, recall: float) -> tuple[int, float]:
         """How many clusters for that recall, and which they have; 0 and 1 where all labels are to be scored."""
-        if (count := min(search.missing, len(features))) > 0:
-            search.show(self._hidden(features.rows(np.arange(count))).numpy())
+        # In any order, as that of a file may be the labels'.
+        order = np.random.default_rng(self.seed).permutation(len(features) if search.missing else 0)
+        for low in range(0, len(order), SCORED_AT_ONCE):
+            if search.missing:
+                search.show(self._hidden(features.rows(order[low : low + SCORED_AT_ONCE])).numpy())
         with told(self.verbose):
             return search.probes_for(k, recall)
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from oddlot.sparse.checks import (
     MOST_SEED,
@@ -118,7 +119,9 @@ class SparseInputLinear(nn.Module):
 
     def _sum(self, batch: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
         out = np.empty((len(batch[1]), self.out_features), np.float32)
-        Crew().share(kernels.forward, *batch, self.weight.detach().numpy(), self.bias.detach().numpy(), out)
+        Crew.of(len(out)).share(
+            kernels.forward, *batch, self.weight.detach().numpy(), self.bias.detach().numpy(), out
+        )
         return out
 
     def _finish(self, batch: tuple[NDArray[Any], ...], gradients: NDArray[np.float32]) -> Tensor | None:
@@ -128,6 +131,7 @@ class SparseInputLinear(nn.Module):
         largest = np.abs(gradients).max(initial=0.0) * np.abs(values).max(initial=0.0)
         if self.optimizer is not None and not largest < TOO_LARGE:
             return None
+        numbers = None if self.optimizer is None else checked_numbers(self.optimizer, self.step + 1)
         self.step += 1
         pairs = self._free.pop() if self._free else Pairs(self.in_features)
         pairs.group(crew, begins, counts, features)
@@ -140,8 +144,9 @@ class SparseInputLinear(nn.Module):
         else:
             crew(
                 kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
-                self._state.first, self._state.second, checked_numbers(self.optimizer, self.step),
+                self._state.first, self._state.second, numbers,
             )  # fmt: skip
+            increment_version(self.weight)
         self._free.append(pairs)
         return found
 

@@ -14,6 +14,12 @@ def check_memory(bytes_needed: int, what: str) -> None:
         raise MemoryError(f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB")
 
 
+def bytes_held() -> int:
+    """By this process, as far as the system tells."""
+    told = Path("/proc/self/statm")
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.is_file() else 0
+
+
 def _limits() -> list[int]:
     texts = [path.read_text().strip() for name in LIMITS if (path := Path(name)).is_file()]
     return [int(text) for text in texts if text.isdigit()]

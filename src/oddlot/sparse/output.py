@@ -193,6 +193,7 @@ class SampledLinear(nn.Module):
 
     def _begin(self, hidden: NDArray[np.float32], labels: Labels, learns: bool = True) -> Batch:
         """Choose the active sets, and compute their loss and its gradient by the logits."""
+        learns = learns and bool(np.isfinite(hidden).all())  # of a bad batch a sampler learns nothing either
         crew, (weight, bias), chance = Crew(), self._plain(), self._chance()
         batch = self._free.pop() if self._free else Batch(Active(self.out_features), Pairs(self.out_features))
         active, batch.hidden = batch.active, hidden

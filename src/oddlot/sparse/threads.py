@@ -7,12 +7,20 @@ from typing import Any
 
 import torch
 
+EXAMPLES_EACH = 8
+"""of a thread at least, where examples are shared out: waking one takes as long as some examples do"""
+
 
 class Crew:
     """As many threads as PyTorch has now, or so many parts; the caller is one of them."""
 
     def __init__(self, parts: int | None = None) -> None:
         self.parts = parts or torch.get_num_threads()
+
+    @classmethod
+    def of(cls, examples: int) -> "Crew":
+        """As many threads as PyTorch has, but no more than are worth being woken for so many examples."""
+        return cls(min(torch.get_num_threads(), max(1, examples // EXAMPLES_EACH)))
 
     def __call__(self, kernel: Callable[..., None], *arguments: Any) -> None:
         """Call `kernel(part, *arguments)` for each part, at once."""

@@ -2,6 +2,7 @@
 
 import logging
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.clustering import Clustering
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.kernels import clusters
-from oddlot.sparse.memory import check_memory
+from oddlot.sparse.memory import bytes_held, check_memory
 from oddlot.sparse.products import rounded
 from oddlot.sparse.threads import Crew
 
@@ -37,7 +38,8 @@ class Index:
     MemoryError: this machine has none for it."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
-        check_memory((2 + COPIES) * weight.size, f"finding few of {len(weight):,} rows")
+        needs = (2 + COPIES) * weight.size + bytes_held()
+        check_memory(needs, f"finding few of {len(weight):,} rows, beside what is held,")
         rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
@@ -49,7 +51,7 @@ class Index:
         self, hidden: NDArray[np.float32], k: int, probes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Logits and rows, [examples, k], of the best of so many clusters; -inf and -1 where they have fewer."""
-        crew, own = Crew(), self.clustering
+        crew, own = Crew.of(len(hidden)), self.clustering
         best = own.best(crew, hidden, probes)
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
         crew.share(
@@ -62,13 +64,13 @@ class Index:
 class Search:
     """The largest logits of a layer as it is now, among as few rows as have a recall.
 
-    How few these are is counted on the first 512 examples that it is shown. Until then all rows are to be scored, and
-    clusters have not been made.
+    How few these are is counted on the first 512 different examples that it is shown. Until then all rows are to be
+    scored, and clusters have not been made. Several threads may ask at once.
     """
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
-        self.weight, self.bias, self.seed = weight, bias, seed
-        self.shown = np.empty((0, weight.shape[1]), np.float32)
+        self.weight, self.bias, self.seed, self.lock = weight, bias, seed, Lock()
+        self.shown = dict[bytes, None]()
         self.known = dict[tuple[int, float], tuple[int, float]]()
         """by labels and recall: the clusters, and the recall that they have"""
 
@@ -78,8 +80,11 @@ class Search:
         return max(0, CALIBRATED - len(self.shown))
 
     def show(self, hidden: NDArray[np.float32]) -> None:
-        """Examples by which to count, [examples, columns]; those are left out that are not missing."""
-        self.shown = np.concatenate([self.shown, hidden[: self.missing]])
+        """Examples by which to count, [examples, columns]; what was shown before, or is not missing, is left out."""
+        with self.lock:
+            for vector in hidden:
+                if self.missing:
+                    self.shown[vector.tobytes()] = None
 
     @cached_property
     def index(self) -> Index:
@@ -90,25 +95,26 @@ class Search:
     def probes_for(self, k: int, recall: float) -> tuple[int, float]:
         """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., that have this recall of the k largest logits, and the recall
         that they have; 0 and 1.0 where all rows are to be scored, as that takes less time."""
-        if self.missing > 0 or k > MOST_WANTED:
+        if self.missing or k > MOST_WANTED:
             return 0, 1.0
-        if (k, recall) not in self.known:
-            self.known[k, recall] = probes, has = self._measured(k, recall)
-            found = (
-                f"{probes} clusters find {has:.3f} of the {k} best rows" if probes else "all rows are scored"
-            )
-            logger.info("%s, counted on %d examples", found, len(self.shown))
-        return self.known[k, recall]
+        with self.lock:
+            if (k, recall) not in self.known:
+                self.known[k, recall] = probes, has = self._measured(k, recall)
+                found = f"{probes} clusters find {has:.3f} of the {k} best rows"
+                found = found if probes else "all rows are scored"
+                logger.info("%s, counted on %d examples", found, len(self.shown))
+            return self.known[k, recall]
 
     def _measured(self, k: int, recall: float) -> tuple[int, float]:
-        exact, probes = self._exact(k), FIRST_PROBES
+        shown = np.array([np.frombuffer(vector, np.float32) for vector in self.shown])
+        exact, probes = self._exact(shown, k), FIRST_PROBES
         while probes <= max(FIRST_PROBES, SHARE_THAT_PAYS * len(self.index.clustering.means)):
-            found = self.index.topk(self.shown, k, probes)[1]
+            found = self.index.topk(shown, k, probes)[1]
             if (has := float((exact[:, :, None] == found[:, None, :]).any(2).mean())) >= recall:
                 return probes, has
             probes += probes // FINENESS
         return 0, 1.0
 
-    def _exact(self, k: int) -> NDArray[np.int64]:
-        shown, weight, bias = map(torch.from_numpy, (self.shown, self.weight, self.bias))
-        return exact_topk(shown, weight, bias, k)[1].numpy()
+    def _exact(self, shown: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        like = torch.from_numpy(shown), torch.from_numpy(self.weight), torch.from_numpy(self.bias)
+        return exact_topk(*like, k)[1].numpy()

@@ -13,7 +13,7 @@ def write_xmc(path: str | Path, x: Csr, y: Csr) -> None:
     try:
         _write(new, path.suffix == ".gz", x, y)
         new.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         new.unlink(missing_ok=True)
         raise
 
