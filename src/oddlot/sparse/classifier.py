@@ -139,7 +139,7 @@ class SlideClassifier(Settings):
         not found. Until there are 512, for more than 100 labels each, and where more than a twentieth of the clusters
         would be needed, all are scored, and `recall_` is 1. Clusters are made by the call with the 512th example, for
         seconds or a minute, and take 0.5 to 0.8 of the memory of the labels' weights; they are not saved. So few
-        labels are worth it where tens of thousands of examples are asked about, or where each is to be answered soon.
+        labels are worth it where a hundred thousand examples are asked about, or where each is to be answered soon.
         """
         features = checked(X, "X")
         self._check(features)
