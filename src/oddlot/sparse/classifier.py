@@ -135,11 +135,12 @@ class SlideClassifier(Settings):
 
         `exact` scores all labels. Otherwise clusters find few of them, as few as have found the share `recall` (0.9)
         of the exact ones for 512 different examples, some of those that have been asked about since training, in this
-        call or before; that share is `recall_` then (of 0.9 and one label each its standard error is 0.013), and a label -1 was
-        not found. Until there are 512, for more than 100 labels each, and where more than a twentieth of the clusters
-        would be needed, all are scored, and `recall_` is 1. Clusters are made by the call with the 512th example, for
-        seconds or a minute, and take 0.5 to 0.8 of the memory of the labels' weights; they are not saved. So few
-        labels are worth it where a hundred thousand examples are asked about, or where each is to be answered soon.
+        call or before; that share is `recall_` then (of 0.9 and one label each its standard error is 0.013), and a
+        label -1 was not found. Until there are 512, for more than 100 labels each, and where more than a twentieth of
+        the clusters would be needed, all are scored, and `recall_` is 1. Clusters are made by the call with the 512th
+        example, for seconds or a minute, and take 0.5 to 0.8 of the memory of the labels' weights; they are not
+        saved. So few labels are worth it where a hundred thousand examples are asked about, or where each is to be
+        answered soon.
         """
         features = checked(X, "X")
         self._check(features)
