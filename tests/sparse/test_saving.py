@@ -104,6 +104,14 @@ def test_a_disk_that_is_full_leaves_what_was_saved(saved: Path, monkeypatch: pyt
     assert saved.read_bytes() == before
 
 
+def test_what_a_killed_process_left_behind_is_in_nobody_s_way(saved: Path) -> None:
+    left = saved.with_name(f"{saved.name}.new")
+    left.touch(0o600)
+    mode = saved.stat().st_mode
+    SlideClassifier.load(saved.parent).save(saved.parent)
+    assert (saved.stat().st_mode, left.exists()) == (mode, False)
+
+
 def test_numbers_of_numpy_are_saved_too(tmp_path: Path) -> None:
     settings: Any = {"hidden": np.int64(8), "epochs": 1, "seed": np.int32(3), "lr": np.float32(0.01)}
     made = SlideClassifier(**settings).fit(X, Y)

@@ -21,6 +21,7 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     Path(folder).mkdir(parents=True, exist_ok=True)
     told = json.dumps(settings, default=np.generic.item)
     path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
+    new.unlink(missing_ok=True)  # of a process that was killed
     new.touch()  # with the mode that files have here, which it keeps
     mode = new.stat().st_mode
     try:

@@ -94,7 +94,7 @@ class Search:
 
     def probes_for(self, k: int, recall: float) -> tuple[int, float]:
         """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., that have this recall of the k largest logits, and the recall
-        that they have; 0 and 1.0 where all rows are to be scored, as that takes less time."""
+        that they have; 0 and 1.0 where all rows are to be scored."""
         if self.missing or k > MOST_WANTED:
             return 0, 1.0
         with self.lock:
