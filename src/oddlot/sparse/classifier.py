@@ -152,11 +152,11 @@ class SlideClassifier(Settings):
         check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            search = self._search_now()
-            probes, self.recall_ = (0, 1.0) if exact else self._probes_for(search, features, k, recall)
+            search = None if exact else self._search_now()
+            probes, self.recall_ = self._probes_for(search, features, k, recall) if search else (0, 1.0)
             for low in range(0, len(features), SCORED_AT_ONCE):
-                hidden = self._hidden(features.rows(np.arange(low, min(low + SCORED_AT_ONCE, len(features)))))
-                if probes:
+                hidden = self._hidden(features.between(low, low + SCORED_AT_ONCE))
+                if search and probes:
                     parts.append(search.index.topk(hidden.numpy(), k, probes)[1])
                 else:
                     parts.append(exact_topk(hidden, self.output.weight, self.output.bias, k)[1].numpy())
@@ -315,11 +315,12 @@ class SlideClassifier(Settings):
 
     def _probes_for(self, search: Search, features: Csr, k: int, recall: float) -> tuple[int, float]:
         """How many clusters for that recall, and which they have; 0 and 1 where all labels are to be scored."""
-        # In any order, as that of a file may be the labels'.
-        order = np.random.default_rng(self.seed).permutation(len(features) if search.missing else 0)
-        for low in range(0, len(order), SCORED_AT_ONCE):
-            if search.missing:
-                search.show(self._hidden(features.rows(order[low : low + SCORED_AT_ONCE])).numpy())
+        if search.missing:
+            # In any order, as that of a file may be the labels'.
+            order = np.random.default_rng(self.seed).permutation(len(features))
+            for low in range(0, len(order), SCORED_AT_ONCE):
+                if search.missing:
+                    search.show(self._hidden(features.rows(order[low : low + SCORED_AT_ONCE])).numpy())
         with told(self.verbose):
             return search.probes_for(k, recall)
 

@@ -27,6 +27,14 @@ class Csr:
         at = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
         return Csr(indptr, self.indices[at], self.data[at], (len(counts), self.shape[1]))
 
+    def between(self, low: int, high: int) -> "Csr":
+        """The rows from `low` to before `high`, of the same memory."""
+        high = min(high, len(self))
+        indptr = self.indptr[low : high + 1]
+        first, last = indptr[0], indptr[-1]
+        shape = high - low, self.shape[1]
+        return Csr(indptr - first, self.indices[first:last], self.data[first:last], shape)
+
     def distinct(self) -> "Csr":
         """Each column of a row once, the first time that it stands there."""
         own_row = np.repeat(np.arange(len(self)), np.diff(self.indptr))

@@ -12,11 +12,13 @@ PACKAGE = "oddlot.sparse"
 @contextmanager
 def told(wanted: bool, stream: TextIO | None = None) -> Iterator[None]:
     """What this package logs inside is printed, if that is wanted; None: to the standard output."""
+    if not wanted:
+        yield
+        return
     logger, handler = logging.getLogger(PACKAGE), logging.StreamHandler(stream or sys.stdout)
     before = logger.level
-    if wanted:
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
