@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.slide.setting import HIDDEN
-from oddlot.sparse import Adam, SampledLinear, SparseInputLinear
+from oddlot.sparse import Adam, LazyAdam, SampledLinear, SparseInputLinear
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.optimizers import Moments, RowAdagrad
 from oddlot.sparse.sampler import Sampler
@@ -67,7 +67,7 @@ class Ours:
         self.input = SparseInputLinear(features, HIDDEN, of_input, seed, tuned.input_std)
         optimizer = RowAdagrad(adagrad) if adagrad else Adam(tuned.lr, moments=moments)
         self.output = SampledLinear(HIDDEN, labels, sampler, optimizer, seed)
-        self.bias = torch.optim.Adam([self.input.bias], lr=tuned.input_lr, fused=True)
+        self.bias = LazyAdam([self.input.bias], lr=tuned.input_lr)
         self.own = [(one, one.lr) for one in (self.input.optimizer, self.output.optimizer) if one is not None]
         self.falls = _falls([self.bias])
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oddlot.sparse import LazyAdam, SampledLinear, SparseInputLinear, Uniform
+from oddlot.sparse import LazyAdam, SampledLinear, SparseInputLinear, Uniform, threads
 
 ROWS, WIDTH, STEPS = 40, 8, 12
 SETTINGS: dict[str, Any] = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
@@ -84,6 +84,17 @@ def test_its_state_is_saved_and_loaded() -> None:
     after, table.weight.data = table.weight.detach().clone(), before
     second.step()
     assert torch.equal(table.weight, after)
+
+
+def test_few_numbers_are_stepped_on_without_waking_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def woken() -> None:
+        raise AssertionError("a thread of the pool is asked for")
+
+    monkeypatch.setattr(threads, "_pool", woken)
+    bias = torch.ones(128, requires_grad=True)
+    bias.grad = torch.ones(128)
+    LazyAdam([bias], lr=0.5).step()
+    assert torch.allclose(bias, torch.full((128,), 0.5))
 
 
 def test_other_dtypes_are_refused() -> None:

@@ -97,7 +97,7 @@ def test_two_threads_may_ask_at_once(in_bytes: bool, monkeypatch: pytest.MonkeyP
     share, others = Crew.share, [-hidden]
 
     def interrupted(crew: Crew, *given: Any) -> None:
-        if others and given[0] is clusters.best_clusters:
+        if others and given[0] is clusters.best_of_clusters:
             index.topk(others.pop(), 5, 4)
         share(crew, *given)
 

@@ -18,6 +18,7 @@ from oddlot.sparse.csr import Csr
 from oddlot.sparse.estimator import Settings
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.input import SparseInputLinear
+from oddlot.sparse.lazy import LazyAdam
 from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, bytes_of_row
@@ -241,7 +242,7 @@ class SlideClassifier(Settings):
         self.input = SparseInputLinear(features, self.hidden, of_input, self.seed, self.input_std)
         self.output = SampledLinear(self.hidden, labels, self.sampler, of_output, self.seed)
         self.model = nn.ModuleDict({"input": self.input, "output": self.output})
-        self.bias_optimizer = torch.optim.Adam([self.input.bias], lr=self.input_lr, fused=True)
+        self.bias_optimizer = LazyAdam([self.input.bias], lr=self.input_lr)
         self.history, self._search = [], None
 
     def _pass(

@@ -163,7 +163,7 @@ class _Sum(torch.autograd.Function):
         batch, ctx.batch = ctx.batch, None
         if batch is None:
             raise RuntimeError("the gradient of this sum has been taken, and can be taken once")
-        weight = None
+        weight, plain = None, np.ascontiguousarray(gradient.numpy())
         if ctx.needs_input_grad[0]:
-            weight = ctx.layer._finish(batch, np.ascontiguousarray(gradient.numpy()))
-        return weight, gradient.sum(0), None, None
+            weight = ctx.layer._finish(batch, plain)
+        return weight, torch.from_numpy(plain.sum(0)), None, None

@@ -12,6 +12,9 @@ from oddlot.sparse import optimizers
 from oddlot.sparse.kernels import stepping
 from oddlot.sparse.threads import Crew
 
+SMALL = 1 << 13
+"""numbers that are stepped on before another thread begins"""
+
 
 class LazyAdam(torch.optim.Optimizer):
     """Adam (Kingma, Ba, ICLR 2015) that steps on those rows alone which have a gradient.
@@ -63,6 +66,7 @@ class LazyAdam(torch.optim.Optimizer):
         whole = parameter, state["exp_avg"], state["exp_avg_sq"]
         weight, first, second = (one.detach().view(_rows(parameter)).numpy() for one in whole)
         rows, gradients = _gradient(parameter)
+        crew = crew if gradients.size > SMALL else Crew(1)
         crew.share(stepping.adam_rows, rows, gradients, weight, first, second, how)
         increment_version(parameter)  # so that gradients of what was computed with it before are refused
 

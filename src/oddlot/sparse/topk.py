@@ -52,12 +52,14 @@ class Index:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Logits and rows, [examples, k], of the best of so many clusters; -inf and -1 where they have fewer."""
         crew, own = Crew.of(len(hidden)), self.clustering
-        best = own.best(crew, hidden, probes)
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
-        crew.share(
-            clusters.best_members, hidden, best, self.begins, self.members, self.rounded, self.scales, self.biases,
-            self.weight, self.bias, rows, values,
-        )  # fmt: skip
+        best = np.zeros((len(hidden), min(probes, len(own.means))), np.int64)
+        with own.product.of(hidden) as (products, scales):
+            crew.share(
+                clusters.best_of_clusters, hidden, products, scales, own.product.scales, own.spreads, own.biases, best,
+                self.begins, self.members, self.rounded, self.scales, self.biases,
+                self.weight, self.bias, rows, values,
+            )  # fmt: skip
         return values, rows
 
 

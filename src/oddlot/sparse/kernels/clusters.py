@@ -180,6 +180,30 @@ def most_promising(vector, clusters, begins, members, rounded, scales, biases, f
 
 
 @kernel
+def best_of_clusters(
+    part, parts, hidden, products, scales, cluster_scales, spreads, cluster_biases, clusters, begins, members, rounded,
+    row_scales, biases, weight, bias, best, values,
+):  # fmt: skip
+    """First the clusters of every example, then the best of their members."""
+    best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads, cluster_biases, clusters)
+    best_members(
+        part,
+        parts,
+        hidden,
+        clusters,
+        begins,
+        members,
+        rounded,
+        row_scales,
+        biases,
+        weight,
+        bias,
+        best,
+        values,
+    )
+
+
+@kernel
 def best_members(
     part, parts, hidden, clusters, begins, members, rounded, scales, biases, weight, bias, best, values
 ):  # fmt: skip
