@@ -80,7 +80,7 @@ def _ways(model: SlideClassifier) -> Iterator[tuple[str, Ask]]:
 
     def score_all(x: Csr) -> NDArray[np.int64]:
         logits = torch.nn.functional.linear(model._hidden(x), output.weight, output.bias)
-        best: NDArray[np.int64] = logits.argmax(1).numpy()
+        best: NDArray[np.int64] = logits.numpy().argmax(1)  # PyTorch's own takes ten times as long
         return best
 
     def of_clusters(probes: int, x: Csr) -> NDArray[np.int64]:

@@ -304,13 +304,7 @@ def xmc_generate(
         raise UsageError("--nonzeros and --labels-each must be finite numbers")
     if nonzeros > features or labels_each > labels:
         raise UsageError("--nonzeros can be no more than --features, and --labels-each no more than --labels")
-    if not folder or Path(folder).is_file():
-        raise UsageError(f"{folder!r} is no folder")
-    for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
-        if (there := Path(folder) / name).exists() and not force:
-            raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
-        if there.is_dir():
-            raise UsageError(f"{there} cannot be thrown away: it is a folder")
+    _check_place(folder, force)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     try:  # both, before anything is thrown away
         made = {
@@ -319,6 +313,8 @@ def xmc_generate(
         }
     except (MemoryError, ValueError) as error:
         raise UsageError(str(error)) from None
+    for old in ("test.txt", "test.txt.gz"):  # first, so that no other set's is ever beside what is written
+        (Path(folder) / old).unlink(missing_ok=True)
     for name, (x, y) in made.items():
         points, path = len(x), Path(folder) / f"{name}.txt.gz"
         try:
@@ -331,6 +327,17 @@ def xmc_generate(
             f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
             f"{len(y.indices) / points:.2f} of {labels:,} labels each"
         )
+
+
+def _check_place(folder: str, force: bool) -> None:
+    """UsageError: a set cannot be written there."""
+    if not folder or Path(folder).is_file():
+        raise UsageError(f"{folder!r} is no folder")
+    for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
+        if (there := Path(folder) / name).exists() and not force:
+            raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
+        if there.is_dir():
+            raise UsageError(f"{there} cannot be thrown away: it is a folder")
 
 
 def _print_version(wanted: bool) -> None:

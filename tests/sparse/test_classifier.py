@@ -36,6 +36,26 @@ def of_scipy(matrix: Csr) -> Any:
     return csr_matrix((matrix.data.astype(np.float64), matrix.indices, matrix.indptr), matrix.shape)
 
 
+def test_what_is_known_after_training_is_no_attribute_before() -> None:
+    fresh = SlideClassifier()
+    assert not hasattr(fresh, "classes_")
+    assert getattr(fresh, "n_labels_", None) is None
+    with pytest.raises(ValueError, match="call fit first"):
+        fresh.predict(X)
+
+
+def test_a_matrix_of_numpy_is_an_array() -> None:
+    dense = of_scipy(X).todense()
+    assert np.array_equal(trained(epochs=1).predict(dense), trained(epochs=1).predict(X))
+
+
+def test_batches_of_one_and_a_last_one_of_one() -> None:
+    x, y = X.between(0, 33), Y.between(0, 33)
+    for batch in (1, 32):
+        found = SlideClassifier(hidden=32, epochs=20, batch=batch).fit(x, y)
+        assert found.score(x, y) > 0.5
+
+
 def test_it_learns() -> None:
     found = trained()
     assert found.score(X_TEST, Y_TEST) > 0.5

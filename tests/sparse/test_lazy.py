@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oddlot.sparse import LazyAdam, SampledLinear, SparseInputLinear, Uniform, threads
+from oddlot.sparse import LazyAdam, SampledLinear, SparseInputLinear, Uniform
+from oddlot.sparse import threads as pools
+from tests.sparse.layers import threads
 
 ROWS, WIDTH, STEPS = 40, 8, 12
 SETTINGS: dict[str, Any] = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
@@ -90,11 +92,34 @@ def test_few_numbers_are_stepped_on_without_waking_a_thread(monkeypatch: pytest.
     def woken() -> None:
         raise AssertionError("a thread of the pool is asked for")
 
-    monkeypatch.setattr(threads, "_pool", woken)
+    monkeypatch.setattr(pools, "_pool", woken)
     bias = torch.ones(128, requires_grad=True)
     bias.grad = torch.ones(128)
-    LazyAdam([bias], lr=0.5).step()
+    with threads(2):
+        LazyAdam([bias], lr=0.5).step()
     assert torch.allclose(bias, torch.full((128,), 0.5))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_threads_step_on_many_rows(count: int, sparse: bool) -> None:
+    chance = torch.Generator().manual_seed(1)
+    begin, gradient = (torch.randn(1001, 16, generator=chance) for _ in range(2))
+    gradient += gradient.sign()  # so that eps counts little
+    rows = torch.randperm(1001, generator=chance)[: 701 if sparse else 1001]
+    shape = begin.shape
+    like = torch.sparse_coo_tensor(rows[None], gradient[rows], shape, check_invariants=True)
+    given = like if sparse else gradient
+    ends = []
+    for kind in (LazyAdam, torch.optim.SparseAdam if sparse else torch.optim.Adam):
+        weight = begin.clone().requires_grad_()
+        optimizer = kind([weight], lr=0.1)
+        with threads(count):
+            for _ in range(2):
+                weight.grad = given.clone()
+                optimizer.step()
+        ends.append(weight.detach())
+    assert torch.allclose(ends[0], ends[1], atol=1e-5)
 
 
 def test_other_dtypes_are_refused() -> None:

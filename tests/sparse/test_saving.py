@@ -54,6 +54,13 @@ def test_a_file_that_ends_early(length: int, saved: Path) -> None:
         SlideClassifier.load(saved.parent)
 
 
+def test_numbers_that_are_taken_for_others(saved: Path) -> None:
+    """Of as many bytes."""
+    saved.write_bytes(saved.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(ValueError, match="is damaged: it has not the checksum"):
+        SlideClassifier.load(saved.parent)
+
+
 def test_a_bit_that_has_changed_anywhere(saved: Path) -> None:
     """In the header, the settings or the weights."""
     data = saved.read_bytes()

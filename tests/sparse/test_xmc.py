@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.xmc import generating
@@ -182,6 +183,25 @@ def test_metrics_by_hand() -> None:
     propensity = np.array([0.5, 0.25, 1.0, 0.2, 1.0])
     assert propensity_precision(BEST, LABELS, 1, propensity) == pytest.approx(5 / (5 + 4))
     assert propensity_precision(BEST, LABELS, 2, propensity) == pytest.approx((5 + 2) / (5 + 4 + 4 + 2))
+
+
+def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
+    """Scipy's matrices, with zeros that are stored and labels twice; arrays; one label each."""
+    matrix = csr_matrix((LABELS.data, LABELS.indices, LABELS.indptr), LABELS.shape)
+    columns, starts = np.array([1, 3, 3, 4, 0, 1, 2, 2]), np.array([0, 4, 4, 8])
+    stored = csr_matrix((np.array([1, 1, 1, 0, 1, 1, 1, 1]), columns, starts), LABELS.shape)
+    propensity = propensities(LABELS)
+    for labels in (matrix, stored, matrix.toarray()):
+        assert precision(BEST, labels, 3) == precision(BEST, LABELS, 3)
+        assert ndcg(BEST, labels, 3) == ndcg(BEST, LABELS, 3)
+        assert propensities(labels).tolist() == propensity.tolist()
+        told = propensity_precision(BEST, labels, 2, propensity)
+        assert told == propensity_precision(BEST, LABELS, 2, propensity)
+    assert precision(BEST, np.array([3, 0, 4]), 1) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="X has 2 examples, y 3"):
+        precision(BEST[:2], matrix, 1)
+    with pytest.raises(ValueError, match=r"an array \(3,\): \[points, k\] is expected"):
+        precision(BEST[:, 0], matrix, 1)
 
 
 def test_propensities_are_the_formula() -> None:

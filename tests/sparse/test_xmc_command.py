@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from oddlot.sparse import SlideClassifier
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.xmc.reading import read_xmc
+from oddlot.sparse.xmc.writing import write_xmc
 from tests.command import Oddlot
 
 SMALL = (
@@ -45,6 +47,30 @@ def test_a_set_is_written_over_if_that_is_wanted(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code == 0
     assert sorted(path.name for path in Path("xmc").iterdir()) == ["test.txt.gz", "train.txt.gz"]
     assert Path("xmc/train.txt.gz").read_bytes() != before
+
+
+def test_of_two_sets_none_is_made_of_both(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed between the files leaves one of them."""
+    assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
+
+    def killed(path: Path, x: Csr, y: Csr) -> None:
+        if path.name == "test.txt.gz":
+            raise KeyboardInterrupt
+        write_xmc(path, x, y)
+
+    monkeypatch.setattr("oddlot.sparse.xmc.writing.write_xmc", killed)
+    assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code != 0
+    assert [path.name for path in Path("xmc").iterdir()] == ["train.txt.gz"]
+
+
+def test_a_broken_set_is_named_and_no_setting_beside_it(oddlot: Oddlot) -> None:
+    assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
+    path = Path("xmc/train.txt.gz")
+    path.write_bytes(path.read_bytes()[:500])
+    done = oddlot("train", "xmc", "--data", "xmc", "--workers", "1", "--set", "task_options.batch=32")
+    assert done.code == 2
+    assert "train.txt.gz is not a whole gzip file" in done.err
+    assert "task_options.batch" not in done.err
 
 
 def test_what_cannot_be_thrown_away(oddlot: Oddlot) -> None:

@@ -177,6 +177,10 @@ def no_labels(folder: Path) -> None:
     (folder / "train.txt").write_text("1 8 0\n 1:1\n")
 
 
+def no_label(folder: Path) -> None:
+    (folder / "train.txt").write_text("1 8 5\n 1:1\n")
+
+
 def other_width(folder: Path) -> None:
     write_xmc(folder / "train.txt", *generate(8, Shape(9, 5, 2.0, 1.0), 1))
 
@@ -197,6 +201,7 @@ def too_many_labels(folder: Path) -> None:
         (None, "has no train.txt (or train.txt.gz): sets are at"),
         (no_points, "train.txt has no points"),
         (no_labels, "train.txt has no labels: its first line says 0"),
+        (no_label, "train.txt has no label at any of its 1 points"),
         (bad_line, "train.txt:2: a value is not a finite number"),
         (too_many_labels, "2,000,000,000 labels, too many: a network with moments and an update needs"),
         (other_width, "test.txt:1 8: they are no set"),

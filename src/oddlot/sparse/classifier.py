@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from oddlot.sparse import saving
 from oddlot.sparse.checks import check_flag, check_share, check_whole
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.estimator import Settings
+from oddlot.sparse.estimator import NotFittedError, Settings
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.input import SparseInputLinear
 from oddlot.sparse.lazy import LazyAdam
@@ -299,7 +299,7 @@ class SlideClassifier(Settings):
 
     def _check_begun(self) -> None:
         if not self._begun:
-            raise ValueError("it has not been trained: call fit first")
+            raise NotFittedError("it has not been trained: call fit first")
 
     def _check(self, features: Csr) -> None:
         self._check_begun()

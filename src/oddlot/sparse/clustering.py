@@ -57,12 +57,19 @@ class Clustering:
 
     def best(self, crew: Crew, hidden: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """The clusters that promise the largest logits, [examples, count], the best one first."""
-        best = np.zeros((len(hidden), min(count, len(self.means))), np.int64)
+        best = self.room(len(hidden), count)
         with self.product.of(hidden) as (products, scales):
-            crew.share(
-                kernels.best_clusters, hidden, products, scales, self.product.scales, self.spreads, self.biases, best
-            )  # fmt: skip
+            crew.share(kernels.best_clusters, hidden, products, scales, *self.numbers, best)
         return best
+
+    def room(self, examples: int, count: int) -> NDArray[np.int64]:
+        """For the best clusters of so many examples."""
+        return np.zeros((examples, min(count, len(self.means))), np.int64)
+
+    @property
+    def numbers(self) -> tuple[NDArray[np.float32], ...]:
+        """Of each cluster, by which products with its mean become what it promises."""
+        return self.product.scales, self.spreads, self.biases
 
     def _make_room(self, rows: int, columns: int, count: int) -> None:
         self.members, self.scales = np.empty((1, rows), np.int32), np.empty(rows, np.float32)

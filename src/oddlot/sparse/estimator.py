@@ -9,6 +9,10 @@ from oddlot.sparse.optimizers import Adam, Moments
 from oddlot.sparse.sampler import Sampler, check_sampler
 
 
+class NotFittedError(ValueError, AttributeError):
+    """It is asked for what it will know after training. As scikit-learn's of this name, a fault of either kind."""
+
+
 @dataclass(eq=False)
 class Settings:
     """What a classifier is made with."""

@@ -12,11 +12,17 @@ def exact_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Te
     values, rows = hidden.new_empty(len(hidden), 0), hidden.new_empty(len(hidden), 0, dtype=torch.int64)
     for low in range(0, len(weight), BLOCK):
         block = torch.nn.functional.linear(hidden, weight[low : low + BLOCK], bias[low : low + BLOCK])
-        found = block.topk(min(k, block.shape[1]))
-        values, rows = torch.cat([values, found.values], 1), torch.cat([rows, found.indices + low], 1)
-        values, order = values.topk(min(k, values.shape[1]))
+        found = _largest(block, k)
+        values, rows = torch.cat([values, found[0]], 1), torch.cat([rows, found[1] + low], 1)
+        values, order = _largest(values, k)
         rows = rows.gather(1, order)
     return values, rows
+
+
+def _largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Values and places of the k largest, or of all; `max` finds a single one in half the time of `topk`."""
+    found = logits.max(1, keepdim=True) if k == 1 else logits.topk(min(k, logits.shape[1]))
+    return found[0], found[1]
 
 
 def exact_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

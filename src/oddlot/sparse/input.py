@@ -35,9 +35,10 @@ class SparseInputLinear(nn.Module):
 
     `layer(starts, features, values)` is [batch, out_features], float32: example i has the values
     values[starts[i]:starts[i + 1]] in those features, in any order; of a feature that occurs twice they add up. Its
-    backward steps at once on the rows of features that occurred or, with `optimizer=None`, gives these a sparse
-    gradient; the bias has an ordinary one. A weight that is frozen stays. Features out of range and values that are not
-    finite are a ValueError. `seed=None` draws the first weights from PyTorch's random state.
+    backward steps at once on the rows of features that occurred (where a gradient times a value could be above 1e15
+    they stay as they are) or, with `optimizer=None`, gives these a sparse gradient; the bias has an ordinary one. A
+    weight that is frozen stays. Features out of range and values that are not finite are a ValueError. `seed=None`
+    draws the first weights from PyTorch's random state.
     """
 
     def __init__(

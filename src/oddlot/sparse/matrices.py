@@ -13,7 +13,7 @@ def checked(matrix: Any, name: str) -> Csr:
     """The matrix as arrays of one's own types. ValueError: it is neither a CSR matrix nor a 2-D array, or has values
     that are no numbers."""
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
-        return checked(_of_dense(matrix), name)
+        return checked(_of_dense(np.asarray(matrix)), name)
     form = getattr(matrix, "format", "csr")
     if isinstance(form, str) and form != "csr":
         raise ValueError(f"{name} is a matrix in the form {form}: its .tocsr() is one of rows")
@@ -23,7 +23,9 @@ def checked(matrix: Any, name: str) -> Csr:
         shape = int(rows), int(columns)
     except (AttributeError, TypeError, ValueError):
         kind = type(matrix).__name__
-        raise ValueError(f"{name} is {kind}, no CSR matrix: scipy.sparse.csr_matrix(...) makes one") from None
+        raise ValueError(
+            f"{name} is {kind}, no CSR matrix: scipy.sparse.csr_matrix(...) makes one, of a 2-D array too"
+        ) from None
     if data.dtype.kind not in "biuf":
         raise ValueError(f"{name} has values of dtype {data.dtype}: real numbers are expected")
     whole = all(part.dtype.kind in "iu" or not part.size for part in (indptr, indices))

@@ -54,6 +54,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _checksum(settings: str, weights: Mapping[str, Tensor]) -> str:
     made = hashlib.sha256(settings.encode())
     for name in sorted(weights):
-        made.update(name.encode())
+        made.update(f"{name} {weights[name].dtype} {tuple(weights[name].shape)}".encode())
         made.update(weights[name].contiguous().numpy().data)
     return made.hexdigest()

@@ -53,12 +53,11 @@ class Index:
         """Logits and rows, [examples, k], of the best of so many clusters; -inf and -1 where they have fewer."""
         crew, own = Crew.of(len(hidden)), self.clustering
         values, rows = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
-        best = np.zeros((len(hidden), min(probes, len(own.means))), np.int64)
+        best = own.room(len(hidden), probes)
         with own.product.of(hidden) as (products, scales):
             crew.share(
-                clusters.best_of_clusters, hidden, products, scales, own.product.scales, own.spreads, own.biases, best,
-                self.begins, self.members, self.rounded, self.scales, self.biases,
-                self.weight, self.bias, rows, values,
+                clusters.best_of_clusters, hidden, products, scales, *own.numbers, best, self.begins, self.members,
+                self.rounded, self.scales, self.biases, self.weight, self.bias, rows, values,
             )  # fmt: skip
         return values, rows
 

@@ -232,14 +232,16 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
         try:
             x, y = read_xmc(path)
         except BadSet as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), "data_dir") from None
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+            raise UsageError(f"{path} cannot be read: {error.strerror}", "data_dir") from None
         if not len(x):
-            raise UsageError(f"{path} has no points")
+            raise UsageError(f"{path} has no points", "data_dir")
         for what, part in (("features", x), ("labels", y)):
             if not part.shape[1]:
-                raise UsageError(f"{path} has no {what}: its first line says 0")
+                raise UsageError(f"{path} has no {what}: its first line says 0", "data_dir")
+        if not len(y.indices):
+            raise UsageError(f"{path} has no label at any of its {len(x):,} points", "data_dir")
         found.append((x, y.distinct()))
     return found
 
