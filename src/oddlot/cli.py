@@ -313,12 +313,12 @@ def xmc_generate(
         }
     except (MemoryError, ValueError) as error:
         raise UsageError(str(error)) from None
-    for old in ("test.txt", "test.txt.gz"):  # first, so that no other set's is ever beside what is written
-        (Path(folder) / old).unlink(missing_ok=True)
     for name, (x, y) in made.items():
         points, path = len(x), Path(folder) / f"{name}.txt.gz"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            for old in ("test.txt", "test.txt.gz"):  # so that no other set's is ever beside what is written
+                (path.parent / old).unlink(missing_ok=True)
             write_xmc(path, x, y)
             (path.parent / f"{name}.txt").unlink(missing_ok=True)
         except OSError as error:

@@ -198,6 +198,7 @@ def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
         told = propensity_precision(BEST, labels, 2, propensity)
         assert told == propensity_precision(BEST, LABELS, 2, propensity)
     assert precision(BEST, np.array([3, 0, 4]), 1) == pytest.approx(2 / 3)
+    assert precision(np.array([[3], [0]]), np.array([0, 1]), 1) == 0, "a label that nobody has is nobody's"
     with pytest.raises(ValueError, match="X has 2 examples, y 3"):
         precision(BEST[:2], matrix, 1)
     with pytest.raises(ValueError, match=r"an array \(3,\): \[points, k\] is expected"):

@@ -187,20 +187,8 @@ def best_of_clusters(
     """First the clusters of every example, then the best of their members."""
     best_clusters(part, parts, hidden, products, scales, cluster_scales, spreads, cluster_biases, clusters)
     best_members(
-        part,
-        parts,
-        hidden,
-        clusters,
-        begins,
-        members,
-        rounded,
-        row_scales,
-        biases,
-        weight,
-        bias,
-        best,
-        values,
-    )
+        part, parts, hidden, clusters, begins, members, rounded, row_scales, biases, weight, bias, best, values,
+    )  # fmt: skip
 
 
 @kernel

@@ -19,7 +19,7 @@ def hits(best: NDArray[np.integer], labels: Any) -> NDArray[np.bool_]:
     """Which of the labels `best[i]`, the best first, are among those of point i: [points, k]. -1 stands for none."""
     labels = checked_labels(labels, len(best))
     points = np.arange(len(labels), dtype=np.int64)
-    width = labels.shape[1]
+    width = max(labels.shape[1], int(best.max(initial=0)) + 1)
     truth = np.repeat(points, np.diff(labels.indptr)) * width + labels.indices
     return np.isin(points[:, None] * width + best, truth) & (best >= 0)
 
