@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from oddlot.sparse import SampledLinear, Uniform
+from oddlot.sparse import Adam, SampledLinear, Uniform
 from oddlot.sparse.optimizers import Optimizer
 from oddlot.sparse.sampler import Sampler
 
@@ -35,6 +35,17 @@ def a_layer(
 
 def some_hidden(batch: int = BATCH, seed: int = 3) -> Tensor:
     return torch.randn(batch, COLUMNS, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def trained(sampler: Sampler, count: int = 2) -> SampledLinear:
+    """With so many threads."""
+    with threads(count):
+        layer = SampledLinear(COLUMNS, 500, sampler, Adam(lr=0.01), seed=5)
+        chance = torch.Generator().manual_seed(6)
+        for step in range(12):
+            hidden = some_hidden(33, seed=step)
+            layer(hidden, torch.randint(0, 500, (33, 2), generator=chance)).backward()
+    return layer
 
 
 def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +29,6 @@ from oddlot.sparse import (
     memory,
 )
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.xmc.metrics import ndcg, precision, propensity_precision
-from oddlot.sparse.xmc.reading import BadSet, read_xmc
 
 
 @pytest.mark.parametrize(
@@ -189,9 +186,18 @@ def test_parameters_of_another_shape(spoil: Callable[[Any], Any], told: str) -> 
             layer(*inputs)
 
 
-@pytest.mark.parametrize("values", [np.array([1j]), np.array(["1"]), np.array([None])])
-def test_values_that_are_no_real_numbers(values: Any) -> None:
-    with pytest.raises(ValueError, match="real numbers are expected"):
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (np.array([1j]), "real numbers are expected"),
+        (np.array(["1"]), "real numbers are expected"),
+        (np.array([None]), "real numbers are expected"),
+        (torch.ones(1, dtype=torch.bfloat16), "values are no array of numbers: .*BFloat16"),
+        (torch.ones(1, requires_grad=True), "values are no array of numbers: .*requires grad"),
+    ],
+)
+def test_values_that_are_no_real_numbers(values: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
         SparseInputLinear(5, 4)([0, 1], [0], values)
 
 
@@ -273,8 +279,10 @@ def test_rows_of_another_dtype() -> None:
 
 
 def test_hidden_vectors_that_are_no_tensor() -> None:
-    with pytest.raises(ValueError, match=r"hidden is ndarray: a tensor, \(batch, 3\), is expected"):
+    with pytest.raises(ValueError, match=r"hidden is ndarray: a dense tensor, \(batch, 3\), is expected"):
         SampledLinear(3, 5)(np.zeros((1, 3)), [0])
+    with pytest.raises(ValueError, match=r"hidden is Tensor, torch\.sparse_coo: a dense tensor"):
+        SampledLinear(3, 5)(torch.zeros(1, 3).to_sparse(), [0])
     with pytest.raises(ValueError, match="labels are whole numbers, as a tensor or as"):
         SampledLinear(3, 5)(torch.zeros(1, 3), ["a"])
 
@@ -310,6 +318,15 @@ def test_labels_of_no_form(labels: Any) -> None:
         SampledLinear(3, 5)(torch.zeros(1, 3), labels)
 
 
+def test_labels_as_zeros_and_ones() -> None:
+    """They would be taken for the labels 0 and 1."""
+    layer, hidden = SampledLinear(3, 5), torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="labels are zeros and ones, one for each output: the numbers"):
+        layer(hidden, torch.eye(5, dtype=torch.int64)[:2])
+    layer(hidden, torch.tensor([[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]]))
+    SampledLinear(3, 2)(hidden, torch.tensor([[0, 1], [1, 0]]))
+
+
 def test_an_empty_batch_asks_hashes_for_nothing() -> None:
     layer = SampledLinear(3, 50, LSH(found=5))
     assert layer(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).item() == 0
@@ -324,43 +341,6 @@ def test_parameters_that_lazy_adam_cannot_take() -> None:
         optimizer.add_param_group({"params": [torch.zeros(2, dtype=torch.float64, requires_grad=True)]})
     with pytest.raises(ValueError, match="lr = -1 must be"):
         LazyAdam([torch.zeros(2, requires_grad=True)], lr=-1)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("1 10 99999999999\n50000000000 1:1\n", "at most 2,147,483,647 can be told"),
-        ("1 99999999999 3\n0 50000000000:1\n", "at most 2,147,483,647 can be told"),
-        ("1 10 3\n50000000000 1:1\n", "a label is not below the 3"),
-    ],
-)
-def test_numbers_that_are_too_large(text: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text(text)
-    with pytest.raises(BadSet, match=told):
-        read_xmc(tmp_path / "x.txt")
-
-
-def test_a_point_without_labels_may_begin_with_a_large_feature(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("2 10 3\n5:0.5 7:1\n2 9:1\n")
-    x, y = read_xmc(tmp_path / "x.txt")
-    assert x.indices.tolist() == [5, 7, 9]
-    assert y.indptr.tolist() == [0, 0, 1]
-
-
-def test_a_label_that_stands_there_twice_is_one() -> None:
-    best = np.array([[0, 1, 2]])
-    once, twice = (
-        Csr(np.array([0, n]), np.array([0, 3] * (n // 2), np.int32), np.ones(n, np.float32), (1, 5))
-        for n in (2, 4)
-    )
-    assert ndcg(best, twice, 3) == ndcg(best, once, 3)
-    some = np.array([0.5, 0.1, 0.2, 0.25, 1.0])
-    assert propensity_precision(best, twice, 3, some) == propensity_precision(best, once, 3, some)
-    with pytest.raises(ValueError, match="k = 9: 3 best labels of each point were given"):
-        ndcg(best, once, 9)
-    for metric in (precision, partial(propensity_precision, propensity=np.ones(5))):
-        with pytest.raises(ValueError, match="k = 4: 3 best labels of each point were given"):
-            metric(best, once, 4)
 
 
 def test_a_score_is_of_one_label() -> None:
@@ -426,9 +406,3 @@ def test_unsigned_pointers_and_columns_that_are_too_large() -> None:
         matrix = SimpleNamespace(indptr=indptr, indices=indices, data=x, shape=two)
         with pytest.raises(ValueError, match=wrong):
             SlideClassifier(epochs=1).fit(matrix, np.array([0, 1]))
-
-
-def test_a_label_that_was_not_found_is_no_hit() -> None:
-    labels = Csr(np.array([0, 1, 2]), np.array([3, 0], np.int32), np.ones(2, np.float32), (2, 4))
-    assert precision(np.array([[3], [-1]]), labels, 1) == 0.5
-    assert precision(np.array([[1], [-1]]), labels, 1) == 0.0

@@ -2,7 +2,6 @@
 
 import pickle
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +37,7 @@ from tests.sparse.layers import (
     dense_loss,
     some_hidden,
     threads,
+    trained,
 )
 
 
@@ -57,48 +57,6 @@ def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
     close(hidden.grad, by_hidden)
     close(layer.weight.grad.to_dense(), weight)
     close(layer.bias.grad.to_dense(), bias)
-
-
-def test_a_loss_without_a_gradient_teaches_nothing() -> None:
-    layer = a_layer(Uniform(8), Adam(lr=0.1, decay=True))
-    layer(some_hidden(), SEVERAL).backward()
-    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    with torch.no_grad():
-        losses = [float(layer(some_hidden(), SEVERAL)) for _ in range(3)]
-    assert losses == losses[:1] * 3
-    assert (layer.step, layer.batches) == (1, 1)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
-
-
-@pytest.mark.parametrize("make", [LSH, Unigram, Clusters])
-def test_a_measurement_before_training_changes_nothing(make: Any) -> None:
-    ends = list[Tensor]()
-    for measures in (False, True):
-        layer = SampledLinear(COLUMNS, 3000, make(), seed=4)
-        for loads in (False, True):
-            if loads:
-                layer.load_state_dict(layer.state_dict())
-            if measures:
-                with torch.no_grad():
-                    layer(some_hidden(seed=9), SEVERAL)
-            for step in range(3):
-                layer(some_hidden(seed=step), SEVERAL).backward()
-        ends.append(layer.weight.detach())
-    assert torch.equal(*ends)
-
-
-def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
-    samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
-    for sampler in samplers:
-        layer = a_layer(sampler, Adam(), 500)
-        layer(some_hidden(), SEVERAL).backward()
-        known = sampler.frequencies if isinstance(sampler, Clusters) else sampler
-        before = pickle.dumps(known)
-        with torch.no_grad():
-            layer(some_hidden(seed=9), SEVERAL + 1)
-        assert pickle.dumps(known) == before
-        layer(some_hidden(seed=9), SEVERAL + 1)
-        assert pickle.dumps(known) != before
 
 
 def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
@@ -164,16 +122,6 @@ def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> No
     assert abs(found.mean() - 1) < 4 * error
 
 
-def trained(sampler: Sampler, count: int) -> SampledLinear:
-    with threads(count):
-        layer = SampledLinear(COLUMNS, 500, sampler, Adam(lr=0.01), seed=5)
-        chance = torch.Generator().manual_seed(6)
-        for step in range(12):
-            hidden = some_hidden(33, seed=step)
-            layer(hidden, torch.randint(0, 500, (33, 2), generator=chance)).backward()
-    return layer
-
-
 def fresh_samplers() -> list[Sampler]:
     dwta = LSH("dwta", tables=5, found=20, by_chance=10, redraw_every=2)
     for one in (
@@ -228,23 +176,6 @@ def test_a_loss_that_is_no_number_changes_nothing() -> None:
     assert torch.equal(layer.weight, before)
 
 
-@pytest.mark.parametrize("sampler", [Unigram(4), LSH(found=4, by_chance=2)])
-def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None:
-    """By which digits would be chosen, and labels counted."""
-    layer, hidden = a_layer(sampler, optimizer=Adam()), some_hidden()
-    layer(hidden, SEVERAL).backward()
-
-    def known() -> str:
-        counts = sampler.frequencies.counts
-        return str((None if counts is None else counts.tolist(), str(getattr(sampler, "asked", None))))
-
-    before = known()
-    with torch.no_grad():
-        hidden[1, 2] = torch.nan
-    layer(hidden, SEVERAL).backward()
-    assert known() == before
-
-
 def test_two_losses_before_their_gradients() -> None:
     layer, one, other = a_layer(), some_hidden(seed=1), some_hidden(seed=2)
     (layer(one, SEVERAL) + 2 * layer(other, SEVERAL)).backward()
@@ -283,28 +214,6 @@ def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
         index = Index(layer.weight.detach().numpy(), layer.bias.detach().numpy())
         assert index.topk(hidden.numpy(), 2, 100)[1].tolist() == best.tolist()
     assert loss.device.type == "cpu"
-
-
-def test_a_sampler_that_comes_back_begins_anew() -> None:
-    """Rows that another one's batches have moved meanwhile are no longer those that it knew."""
-    known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
-    for sampler in (known, Uniform(4), known):
-        layer.sampler = sampler
-        layer(some_hidden(), SEVERAL).backward()
-        assert known.refresh.times == 1
-    refused = "changed_only=True is for optimizers that leave rows alone"
-    with pytest.raises(ValueError, match=refused):
-        SampledLinear(8, 50, LSH(changed_only=True), Adam(decay=True))
-    with pytest.raises(ValueError, match=refused):
-        layer.optimizer = Adam(decay=True)
-
-
-def test_weights_that_are_loaded_are_hashed_anew() -> None:
-    layer = trained(Clusters(4, 3, 30, 10), 1)
-    assert isinstance(layer.sampler, Clusters)
-    layer.load_state_dict(trained(Uniform(20), 1).state_dict())
-    layer(some_hidden(1), [3])
-    assert layer.sampler.refresh.next == layer.batches + 50
 
 
 def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:
@@ -376,15 +285,6 @@ def test_memory_is_counted_as_the_optimizer_needs_it() -> None:
     assert [bytes_of_row(one, 128) for one in kinds] == [512, 512, 516, 1536, 1024]
 
 
-def test_a_sampler_of_another_layer_begins_anew() -> None:
-    sampler = trained(Clusters(4, 3, 30, 10), 1).sampler
-    layer = SampledLinear(COLUMNS, 500, sampler, None)
-    assert isinstance(sampler, Clusters)
-    known = sampler.clustering
-    layer(some_hidden(1), [3])
-    assert sampler.clustering is not known
-
-
 def test_the_dense_sampler_is_the_softmax_itself() -> None:
     layer, hidden = a_layer(Dense()), some_hidden()
     close(layer(hidden, SEVERAL), dense_loss(hidden, layer.weight, layer.bias, SEVERAL))
@@ -401,16 +301,6 @@ def test_it_tells_what_was_taken_by_chance() -> None:
     assert layer.chance_share == 0
     layer(some_hidden(0), torch.tensor([], dtype=torch.int64))
     assert (layer.active_rows, layer.chance_share) == (0, 0)
-
-
-def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
-    """It begins anew whenever the other one asks, also with hashes for other sizes."""
-    for sampler in (Clusters(), LSH(), LSH("dwta"), Mixed([LSH(by_chance=0), Mixed([Clusters()])])):
-        wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)
-        for _ in range(2):
-            hidden = torch.randn(4, 64)
-            assert torch.isfinite(wide(hidden, torch.arange(4)))
-            assert torch.isfinite(narrow(hidden[:, :COLUMNS], torch.arange(4)))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])

@@ -41,10 +41,16 @@ def test_a_setting_for_the_next_fit_is_not_the_network_s(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_classifier(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path, tmp_path / "none", tmp_path / "file"):
+    for place in (tmp_path, tmp_path / "none"):
         with pytest.raises(FileNotFoundError, match=r"has no classifier\.safetensors: it is no folder of a"):
             SlideClassifier.load(place)
+
+
+def test_the_file_in_place_of_its_folder(saved: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"safetensors is a file: the folder that it is in is expected"
+    ):
+        SlideClassifier.load(saved)
 
 
 @pytest.mark.parametrize("length", [0, 20, -1])

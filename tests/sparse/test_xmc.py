@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,7 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, t
         ("", "set.txt:1: the first line is not `points features labels`"),
         ("3 4\n", "set.txt:1: the first line is not `points features labels`"),
         ("3 -4 5\n", "set.txt:1: the first line is not `points features labels`"),
+        ("\ufeff1 4 5\n1 2:1\n", r"three whole numbers, but '\\ufeff1 4 5\\n'"),
         ("3 4 5\n1 2:1\n", "the first line says 3 points, there are 1, the last in line 2"),
         (
             "1 4 5\n1 2:1\n\n",
@@ -211,3 +213,46 @@ def test_propensities_are_the_formula() -> None:
     assert found[1] == pytest.approx(1 / (1 + scale * 3.5**-0.55))
     assert found[4] == pytest.approx(1 / (1 + scale * 1.5**-0.55))
     assert found[1] > found[4]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1 10 99999999999\n50000000000 1:1\n", "at most 2,147,483,647 can be told"),
+        ("1 99999999999 3\n0 50000000000:1\n", "at most 2,147,483,647 can be told"),
+        ("1 10 3\n50000000000 1:1\n", "a label is not below the 3"),
+    ],
+)
+def test_numbers_that_are_too_large(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(BadSet, match=told):
+        read_xmc(tmp_path / "x.txt")
+
+
+def test_a_point_without_labels_may_begin_with_a_large_feature(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("2 10 3\n5:0.5 7:1\n2 9:1\n")
+    x, y = read_xmc(tmp_path / "x.txt")
+    assert x.indices.tolist() == [5, 7, 9]
+    assert y.indptr.tolist() == [0, 0, 1]
+
+
+def test_a_label_that_stands_there_twice_is_one() -> None:
+    best = np.array([[0, 1, 2]])
+    once, twice = (
+        Csr(np.array([0, n]), np.array([0, 3] * (n // 2), np.int32), np.ones(n, np.float32), (1, 5))
+        for n in (2, 4)
+    )
+    assert ndcg(best, twice, 3) == ndcg(best, once, 3)
+    some = np.array([0.5, 0.1, 0.2, 0.25, 1.0])
+    assert propensity_precision(best, twice, 3, some) == propensity_precision(best, once, 3, some)
+    with pytest.raises(ValueError, match="k = 9: 3 best labels of each point were given"):
+        ndcg(best, once, 9)
+    for metric in (precision, partial(propensity_precision, propensity=np.ones(5))):
+        with pytest.raises(ValueError, match="k = 4: 3 best labels of each point were given"):
+            metric(best, once, 4)
+
+
+def test_a_label_that_was_not_found_is_no_hit() -> None:
+    labels = Csr(np.array([0, 1, 2]), np.array([3, 0], np.int32), np.ones(2, np.float32), (2, 4))
+    assert precision(np.array([[3], [-1]]), labels, 1) == 0.5
+    assert precision(np.array([[1], [-1]]), labels, 1) == 0.0

@@ -92,7 +92,7 @@ class SparseInputLinear(nn.Module):
         """The sums of the examples' rows, and the bias."""
         shape = self.in_features, self.out_features
         check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[1:]))
-        batch = self._checked(starts, np.asarray(features), np.asarray(values))
+        batch = self._checked(starts, _array(features, "features"), _array(values, "values"))
         out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
         return out
 
@@ -150,6 +150,17 @@ class SparseInputLinear(nn.Module):
             increment_version(self.weight)
         self._free.append(pairs)
         return found
+
+
+def _array(given: Any, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a tensor in bfloat16, or one that requires a gradient
+        raise ValueError(f"{what} are no array of numbers: {error}") from None
 
 
 class _Sum(torch.autograd.Function):

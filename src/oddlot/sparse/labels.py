@@ -29,12 +29,7 @@ class Labels:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             starts = checked_starts(given[0], len(rows), "labels")
         else:
-            table = _table(given)
-            if table.ndim not in (1, 2):
-                raise ValueError(
-                    f"labels have {table.ndim} dimensions: one label each, or several in a row each"
-                )
-            table = table[:, None] if table.ndim == 1 else table
+            table = _table(given, out_features)
             there = table != -1
             starts, rows = np.concatenate([[0], np.cumsum(there.sum(1))]), table[there]
         if rows.dtype.kind not in "iu" and rows.size:
@@ -55,8 +50,16 @@ class Labels:
         return int(np.diff(self.starts).max(initial=0))
 
 
-def _table(given: Any) -> NDArray[Any]:
+def _table(given: Any, out_features: int) -> NDArray[Any]:
+    """Several labels in a row each. ValueError: it is none, or tells of each output whether it is a label."""
     try:
-        return torch.as_tensor(given, device="cpu").numpy()
+        table: NDArray[Any] = torch.as_tensor(given, device="cpu").numpy()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"labels are whole numbers, as a tensor or as (starts, labels): {error}") from None
+    if table.ndim not in (1, 2):
+        raise ValueError(f"labels have {table.ndim} dimensions: one label each, or several in a row each")
+    table = table[:, None] if table.ndim == 1 else table
+    if table.size and table.shape[1] == out_features > 2 and ((table == 0) | (table == 1)).all():
+        wanted = "the numbers of an example's labels are expected in its row, filled up with -1"
+        raise ValueError(f"labels are zeros and ones, one for each output: {wanted}")
+    return table

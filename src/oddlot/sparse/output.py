@@ -165,9 +165,8 @@ class SampledLinear(nn.Module):
         """The mean loss of the batch; without labels all logits."""
         given: Any = hidden
         if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta:
-            raise ValueError(
-                f"hidden is {type(hidden).__name__}: a tensor, (batch, {self.in_features}), is expected"
-            )
+            kind = f"{type(hidden).__name__}{f', {given.layout}' if isinstance(given, Tensor) else ''}"
+            raise ValueError(f"hidden is {kind}: a dense tensor, (batch, {self.in_features}), is expected")
         if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
             raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
         if not hidden.is_floating_point():

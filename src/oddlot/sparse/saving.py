@@ -38,6 +38,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     path = Path(folder) / FILE
+    if Path(folder).is_file():
+        raise FileNotFoundError(f"{folder} is a file: the folder that it is in is expected")
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {FILE}: it is no folder of a saved classifier")
     try:

@@ -1,0 +1,111 @@
+"""What a layer's sampler learns of it, and when it begins anew."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oddlot.sparse import LSH, SGD, Adam, Clusters, Mixed, SampledLinear, Uniform, Unigram
+from tests.sparse.layers import COLUMNS, SEVERAL, a_layer, some_hidden, trained
+
+
+def test_a_loss_without_a_gradient_teaches_nothing() -> None:
+    layer = a_layer(Uniform(8), Adam(lr=0.1, decay=True))
+    layer(some_hidden(), SEVERAL).backward()
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    with torch.no_grad():
+        losses = [float(layer(some_hidden(), SEVERAL)) for _ in range(3)]
+    assert losses == losses[:1] * 3
+    assert (layer.step, layer.batches) == (1, 1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("make", [LSH, Unigram, Clusters])
+def test_a_measurement_before_training_changes_nothing(make: Any) -> None:
+    ends = list[Tensor]()
+    for measures in (False, True):
+        layer = SampledLinear(COLUMNS, 3000, make(), seed=4)
+        for loads in (False, True):
+            if loads:
+                layer.load_state_dict(layer.state_dict())
+            if measures:
+                with torch.no_grad():
+                    layer(some_hidden(seed=9), SEVERAL)
+            for step in range(3):
+                layer(some_hidden(seed=step), SEVERAL).backward()
+        ends.append(layer.weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_what_a_sampler_knows_is_learnt_from_losses_that_teach() -> None:
+    samplers: list[Any] = [LSH(found=20, by_chance=5, changed_only=True), Unigram(20), Clusters(4, 3, 30, 10)]
+    for sampler in samplers:
+        layer = a_layer(sampler, Adam(), 500)
+        layer(some_hidden(), SEVERAL).backward()
+        known = sampler.frequencies if isinstance(sampler, Clusters) else sampler
+        before = pickle.dumps(known)
+        with torch.no_grad():
+            layer(some_hidden(seed=9), SEVERAL + 1)
+        assert pickle.dumps(known) == before
+        layer(some_hidden(seed=9), SEVERAL + 1)
+        assert pickle.dumps(known) != before
+
+
+@pytest.mark.parametrize("sampler", [Unigram(4), LSH(found=4, by_chance=2)])
+def test_a_sampler_learns_nothing_of_a_bad_batch(sampler: Unigram | LSH) -> None:
+    """By which digits would be chosen, and labels counted."""
+    layer, hidden = a_layer(sampler, optimizer=Adam()), some_hidden()
+    layer(hidden, SEVERAL).backward()
+
+    def known() -> str:
+        counts = sampler.frequencies.counts
+        return str((None if counts is None else counts.tolist(), str(getattr(sampler, "asked", None))))
+
+    before = known()
+    with torch.no_grad():
+        hidden[1, 2] = torch.nan
+    layer(hidden, SEVERAL).backward()
+    assert known() == before
+
+
+def test_a_sampler_that_comes_back_begins_anew() -> None:
+    """Rows that another one's batches have moved meanwhile are no longer those that it knew."""
+    known, layer = LSH(changed_only=True), a_layer(optimizer=SGD())
+    for sampler in (known, Uniform(4), known):
+        layer.sampler = sampler
+        layer(some_hidden(), SEVERAL).backward()
+        assert known.refresh.times == 1
+    refused = "changed_only=True is for optimizers that leave rows alone"
+    with pytest.raises(ValueError, match=refused):
+        SampledLinear(8, 50, LSH(changed_only=True), Adam(decay=True))
+    with pytest.raises(ValueError, match=refused):
+        layer.optimizer = Adam(decay=True)
+
+
+def test_weights_that_are_loaded_are_hashed_anew() -> None:
+    layer = trained(Clusters(4, 3, 30, 10), 1)
+    assert isinstance(layer.sampler, Clusters)
+    layer.load_state_dict(trained(Uniform(20), 1).state_dict())
+    layer(some_hidden(1), [3])
+    assert layer.sampler.refresh.next == layer.batches + 50
+
+
+def test_a_sampler_of_another_layer_begins_anew() -> None:
+    sampler = trained(Clusters(4, 3, 30, 10), 1).sampler
+    layer = SampledLinear(COLUMNS, 500, sampler, None)
+    assert isinstance(sampler, Clusters)
+    known = sampler.clustering
+    layer(some_hidden(1), [3])
+    assert sampler.clustering is not known
+
+
+def test_a_sampler_of_two_layers_never_mixes_them_up() -> None:
+    """It begins anew whenever the other one asks, also with hashes for other sizes."""
+    for sampler in (Clusters(), LSH(), LSH("dwta"), Mixed([LSH(by_chance=0), Mixed([Clusters()])])):
+        wide, narrow = SampledLinear(64, 3000, sampler, None), SampledLinear(COLUMNS, 30, sampler, None)
+        for _ in range(2):
+            hidden = torch.randn(4, 64)
+            assert torch.isfinite(wide(hidden, torch.arange(4)))
+            assert torch.isfinite(narrow(hidden[:, :COLUMNS], torch.arange(4)))

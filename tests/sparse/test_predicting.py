@@ -1,0 +1,110 @@
+"""The estimator's predictions: few labels are scored, with a recall that is told."""
+
+import logging
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from oddlot.sparse.csr import Csr
+from oddlot.sparse.topk import Search
+from tests.sparse.sets import X_TEST, Y_TEST, X, Y, trained
+
+
+def test_making_clusters_for_prediction_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = trained(epochs=1, verbose=True)
+    capsys.readouterr()
+    found.predict(X_TEST.rows(np.arange(511)), exact=False)
+    assert capsys.readouterr().out == ""
+    found.predict(X_TEST.rows([511]), exact=False)
+    assert f"clusters of {found.n_labels_} labels are made" in capsys.readouterr().out
+    found.predict(X_TEST, exact=False)
+    assert "are made" not in capsys.readouterr().out
+
+
+def test_the_recall_that_is_told_is_had_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, all are scored until there are enough examples to count on."""
+    monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
+    found = trained(epochs=3)
+    many = found.predict(X, exact=False)
+    told, exact = found.recall_, found.predict(X)
+    assert told < 1.0
+    assert (many == exact).mean() == pytest.approx(told, abs=0.05)
+    found._search = None
+    for asked in range(512):
+        assert found.recall_ == 1.0, asked
+        found.predict(X.rows([asked]), exact=False)
+    assert found.recall_ == pytest.approx(told, abs=0.05), "of 512 others"
+    assert found.recall_ < 1.0
+
+
+def test_of_a_file_in_any_order_some_of_all_examples_are_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that is sorted by label."""
+    found, show, shown = trained(epochs=1), Search.show, list[bytes]()
+
+    def watched(self: Search, hidden: NDArray[np.float32]) -> None:
+        shown.extend(vector.tobytes() for vector in hidden)
+        show(self, hidden)
+
+    monkeypatch.setattr(Search, "show", watched)
+    found.predict(X, exact=False)
+    first = {vector.tobytes() for vector in found._hidden(X.rows(np.arange(1000))).detach().numpy()}
+    assert 0.2 < np.mean([vector in first for vector in shown[:512]]) < 0.5
+
+
+def test_whoever_reads_a_pickle_makes_clusters_again() -> None:
+    """They are as large as the weights, and of weights of the other process."""
+    found = trained(epochs=1)
+    before = len(pickle.dumps(found))
+    few = found.predict(X_TEST, exact=False)
+    assert len(pickle.dumps(found)) == pytest.approx(before, rel=0.01)
+    assert pickle.loads(pickle.dumps(found)).predict(X_TEST, exact=False).tolist() == few.tolist()
+
+
+def test_clusters_for_prediction_follow_what_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
+    found = trained(epochs=1)
+    found.predict(X_TEST, exact=False)
+    assert 0.9 <= found.recall_ < 1.0
+    found.partial_fit(X, Y)
+    after = found.predict(X_TEST, exact=False)
+    found._search = None
+    assert after.tolist() == found.predict(X_TEST, exact=False).tolist()
+    other = trained(epochs=1, seed=7)
+    found.model.load_state_dict(other.model.state_dict())
+    found.seed = 7
+    assert found.predict(X_TEST, exact=False).tolist() == other.predict(X_TEST, exact=False).tolist()
+    found.predict(X_TEST)
+    assert found.recall_ == 1.0
+
+
+def test_of_few_labels_all_are_scored(caplog: pytest.LogCaptureFixture) -> None:
+    found = trained(epochs=1)
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        some = found.predict_topk(X_TEST, 5, exact=False, recall=0.99)
+    assert (some == found.predict_topk(X_TEST, 5)).all()
+    assert "all rows are scored" in caplog.text
+
+
+def test_few_labels_are_scored_with_a_recall_that_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oddlot.sparse.topk.SHARE_THAT_PAYS", 1.0)
+    found = trained()
+    with caplog.at_level(logging.INFO, logger="oddlot.sparse"):
+        some = found.predict_topk(X_TEST, 5, exact=False, recall=0.9)
+    exact = found.predict_topk(X_TEST, 5)
+    assert (exact[:, :, None] == some[:, None, :]).any(2).mean() > 0.85
+    assert "clusters find 0.9" in caplog.text
+    assert found.score(X_TEST, Y_TEST, exact=False) > 0.95 * found.score(X_TEST, Y_TEST)
+    assert (found.predict(X_TEST.rows(np.array([0])), exact=False) >= 0).all(), "one alone"
+
+
+def test_an_example_without_features_is_scored_by_the_biases() -> None:
+    found = trained(epochs=1)
+    none = Csr(np.array([0, 0]), np.zeros(0, np.int32), np.zeros(0, np.float32), (1, 800))
+    hidden = torch.relu(found.input.bias.detach())
+    assert found.predict(none)[0] == int(found.output(hidden[None]).argmax())
+    assert found.predict(X.rows(np.arange(0))).shape == (0,)
