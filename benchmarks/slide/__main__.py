@@ -39,7 +39,7 @@ def main() -> None:
         quality.search()
     for part in (one for one in PARTS if one in asked.only):
         measured = PARTS[part](asked.quick, asked.shape)
-        if not measured:
+        if not measured and asked.shape != list(SHAPES):
             print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
         figures |= measured
     finish(figures)

@@ -25,12 +25,13 @@ def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return hidden, weight, torch.randn(rows, generator=chance)
 
 
+@pytest.mark.parametrize("k", [1, 70])
 @pytest.mark.parametrize("block", [64, 1000, 1 << 16])
-def test_block_by_block_it_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_by_block_it_is_the_same(block: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "BLOCK", block)
     hidden, weight, bias = a_layer()
-    expected = torch.nn.functional.linear(hidden, weight, bias).topk(70)
-    values, rows = exact_topk(hidden, weight, bias, 70)
+    expected = torch.nn.functional.linear(hidden, weight, bias).topk(k)
+    values, rows = exact_topk(hidden, weight, bias, k)
     assert torch.equal(rows, expected.indices)
     torch.testing.assert_close(values, expected.values)
 
