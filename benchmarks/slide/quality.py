@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 
+from benchmarks.plots import save
 from benchmarks.report import show, told
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import SHAPES, Set, generated
 from benchmarks.slide.systems import Dense, Sampled, Tuned
+from oddlot.report.charts import Line
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 
+PLOTS = Path("docs/plots")
 PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
 """examples of a pass, those of the runs by which settings are searched, and those of the larger sets"""
 RATES = (1e-3, 3e-3)
@@ -125,10 +129,39 @@ def over_time(quick: bool) -> Figures:
             told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
             print(f"{name}, seed {seed}:", *told_of, flush=True)
     figures = compared("30,000 outputs", ends, "30k")
+    if not quick:
+        draw(ends)
     own = [next(p.p1 for p in run if p.examples == LENGTHS[1]) for run in ends["clusters"]]
     same = [p1 - of_many(data, seed) for seed, p1 in enumerate(own)]
     print(f"clusters' P@1 less that of 1,000 rows by chance at {LENGTHS[1]:,} examples:", told(same))
     return figures | {"p1_over_uniform_1000_30k": 100 * median(same)}
+
+
+def draw(ends: Ends) -> None:
+    """Two plots of how runs end, medians of the seeds: over what they have computed, and over how long it took."""
+    medians = {
+        name: [
+            (
+                median(one.seconds for one in points),
+                points[0].examples / 1e3,
+                median(one.p1 for one in points),
+            )
+            for points in zip(*runs, strict=True)
+        ]
+        for name, runs in ends.items()
+    }
+    for at, (over, unit) in enumerate({"seconds": "seconds", "examples": "thousand examples"}.items()):
+        drawn = [
+            Line(name, [(end[at], end[2]) for end in points], number)
+            for number, (name, points) in enumerate(medians.items())
+        ]
+        save(
+            PLOTS / f"slide_{over}.svg",
+            f"30,000 outputs: P@1 at the end of runs over {over}",
+            unit,
+            "P@1",
+            drawn,
+        )
 
 
 def of_many(data: Set, seed: int) -> float:

@@ -153,13 +153,10 @@ class SparseInputLinear(nn.Module):
 
 
 def _array(given: Any, what: str) -> NDArray[Any]:
+    """ValueError: it cannot be one."""
     try:
         return np.asarray(given)
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a tensor in bfloat16, or one that requires a gradient
+    except (TypeError, ValueError, RuntimeError) as error:  # in bfloat16, or with a gradient
         raise ValueError(f"{what} are no array of numbers: {error}") from None
 
 
