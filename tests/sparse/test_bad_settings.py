@@ -348,11 +348,23 @@ def test_a_score_is_of_one_label() -> None:
         SlideClassifier().score(None, None, k=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("starts", [[0, 3_000_000], [0, 3, 2], [1, 2], [-1, 2], [], [[0, 2]], [0.0, 2.0]])
+NO_STARTS = [
+    [0, 3_000_000],
+    [0, 3, 2],
+    [1, 2],
+    [-1, 2],
+    [],
+    [[0, 2]],
+    [0.0, 2.0],
+    torch.ones(2).requires_grad_(),
+]
+
+
+@pytest.mark.parametrize("starts", NO_STARTS)
 def test_starts_that_are_none(starts: Any) -> None:
     layer = SparseInputLinear(10, 4)
     with pytest.raises(ValueError, match="the starts of features"):
-        layer(np.array(starts), np.array([1, 2]), np.array([0.5, 0.5]))
+        layer(starts, np.array([1, 2]), np.array([0.5, 0.5]))
     with pytest.raises(ValueError, match="2 features have 1 values"):
         layer(np.array([0, 2]), np.array([1, 2]), np.array([0.5]))
 

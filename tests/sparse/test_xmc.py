@@ -84,7 +84,7 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, t
         ("", "set.txt:1: the first line is not `points features labels`"),
         ("3 4\n", "set.txt:1: the first line is not `points features labels`"),
         ("3 -4 5\n", "set.txt:1: the first line is not `points features labels`"),
-        ("\ufeff1 4 5\n1 2:1\n", r"three whole numbers, but '\\ufeff1 4 5\\n'"),
+        ("\ufeff1 4 5\n1 2:1\n", r"three whole numbers, but b'\\xef\\xbb\\xbf1 4 5\\n'"),
         ("3 4 5\n1 2:1\n", "the first line says 3 points, there are 1, the last in line 2"),
         (
             "1 4 5\n1 2:1\n\n",

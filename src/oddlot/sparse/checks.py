@@ -50,9 +50,17 @@ def check_share(**settings: Any) -> None:
             raise ValueError(f"{name} = {value!r} must be a number above 0, at most 1")
 
 
+def as_array(given: Any, what: str) -> NDArray[Any]:
+    """ValueError: it cannot be one, as a tensor in bfloat16, or one that requires a gradient."""
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what} are no array of numbers: {error}") from None
+
+
 def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
     """The row pointers of a CSR matrix of so many values. ValueError: they are none; `what` they are of."""
-    given = np.asarray(starts)
+    given = as_array(starts, f"the starts of {what}")
     if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
         raise ValueError(f"the starts of {what} are a 1-D array of whole numbers, one more than examples")
     found = given.astype(np.int64)  # differences of unsigned numbers are never negative

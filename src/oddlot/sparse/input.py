@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 from oddlot.sparse.checks import (
     MOST_SEED,
     TOO_LARGE,
+    as_array,
     check_number,
     check_parameters,
     check_whole,
@@ -92,7 +93,7 @@ class SparseInputLinear(nn.Module):
         """The sums of the examples' rows, and the bias."""
         shape = self.in_features, self.out_features
         check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[1:]))
-        batch = self._checked(starts, _array(features, "features"), _array(values, "values"))
+        batch = self._checked(starts, as_array(features, "features"), as_array(values, "values"))
         out: Tensor = _Sum.apply(self.weight, self.bias, self, batch)  # type: ignore[no-untyped-call]  # PyTorch's
         return out
 
@@ -150,14 +151,6 @@ class SparseInputLinear(nn.Module):
             increment_version(self.weight)
         self._free.append(pairs)
         return found
-
-
-def _array(given: Any, what: str) -> NDArray[Any]:
-    """ValueError: it cannot be one."""
-    try:
-        return np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:  # in bfloat16, or with a gradient
-        raise ValueError(f"{what} are no array of numbers: {error}") from None
 
 
 class _Sum(torch.autograd.Function):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse.checks import checked_starts
+from oddlot.sparse.checks import as_array, checked_starts
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Labels:
         ValueError: one is none of the `out_features`, or the arrays are none of a CSR matrix.
         """
         if isinstance(given, tuple):
-            rows = np.asarray(given[-1]) if len(given) == 2 else None
+            rows = as_array(given[-1], "labels") if len(given) == 2 else None
             if rows is None or rows.ndim != 1:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             starts = checked_starts(given[0], len(rows), "labels")

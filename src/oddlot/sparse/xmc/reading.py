@@ -70,7 +70,7 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     """Points, features and labels, as the first line says."""
     sizes = [int(part) if part.isdigit() and len(part) <= MOST_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
-        told = f"three whole numbers, but {head[:SHOWN].decode(errors='backslashreplace')!r}"
+        told = f"three whole numbers, but {head[:SHOWN]!r}"
         raise BadSet(f"{path}:1: the first line is not `points features labels`, {told}")
     points, features, labels = sizes
     if max(features, labels) > MOST_COLUMNS:
