@@ -154,31 +154,35 @@ class Dense:
 
 
 class Sampled:
-    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; Adam on the rows in use.
+    """PyTorch: the labels and 4,096 outputs by chance, the same for a batch, with log Q; SparseAdam on the rows in use
+    or, `fused`, Adam on all rows, which is faster where they are not too many.
 
     The share `frequency` of the draws goes by how often outputs have been labels so far, the rest are all alike.
     """
 
     def __init__(
-        self, features: int, labels: int, tuned: Tuned, seed: int = 0, frequency: float = 0.0
+        self,
+        features: int,
+        labels: int,
+        tuned: Tuned,
+        seed: int = 0,
+        frequency: float = 0.0,
+        fused: bool = False,
     ) -> None:
         torch.manual_seed(seed)
         self.labels, self.chance = labels, torch.Generator().manual_seed(seed + 1)
         self.frequency, self.steps, self.counts = frequency, 0, torch.zeros(labels, dtype=torch.float64)
         self.input = _Bag(features, tuned.input_std)
-        self.input.bag.sparse = True
-        self.weight, self.bias = (
-            nn.Embedding(labels, HIDDEN, sparse=True),
-            nn.Embedding(labels, 1, sparse=True),
-        )
+        self.input.bag.sparse = not fused
+        self.weight, self.bias = (nn.Embedding(labels, width, sparse=not fused) for width in (HIDDEN, 1))
         nn.init.normal_(self.weight.weight, std=HIDDEN**-0.5)
         nn.init.zeros_(self.bias.weight)
-        sparse = [
+        rows = [
             {"params": [self.input.bag.weight], "lr": tuned.input_lr},
             {"params": [self.weight.weight, self.bias.weight], "lr": tuned.lr},
         ]
         self.optimizers = [
-            torch.optim.SparseAdam(sparse),
+            torch.optim.Adam(rows, fused=True) if fused else torch.optim.SparseAdam(rows),
             torch.optim.Adam([self.input.bias], lr=tuned.input_lr, fused=True),
         ]
         self.fall = _falls(self.optimizers)
