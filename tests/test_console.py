@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot.console import NOBODY, Lines, Picture, progress, shown, summary, went
+from oddlot.console import NOBODY, Lines, Picture, progress, quality, shown, summary, went
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.observe import Tally
@@ -54,6 +54,11 @@ def test_the_picture_tells_the_rate_of_the_last_draws(tally: Tally) -> None:
     assert "samples/s" not in text(picture.draw())
     tally(record(5.0, w.Arrived(w.Facts("w2:1", "w2", 0, 32)), w.Step({"w2:1": 1.0})))
     assert "   32 samples/s" in text(picture.draw())
+
+
+def test_metrics_of_an_older_version_are_told_as_such(tally: Tally) -> None:
+    tally(record(5.0, w.Arrived(w.Facts("w2:1", "w2", 0, 32)), w.Step({"w2:1": 1.0})))
+    assert quality(tally).endswith("accuracy 0.7500   (of version 1)"), "and not of the newest, which is 2"
 
 
 def test_a_worker_s_next_life_takes_its_row(tally: Tally) -> None:

@@ -179,7 +179,9 @@ def quality(tally: Tally) -> str:
     """How good the model is, as far as it is known."""
     metrics = [f"{name} {value:.4f}" for name, value in dict(tally.metrics).items() if name != "loss"]
     loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
-    return "   ".join([*loss, *metrics])
+    older = metrics and tally.evaluated_version < tally.versions
+    of = [f"(of version {tally.evaluated_version:,})"] if older else []
+    return "   ".join([*loss, *metrics, *of])
 
 
 def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:

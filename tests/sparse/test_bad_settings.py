@@ -253,6 +253,12 @@ def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.float(), layer(hidden), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("y", [torch.eye(20).to_sparse(), torch.zeros(20, requires_grad=True)])
+def test_tensors_that_are_no_array_of_labels(y: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="y is no array of numbers"):
+        SlideClassifier().fit(a_set(), y)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -283,6 +289,8 @@ def test_hidden_vectors_that_are_no_tensor() -> None:
         SampledLinear(3, 5)(np.zeros((1, 3)), [0])
     with pytest.raises(ValueError, match=r"hidden is Tensor, torch\.sparse_coo: a dense tensor"):
         SampledLinear(3, 5)(torch.zeros(1, 3).to_sparse(), [0])
+    with pytest.raises(ValueError, match="a dense tensor"):
+        SampledLinear(3, 5)(torch.nested.nested_tensor([torch.zeros(3)], layout=torch.jagged), [0])
     with pytest.raises(ValueError, match="labels are whole numbers, as a tensor or as"):
         SampledLinear(3, 5)(torch.zeros(1, 3), ["a"])
 
@@ -319,12 +327,20 @@ def test_labels_of_no_form(labels: Any) -> None:
 
 
 def test_labels_as_zeros_and_ones() -> None:
-    """They would be taken for the labels 0 and 1."""
+    """They would be taken for the labels 0 and 1; a table may have fewer columns than there are outputs."""
     layer, hidden = SampledLinear(3, 5), torch.zeros(2, 3)
-    with pytest.raises(ValueError, match="labels are zeros and ones, one for each output: the numbers"):
-        layer(hidden, torch.eye(5, dtype=torch.int64)[:2])
-    layer(hidden, torch.tensor([[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]]))
-    SampledLinear(3, 2)(hidden, torch.tensor([[0, 1], [1, 0]]))
+    for table in ([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], [[1, 0, 0], [0, 1, 0]], [[2, 0, 0, 1], [0, 1, 0, 0]]):
+        with pytest.raises(
+            ValueError, match="labels stand twice in every row, as if they were zeros and ones"
+        ):
+            layer(hidden, torch.tensor(table))
+    for table in (
+        [[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]],
+        [[0, 1, 2], [1, 1, 0]],
+        [[0, 1], [1, 0]],
+        [[1, 1], [0, 0]],
+    ):
+        assert torch.isfinite(layer(hidden, torch.tensor(table)))
 
 
 def test_an_empty_batch_asks_hashes_for_nothing() -> None:

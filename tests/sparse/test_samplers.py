@@ -44,6 +44,15 @@ def test_simhash_collides_as_the_angle_says(angle: float, digits: int) -> None:
     assert np.mean(first == second) == pytest.approx(law, abs=4 * (law * (1 - law) / 4000) ** 0.5)
 
 
+def test_signs_that_are_found_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tables there are, room is for so many signs."""
+    vectors = np.random.default_rng(7).standard_normal((20, COLUMNS))
+    whole = codes(drawn("simhash", 4), *vectors)
+    for signs in (1, 3 * 4 * 50):
+        monkeypatch.setattr("oddlot.sparse.samplers.lsh.PROJECTED", signs)
+        assert np.array_equal(codes(drawn("simhash", 4), *vectors), whole)
+
+
 def test_simhash_has_the_first_sign_in_the_highest_bit() -> None:
     lsh = drawn("simhash", 3, 2)
     projected = np.array([[1.0, -1.0, 1.0, -1.0, -1.0, 1.0]], np.float32)

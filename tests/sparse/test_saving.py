@@ -53,6 +53,11 @@ def test_the_file_in_place_of_its_folder(saved: Path) -> None:
         SlideClassifier.load(saved)
 
 
+def test_a_file_in_place_of_the_folder_to_save_in(saved: Path) -> None:
+    with pytest.raises(NotADirectoryError, match=r"safetensors is a file: a folder is expected"):
+        SlideClassifier.load(saved.parent).save(saved)
+
+
 @pytest.mark.parametrize("length", [0, 20, -1])
 def test_a_file_that_ends_early(length: int, saved: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:length])
@@ -101,7 +106,7 @@ def test_a_classifier_of_another_version(settings: str, told: str, tmp_path: Pat
 
 def test_a_model_that_is_no_classifier_s(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(1)}, tmp_path / saving.FILE)
-    with pytest.raises(ValueError, match="is damaged: it has not the checksum"):
+    with pytest.raises(FileNotFoundError, match="is another one's: it is no file of a saved classifier"):
         SlideClassifier.load(tmp_path)
 
 

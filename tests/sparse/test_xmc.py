@@ -1,5 +1,6 @@
 """Files of extreme classification: what is read, what is told of a bad line; metrics by hand; sets that are made."""
 
+import bz2
 import errno
 import gzip
 from functools import partial
@@ -96,6 +97,17 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, line: str, t
 def test_a_file_that_is_no_set(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(BadSet, match=told):
         read_xmc(written(tmp_path, text))
+
+
+def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
+    for data, told in (
+        (bz2.compress(TEXT.encode()), "packed by bzip2: unpack it"),
+        (gzip.compress(TEXT.encode()), r"gzipped: its name has to end in \.gz"),
+        (b"\xef\xbb\xbf" + TEXT.encode(), "a byte order mark: leave that out"),
+    ):
+        (tmp_path / "set.txt").write_bytes(data)
+        with pytest.raises(BadSet, match=f"set.txt:1: .*{told}"):
+            read_xmc(tmp_path / "set.txt")
 
 
 def test_a_broken_gzip_file(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.checks import as_array, checked_starts
 
+FEW = 2
+"""labels of an example, which may be the same one twice"""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -29,7 +32,7 @@ class Labels:
                 raise ValueError("labels are (starts, labels), two 1-D arrays of whole numbers")
             starts = checked_starts(given[0], len(rows), "labels")
         else:
-            table = _table(given, out_features)
+            table = _table(given)
             there = table != -1
             starts, rows = np.concatenate([[0], np.cumsum(there.sum(1))]), table[there]
         if rows.dtype.kind not in "iu" and rows.size:
@@ -50,8 +53,9 @@ class Labels:
         return int(np.diff(self.starts).max(initial=0))
 
 
-def _table(given: Any, out_features: int) -> NDArray[Any]:
-    """Several labels in a row each. ValueError: it is none, or tells of each output whether it is a label."""
+def _table(given: Any) -> NDArray[Any]:
+    """Several labels in a row each. ValueError: it is none, or tells of each output whether it is a label (or how
+    often), as then a label stands twice in every row."""
     try:
         table: NDArray[Any] = torch.as_tensor(given, device="cpu").numpy()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -59,7 +63,17 @@ def _table(given: Any, out_features: int) -> NDArray[Any]:
     if table.ndim not in (1, 2):
         raise ValueError(f"labels have {table.ndim} dimensions: one label each, or several in a row each")
     table = table[:, None] if table.ndim == 1 else table
-    if table.size and table.shape[1] == out_features > 2 and ((table == 0) | (table == 1)).all():
+    if table.shape[1] > FEW and _repeats(table):
         wanted = "the numbers of an example's labels are expected in its row, filled up with -1"
-        raise ValueError(f"labels are zeros and ones, one for each output: {wanted}")
+        raise ValueError(
+            f"labels stand twice in every row, as if they were zeros and ones of outputs: {wanted}"
+        )
     return table
+
+
+def _repeats(table: NDArray[Any]) -> bool:
+    """Whether every row is full and has a label twice."""
+    if not table.size or (table < 0).any():
+        return False
+    ordered = np.sort(table, 1)
+    return bool((ordered[:, 1:] == ordered[:, :-1]).any(1).all())

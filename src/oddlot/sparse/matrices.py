@@ -91,6 +91,8 @@ def _not_zero(matrix: Csr) -> Csr:
 def _array(y: Any) -> NDArray[Any]:
     try:
         return np.asarray(y)
+    except (TypeError, RuntimeError) as error:  # a tensor that is sparse, or requires a gradient
+        raise ValueError(f"y is no array of numbers: {error}") from None
     except ValueError:
         raise ValueError(
             "y has rows of different lengths: make it a CSR matrix, [examples, labels]"

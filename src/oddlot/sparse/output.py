@@ -164,7 +164,7 @@ class SampledLinear(nn.Module):
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
         given: Any = hidden
-        if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta:
+        if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta or given.is_nested:
             kind = f"{type(hidden).__name__}{f', {given.layout}' if isinstance(given, Tensor) else ''}"
             raise ValueError(f"hidden is {kind}: a dense tensor, (batch, {self.in_features}), is expected")
         if hidden.ndim != 2 or hidden.shape[1] != self.in_features:

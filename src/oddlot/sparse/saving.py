@@ -18,6 +18,8 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     """Write both into a folder, which is made if it is not there. What was there before stays until all is written."""
     from safetensors.torch import save_file
 
+    if Path(folder).is_file():
+        raise NotADirectoryError(f"{folder} is a file: a folder is expected")
     Path(folder).mkdir(parents=True, exist_ok=True)
     told = json.dumps(settings, default=np.generic.item)
     path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
@@ -46,7 +48,9 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(path, "pt") as file:
             told = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-        if told.get(CHECKSUM) != _checksum(told.get(SETTINGS, ""), weights):
+        if CHECKSUM not in told:
+            raise FileNotFoundError(f"{path} is another one's: it is no file of a saved classifier")
+        if told[CHECKSUM] != _checksum(told.get(SETTINGS, ""), weights):
             raise ValueError("it has not the checksum that it was written with")
         return json.loads(told[SETTINGS]), weights
     except (ValueError, SafetensorError) as error:

@@ -17,8 +17,8 @@ from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 
-BLOCK = 1 << 16
-"""rows that are projected at once"""
+PROJECTED = 1 << 26
+"""signs that are found at once, of as many rows as that is"""
 MOST_BITS, MOST_TABLES = 20, 50
 ENOUGH = 2
 """times what is wanted, duplicates counted: of these tables find each row more than once"""
@@ -226,7 +226,8 @@ class LSH:
         if self.family == "dwta":
             crew.share(hashing.largest_in_bins, vectors, self.order, self.steps, codes)
             return codes
-        for low in range(0, len(vectors), BLOCK):
-            projected = (torch.from_numpy(vectors[low : low + BLOCK]) @ self.planes).numpy()
-            crew.share(hashing.pack_signs, projected, codes[:, low : low + BLOCK])
+        block = max(1, PROJECTED // self.planes.shape[1])
+        for low in range(0, len(vectors), block):
+            projected = (torch.from_numpy(vectors[low : low + block]) @ self.planes).numpy()
+            crew.share(hashing.pack_signs, projected, codes[:, low : low + block])
         return codes

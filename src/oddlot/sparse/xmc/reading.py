@@ -25,6 +25,16 @@ SENTENCES = {
 }
 
 
+PACKED = {
+    b"\x1f\x8b": "gzipped: its name has to end in .gz",
+    b"BZh": "packed by bzip2: unpack it",
+    b"\xfd7zXZ": "packed by xz: unpack it",
+    b"PK": "a zip archive: unpack it",
+    b"\xef\xbb\xbf": "a text that begins with a byte order mark: leave that out",
+}
+"""what files are that begin so"""
+
+
 class BadSet(ValueError):
     """A file is no set; the message names the file, the line and what is wrong with it."""
 
@@ -70,7 +80,8 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     """Points, features and labels, as the first line says."""
     sizes = [int(part) if part.isdigit() and len(part) <= MOST_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
-        told = f"three whole numbers, but {head[:SHOWN]!r}"
+        packed = next((f"; it is {what}" for mark, what in PACKED.items() if head.startswith(mark)), "")
+        told = f"three whole numbers, but {head[:SHOWN]!r}{packed}"
         raise BadSet(f"{path}:1: the first line is not `points features labels`, {told}")
     points, features, labels = sizes
     if max(features, labels) > MOST_COLUMNS:
