@@ -14,6 +14,7 @@ from benchmarks.report import show, told
 from benchmarks.slide.setting import BATCH, SHAPES, generated, right
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.topk import CALIBRATED, Index
 
 SET, PASSES, ROUNDS = {"30k": 64_000, "670k": 256_000}, {"30k": 2, "670k": 1}, {"30k": 5, "670k": 2}
@@ -39,7 +40,7 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
     The recall is chosen on other points than those that are told about.
     """
     figures = dict[str, float]()
-    for shape in (one for one in shapes if one in SET):
+    for shape in (one for one in shapes if one in SET and not (quick and one == "670k")):
         data = generated(shape, SET[shape] // (4 if quick else 1))
         model = SlideClassifier(epochs=PASSES[shape]).fit(data.x, data.y)
         _tell_making(model, data.x_held)
@@ -80,8 +81,8 @@ def _ways(model: SlideClassifier) -> Iterator[tuple[str, Ask]]:
     output = model.output
 
     def score_all(x: Csr) -> NDArray[np.int64]:
-        logits = torch.nn.functional.linear(model._hidden(x), output.weight, output.bias)
-        best: NDArray[np.int64] = logits.numpy().argmax(1)  # PyTorch's own takes ten times as long
+        # The fastest way that was found: products of 16,384 outputs at once, and NumPy's argmax of each.
+        best: NDArray[np.int64] = exact_topk(model._hidden(x), output.weight, output.bias, 1)[1].numpy()[:, 0]
         return best
 
     def of_clusters(probes: int, x: Csr) -> NDArray[np.int64]:

@@ -22,8 +22,8 @@ OURS, RIVALS = (
 WARM = {"30k": 200, "200k": 100, "670k": 60}
 """batches before, so that frequencies and clusters are those of a network that learns"""
 BATCHES = {"30k": 60, "200k": 30, "670k": 20}
-SLOW, SLOW_WARM = {"dense": 5}, {"dense": 50}
-"""of a system, so many times fewer"""
+SLOW, SLOW_WARM = {"30k": 1, "200k": 5, "670k": 5}, {"30k": 5, "200k": 50, "670k": 50}
+"""of dense softmax, so many times fewer"""
 
 
 def made(system: str, shape: str) -> System:
@@ -36,14 +36,14 @@ def made(system: str, shape: str) -> System:
             return Sampled(features, labels, FOUND[system])
         case "clusters":
             return Ours(features, labels, FOUND[system], Clusters())
-    count, adagrad = (300 if "300" in system else 1000), (0.1 if "Adagrad" in system else 0.0)
+    count, adagrad = (300 if "300" in system else 1000), (0.01 if "Adagrad" in system else 0.0)
     return Ours(features, labels, FOUND["uniform 1000"], Uniform(count), adagrad)
 
 
 def alone(system: str, shape: str, batches: int) -> None:
     """One measurement, in this process: a line of JSON."""
     begin()
-    warm = max(2, WARM[shape] // SLOW_WARM.get(system, 1))
+    warm = max(2, WARM[shape] // (SLOW_WARM[shape] if system == "dense" else 1))
     data = generated(shape, (warm + batches) * BATCH)
     given = list(data.batches((warm + batches) * BATCH))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -95,7 +95,8 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
         found = dict[str, list[dict[str, float]]]()
         for _ in range(rounds):
             for system in (*OURS, *RIVALS):
-                batches = max(2, BATCHES[shape] // SLOW.get(system, 1) // (3 if quick else 1))
+                slow = SLOW[shape] if system == "dense" else 1
+                batches = max(2, BATCHES[shape] // slow // (3 if quick else 1))
                 found.setdefault(system, []).append(asked(system, shape, batches))
         dense = found["dense"]
         rows, ratios = list[list[str]](), dict[str, list[float]]()
