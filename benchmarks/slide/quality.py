@@ -19,7 +19,7 @@ PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
 """examples of a pass, those of the runs by which settings are searched, and those of the larger sets"""
 RATES = (1e-3, 3e-3)
 """tried on these"""
-LENGTHS, SEEDS = tuple(PASS * passes for passes in (2, 3, 4, 5, 6, 8, 12)), 3
+LENGTHS, SEEDS = tuple(PASS * passes for passes in (2, 3, 4, 5, 6, 8, 12, 16)), 3
 """examples of whole runs, in each of which all learning rates fall linearly to zero"""
 GRID: dict[str, tuple[float, ...]] = {
     "lr": (5e-4, 1e-3, 2e-3, 3e-3, 5e-3),
@@ -42,7 +42,7 @@ SYSTEMS: dict[str, Made] = {
 COMPARED, MANY = ("dense", "sampled", "sampled by frequency", "clusters"), "uniform 1000"
 WARM = 1_024
 """examples of a run before, in which kernels are compiled"""
-FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 7}
+FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 8}
 """so many of the lengths fit into the time that dense softmax takes for four passes, or nearly; of the others, which
 are not compared, five are run"""
 
