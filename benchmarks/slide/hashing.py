@@ -10,8 +10,8 @@ from benchmarks.slide.systems import Tuned
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 from oddlot.sparse.sampler import Sampler
 
-ACTIVE = 230
-"""draws: frequent labels are drawn twice, so that 290 by frequency are as many rows as hashes find beside chance"""
+ACTIVE, AS_MANY = 230, 290
+"""draws; and by frequency alone as many as give the rows of hashes beside frequency, as frequent labels come twice"""
 TUNED = (
     Tuned(1e-3, 1e-2),
     *(Tuned(3e-3, input_lr) for input_lr in (3e-3, 1e-2, 3e-2)),
@@ -21,7 +21,7 @@ TUNED = (
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(ACTIVE),
     "unigram": lambda: Unigram(ACTIVE),
-    "unigram, 290 draws": lambda: Unigram(290),
+    "unigram, 290 draws": lambda: Unigram(AS_MANY),
     "simhash": lambda: LSH(found=ACTIVE - 100, by_chance=100, frequency=0.0),
     "dwta": lambda: LSH("dwta", found=ACTIVE - 100, by_chance=100, frequency=0.0),
     "simhash, others by frequency": lambda: LSH(found=ACTIVE - 100, by_chance=100),

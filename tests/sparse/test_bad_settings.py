@@ -331,12 +331,13 @@ def test_labels_as_zeros_and_ones() -> None:
     layer, hidden = SampledLinear(3, 5), torch.zeros(2, 3)
     for table in ([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], [[1, 0, 0], [0, 1, 0]], [[2, 0, 0, 1], [0, 1, 0, 0]]):
         with pytest.raises(
-            ValueError, match="labels stand twice in every row, as if they were zeros and ones"
+            ValueError, match="label 0 stands twice in every row, as if there were zeros and ones"
         ):
             layer(hidden, torch.tensor(table))
     for table in (
         [[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]],
         [[0, 1, 2], [1, 1, 0]],
+        [[3, 3, 4], [4, 2, 2]],
         [[0, 1], [1, 0]],
         [[1, 1], [0, 0]],
     ):

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.checks import as_array, checked_starts
 
-FEW = 2
-"""labels of an example, which may be the same one twice"""
-
 
 @dataclass(frozen=True)
 class Labels:
@@ -55,7 +52,7 @@ class Labels:
 
 def _table(given: Any) -> NDArray[Any]:
     """Several labels in a row each. ValueError: it is none, or tells of each output whether it is a label (or how
-    often), as then a label stands twice in every row."""
+    often), as then label 0 stands more than once in every row."""
     try:
         table: NDArray[Any] = torch.as_tensor(given, device="cpu").numpy()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -63,17 +60,9 @@ def _table(given: Any) -> NDArray[Any]:
     if table.ndim not in (1, 2):
         raise ValueError(f"labels have {table.ndim} dimensions: one label each, or several in a row each")
     table = table[:, None] if table.ndim == 1 else table
-    if table.shape[1] > FEW and _repeats(table):
+    if table.size and ((table == 0).sum(1) > 1).all():
         wanted = "the numbers of an example's labels are expected in its row, filled up with -1"
         raise ValueError(
-            f"labels stand twice in every row, as if they were zeros and ones of outputs: {wanted}"
+            f"label 0 stands twice in every row, as if there were zeros and ones, one for each output: {wanted}"
         )
     return table
-
-
-def _repeats(table: NDArray[Any]) -> bool:
-    """Whether every row is full and has a label twice."""
-    if not table.size or (table < 0).any():
-        return False
-    ordered = np.sort(table, 1)
-    return bool((ordered[:, 1:] == ordered[:, :-1]).any(1).all())

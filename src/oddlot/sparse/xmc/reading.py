@@ -23,8 +23,6 @@ SENTENCES = {
     parsing.FEATURE_RANGE: "a feature is not below the {features:,} that the first line says",
     parsing.VALUE: "a value is not a finite number",
 }
-
-
 PACKED = {
     b"\x1f\x8b": "gzipped: its name has to end in .gz",
     b"BZh": "packed by bzip2: unpack it",
