@@ -99,7 +99,7 @@ class Watched:
         self.seconds = dict[str, float]()
 
     def __enter__(self) -> Self:
-        self.before = Crew.__call__
+        self.before = Crew.share
 
         def timed(crew: Crew, what: Any, *arguments: Any) -> None:
             began = time.perf_counter()
@@ -107,7 +107,7 @@ class Watched:
             name = f"{what.py_func.__module__.rpartition('.')[2]}.{what.py_func.__name__}"
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
-        Crew.__call__ = timed  # type: ignore[method-assign,assignment]  # for a while
+        Crew.share = timed  # type: ignore[method-assign,assignment]  # for a while
         return self
 
     def time(self, owner: object, name: str) -> None:
@@ -123,7 +123,7 @@ class Watched:
         setattr(owner, name, timed)
 
     def __exit__(self, *_: object) -> None:
-        Crew.__call__ = self.before  # type: ignore[method-assign]
+        Crew.share = self.before  # type: ignore[method-assign]
 
 
 def measure(shapes: list[str]) -> dict[str, float]:
@@ -168,6 +168,7 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
         sampler.refresh.next = 0  # with the labels' frequencies so far
         system.step(*given[WARM])
     pairs: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
+    counted = dict.fromkeys(pairs, 0)
     with Watched() as watched:
         watched.time(system.output.sampler, "choose")
         watched.time(system, "step")
@@ -175,11 +176,13 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
             system.step(x, y)
             for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
                 pairs[layer].append(of.by_row[0][: of.bucket_starts[-1]].copy())
+                counted[layer] += of.touched
     own = system.output.sampler
     making = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
     found = dict[str, Phase]()
     for name, layer_of in (("output", system.output), ("input", system.input)):
-        found |= _layer(name, layer_of, [np.unique(rows) for rows in pairs[name]], watched)
+        rows = [np.unique(batch) for batch in pairs[name]]
+        found |= _layer(name, layer_of, counted[name] / BATCHES, rows, watched)
     of_output = sum(len(rows) for rows in pairs["output"]) / BATCHES
     every = of_output + sum(len(rows) for rows in pairs["input"]) / BATCHES
     grouping = sum(watched.seconds[one] for one in GROUPING) / BATCHES
@@ -218,20 +221,20 @@ def _in_order(moved: float, seconds: float) -> Phase:
 def _layer(
     name: str,
     layer: SampledLinear | SparseInputLinear,
+    counted: float,
     touched: list[NDArray[np.int32]],
     watched: Watched,
 ) -> dict[str, Phase]:
-    """The same of a layer's rows, forward and backward."""
+    """The same of a layer's rows, forward and backward, of which the kernels have counted so many a batch."""
     crew, one, weight = Crew(), np.ones(HIDDEN, np.float32), layer.weight.detach().numpy()
     first, second = (kept.view(np.float32) for kept in (layer._state.first, layer._state.second))
     out = np.empty(len(weight), np.float32)
-    unique = float(np.mean([len(rows) for rows in touched]))
     reading = min(_median(partial(_read, crew, ahead, weight, one, out), touched) for ahead in AHEADS)
     writing = min(_median(partial(_update, crew, ahead, weight, first, second), touched) for ahead in AHEADS)
     both = 2 * (ROW + first[0].nbytes + second[0].nbytes)
     return {
-        f"{name} forward": (unique * ROW, watched.seconds[f"{name}.forward"] / BATCHES, reading),
-        f"{name} backward": (unique * both, watched.seconds[f"{name}.backward"] / BATCHES, writing),
+        f"{name} forward": (counted * ROW, watched.seconds[f"{name}.forward"] / BATCHES, reading),
+        f"{name} backward": (counted * both, watched.seconds[f"{name}.backward"] / BATCHES, writing),
     }
 
 

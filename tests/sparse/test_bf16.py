@@ -98,21 +98,22 @@ def test_other_moments_are_not_known() -> None:
         Adam(moments="fp8")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("moments", "close"), [("fp32", 1e-6), ("bf16", 1e-4)])
-def test_threads_hardly_matter(moments: Moments, close: float) -> None:
-    """The hidden vectors' gradient is summed in another order, which turns few roundings of moments in 16 bits."""
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_two_layers_are_the_same_on_any_number_of_threads(moments: Moments) -> None:
+    """The hidden vectors' gradient is summed in one order, which the layer below learns by."""
     threads, ends = torch.get_num_threads(), list[torch.Tensor]()
     starts, chance = np.arange(17) * 5, np.random.default_rng(1)
     features, values = chance.integers(0, 50, 80), chance.random(80).astype(np.float32)
     try:
-        for count in (1, 2):
+        for count in (1, 2, 3):
             torch.set_num_threads(count)
             first = SparseInputLinear(50, COLUMNS, Adam(moments=moments))
-            second = SampledLinear(COLUMNS, ROWS, Uniform(8), Adam(moments=moments))
+            second = SampledLinear(COLUMNS, 500, Uniform(40), Adam(moments=moments))
             for _ in range(12):
                 second(torch.relu(first(starts, features, values)), torch.arange(16)).backward()
             ends += [first.weight.detach(), second.weight.detach()]
     finally:
         torch.set_num_threads(threads)
-    torch.testing.assert_close(ends[0], ends[2], atol=close, rtol=0)
-    torch.testing.assert_close(ends[1], ends[3], atol=close, rtol=0)
+    for at in (2, 4):
+        assert torch.equal(ends[0], ends[at])
+        assert torch.equal(ends[1], ends[at + 1])

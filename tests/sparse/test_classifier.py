@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from oddlot.sparse import LSH, Adam, SlideClassifier, Uniform, Unigram
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.matrices import checked
+from tests.sparse.layers import threads
 from tests.sparse.sets import X_TEST, Y_TEST, X, Y, trained
 
 
@@ -43,6 +44,18 @@ def test_batches_of_one_and_a_last_one_of_one() -> None:
     for batch in (1, 32):
         found = SlideClassifier(hidden=32, epochs=20, batch=batch).fit(x, y)
         assert found.score(x, y) > 0.5
+
+
+def test_threads_change_no_bit() -> None:
+    ends = list[dict[str, torch.Tensor]]()
+    for count in (1, 2, 3):
+        with threads(count):
+            found = SlideClassifier(hidden=32, epochs=3).fit(X, Y)
+        ends.append(
+            {**found.output.state_dict(), "below": found.input.weight, "bias below": found.input.bias}
+        )
+    for other in ends[1:]:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in ends[0].items())
 
 
 def test_it_learns() -> None:

@@ -1,5 +1,6 @@
 """Pairs sorted by row, on any number of threads."""
 
+from itertools import pairwise
 from threading import Event, Timer
 
 import numpy as np
@@ -29,8 +30,11 @@ def test_pairs_are_sorted_by_row_and_then_by_example(
         assert row_by[: len(of)].tolist() == of[order].tolist()
         assert slot_by[: len(of)].tolist() == order.tolist()
         assert example_by[: len(of)].tolist() == np.repeat(np.arange(len(counts)), counts)[order].tolist()
-        assert (bounds[0], bucket_starts[bounds[-1]], len(bounds)) == (0, len(of), parts + 1)
+        assert (bounds[0], bucket_starts[bounds[-1]]) == (0, len(of))
         assert (np.diff(bounds) >= 0).all()
+        for chunk, (low, high) in enumerate(pairwise(bucket_starts[bounds])):
+            assert pairs.rows_of[chunk] == len(np.unique(row_by[low:high]))
+        assert pairs.touched == len(np.unique(of))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
@@ -38,7 +42,7 @@ def test_a_crew_ends_all_parts_before_it_raises(bad: int) -> None:
     """However long the others take."""
     ended, goes_on = set[int](), Event()
 
-    def work(part: int) -> None:
+    def work(part: int, parts: int) -> None:
         if part == bad:
             raise ZeroDivisionError
         if part:
@@ -48,6 +52,6 @@ def test_a_crew_ends_all_parts_before_it_raises(bad: int) -> None:
     later = Timer(0.05, goes_on.set)
     later.start()
     with pytest.raises(ZeroDivisionError):
-        Crew(4)(work)
+        Crew(4).share(work)
     assert ended == {0, 1, 2, 3} - {bad}
     later.join()

@@ -139,12 +139,12 @@ class SparseInputLinear(nn.Module):
         pairs.group(crew, begins, counts, features)
         found = None
         if self.optimizer is None:
-            total, places = pairs.distinct(crew)
+            total = pairs.touched
             rows, collected = np.empty(total, np.int64), np.empty((total, self.out_features), np.float32)
-            crew(kernels.collect, *pairs.sorted, values, gradients, places, rows, collected)
+            crew.share(kernels.collect, *pairs.sorted, values, gradients, pairs.places, rows, collected)
             found = sparse_rows(rows, collected, self.weight)
         else:
-            crew(
+            crew.share(
                 kernels.backward, *pairs.sorted, values, self.weight.detach().numpy(), gradients, self.optimizer.kind,
                 self._state.first, self._state.second, numbers,
             )  # fmt: skip

@@ -58,10 +58,9 @@ class SampledLinear(nn.Module):
     gradients, each gradient sees the rows as they are by then. Losses are for one thread at a time; several may ask
     for logits, but of a layer whose Adam decays, where rows are brought up to date first.
 
-    The same seed, inputs and number of threads give the same weights bit for bit; other numbers of threads sum the
-    gradient of `hidden` in another order. `seed=None` draws from PyTorch's random state, as dropout does. Only weights
-    are in `state_dict()`: when they are loaded, what a sampler knows is made anew, and the optimizer goes on with what
-    it has. The layer pickled whole has everything.
+    The same seed and inputs give the same weights and gradients bit for bit, on any number of threads. `seed=None`
+    draws from PyTorch's random state, as dropout does. Only weights are in `state_dict()`: when they are loaded, what a
+    sampler knows is made anew, and the optimizer goes on with what it has. The layer pickled whole has everything.
 
     Idea: Chen et al., "SLIDE" (MLSys 2020). The loss is that of sampled softmax with its log Q correction (Bengio,
     Senécal, 2008), where what the sampler has found counts as itself and each row by chance for as many as it stands
@@ -210,7 +209,7 @@ class SampledLinear(nn.Module):
             logger.info(told, self.active_rows, 100 * self.chance_share)
         batch.pairs.group(crew, active.starts, active.counts, active.rows)
         self._catch_up(crew, batch.pairs)
-        crew(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
+        crew.share(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
         crew.share(
             output.softmax, active.starts, active.counts, active.labels, active.sure, active.log_weights,
             active.logits, active.deltas, active.losses,
@@ -248,8 +247,8 @@ class SampledLinear(nn.Module):
     ) -> tuple[NDArray[np.float32], Tensor | None, Tensor | None]:
         """Step on the rows that were computed; the gradients of the hidden vectors and, without optimizer, of the
         rows. These stay as they are if nothing is `wanted` of them."""
-        crew, active = Crew(batch.pairs.parts), batch.active
-        hidden_gradients = np.empty((crew.parts, *batch.hidden.shape), np.float32)
+        crew, active = Crew(), batch.active
+        hidden_gradients = np.empty((len(batch.pairs.rows_of), *batch.hidden.shape), np.float32)
         by_deltas = active.deltas, np.float32(scale / batch.labelled), hidden_gradients
         rows: tuple[Tensor | None, Tensor | None] = (None, None)
         # an example's deltas sum up to 2 at most, and the loss is a mean over examples
@@ -262,7 +261,7 @@ class SampledLinear(nn.Module):
             self._catch_up(crew, batch.pairs)  # which other losses may have stepped on since
             numbers = checked_numbers(self.optimizer, self.step + 1)
             self.step += 1
-            crew(
+            crew.share(
                 output.backward, *batch.pairs.sorted, *self._matrices(), batch.hidden, *by_deltas, self.optimizer.kind,
                 *self._kept(), numbers,
             )  # fmt: skip
@@ -275,12 +274,12 @@ class SampledLinear(nn.Module):
 
     def _collected(self, crew: Crew, batch: Batch, *by_deltas: Any) -> tuple[Tensor, Tensor]:
         """The gradients of weight and bias, as tensors of their touched rows."""
-        total, begins = batch.pairs.distinct(crew)
+        total = batch.pairs.touched
         rows, gradients = np.empty(total, np.int64), np.empty((total, self.in_features), np.float32)
         bias_gradients = np.empty(total, np.float32)
         weight, _ = self._plain()
-        crew(
-            output.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, begins, rows, gradients,
+        crew.share(
+            output.collect, *batch.pairs.sorted, weight, batch.hidden, *by_deltas, batch.pairs.places, rows, gradients,
             bias_gradients,
         )  # fmt: skip
         return sparse_rows(rows, gradients, self.weight), sparse_rows(rows, bias_gradients, self.bias)

@@ -1,4 +1,4 @@
-"""The pairs (row, example) of a batch, sorted by row and shared out among threads."""
+"""The pairs (row, example) of a batch, sorted by row, in chunks that threads share."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,8 @@ BUCKETS = 256
 LEAST_SHIFT = 6
 ROW_IN_PAIRS = 8.0
 """what a row costs, in pairs: its weights and moments are read and written once, however many pairs it has"""
+PAIRS_EACH, LEAST_CHUNKS, MOST_CHUNKS = 32, 4, 32
+"""of an example in a chunk, about; how many chunks there are, a power of two"""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -24,10 +26,17 @@ def _room(count: int) -> NDArray[np.int32]:
 
 @dataclass
 class Pairs:
-    """Room for the pairs of one batch, which grows as needed."""
+    """Room for the pairs of one batch, which grows as needed.
+
+    Rows belong to chunks, of which each thread has some: what is summed within a chunk, and then over all, is the
+    same on any number of threads.
+    """
 
     matrix_rows: int
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """the first bucket of every chunk, and the end of the last one"""
+    rows_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """how many different rows every chunk has"""
     bucket_starts: NDArray[np.int64] = field(init=False)
     by_bucket: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
     by_row: list[NDArray[np.int32]] = field(default_factory=lambda: [_room(0)] * 3)
@@ -47,29 +56,32 @@ class Pairs:
             self.by_bucket = [_room(pairs) for _ in range(3)]
             self.by_row = [_room(pairs) for _ in range(3)]
         crew.share(grouping.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
-        self.bounds = self._bounds(crew.parts)
-        crew(grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row)
+        self.bounds = self._bounds(chunks_for(pairs, len(counts)))
+        self.rows_of = np.empty(len(self.bounds) - 1, np.int64)
+        crew.share(
+            grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row,
+            self.rows_of,
+        )  # fmt: skip
 
-    def _bounds(self, parts: int) -> NDArray[np.int64]:
-        """The buckets of each part, whose pairs and rows cost about the same: of so many pairs with rows by chance
+    def _bounds(self, chunks: int) -> NDArray[np.int64]:
+        """The buckets of each chunk, whose pairs and rows cost about the same: of so many pairs with rows by chance
         among a bucket's, so many rows are distinct."""
         pairs, width = np.diff(self.bucket_starts), 1 << self.shift
         costs = pairs + ROW_IN_PAIRS * width * -np.expm1(-pairs / width)
         until = np.cumsum(np.concatenate([[0.0], costs]))
-        bounds: NDArray[np.int64] = np.searchsorted(until, np.arange(parts + 1) * until[-1] / parts)
+        bounds: NDArray[np.int64] = np.searchsorted(until, np.arange(chunks + 1) * until[-1] / chunks)
         bounds[0], bounds[-1] = 0, self.buckets
         return bounds
 
     @property
-    def parts(self) -> int:
-        """For so many threads they are shared out."""
-        return len(self.bounds) - 1
+    def touched(self) -> int:
+        """How many rows have a pair."""
+        return int(self.rows_of.sum())
 
-    def distinct(self, crew: Crew) -> tuple[int, NDArray[np.int64]]:
-        """How many rows have a pair, and the place of the first one of each thread among them."""
-        counts = np.zeros(crew.parts, np.int64)
-        crew(grouping.count_rows, self.bounds, self.bucket_starts, self.by_row[0], counts)
-        return int(counts.sum()), np.cumsum(counts) - counts
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Of the first row of every chunk among those that have a pair."""
+        return np.cumsum(self.rows_of) - self.rows_of
 
     @property
     def rows(self) -> NDArray[np.int32]:
@@ -81,6 +93,13 @@ class Pairs:
     def sorted(self) -> tuple[NDArray[Any], ...]:
         """What the kernels that go row by row are given."""
         return (self.bounds, self.bucket_starts, *self.by_row)
+
+
+def chunks_for(pairs: int, examples: int) -> int:
+    """In how many chunks so many pairs are summed. Each has a hidden gradient of its own for every example, which is
+    to be little beside its pairs."""
+    wanted = pairs / (PAIRS_EACH * max(1, examples))
+    return min(MOST_CHUNKS, max(LEAST_CHUNKS, 1 << int(wanted).bit_length() - 1 if wanted >= 1 else 1))
 
 
 def sparse_rows(rows: NDArray[np.int64], values: NDArray[np.float32], like: Tensor) -> Tensor:

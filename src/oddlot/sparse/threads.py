@@ -22,20 +22,16 @@ class Crew:
         """As many threads as PyTorch has, but no more than are worth being woken for so many examples."""
         return cls(min(torch.get_num_threads(), max(1, examples // EXAMPLES_EACH)))
 
-    def __call__(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Call `kernel(part, *arguments)` for each part, at once."""
-        others = [_pool().submit(kernel, part, *arguments) for part in range(1, self.parts)]
+    def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
+        """Call `kernel(part, parts, *arguments)` for each part, at once."""
+        others = [_pool().submit(kernel, part, self.parts, *arguments) for part in range(1, self.parts)]
         try:
-            kernel(0, *arguments)
+            kernel(0, self.parts, *arguments)
         finally:
             for other in others:
                 other.exception()  # which waits: whatever one of them raises, none still writes
         for other in others:
             other.result()
-
-    def share(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Call `kernel(part, parts, *arguments)` for each part, at once."""
-        self(kernel, self.parts, *arguments)
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}

@@ -7,7 +7,7 @@ between two of them all wait for each other.
 INTERFACE = {
     "choosing": ("make_alias", "take_by_chance", "take_by_frequency", "take_labels", "take_shared"),
     "clusters": ("average", "best_clusters", "best_of_clusters", "measure_lengths", "take_members"),
-    "grouping": ("count_pairs", "count_rows", "place_pairs", "scatter_pairs", "sort_pairs"),
+    "grouping": ("count_pairs", "place_pairs", "scatter_pairs", "sort_pairs"),
     "hashing": ("draw_bins", "largest_in_bins", "pack_signs"),
     "input": ("backward", "collect", "forward"),
     "nearest": ("gather", "largest", "name_largest"),

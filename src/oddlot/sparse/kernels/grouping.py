@@ -1,4 +1,4 @@
-"""Pairs (row, example), sorted by row, so that each row is read once and belongs to one thread.
+"""Pairs (row, example), sorted by row, so that each row is read once and belongs to one chunk, and to its thread.
 
 Two passes: into buckets of neighbouring rows, then by counting within each bucket, which fits a cache.
 """
@@ -46,30 +46,48 @@ def scatter_pairs(part, parts, starts, counts, rows, shift, positions, row_of, e
 
 
 @kernel
-def sort_pairs(part, bounds, bucket_starts, shift, row_of, example_of, slot_of, row_by, example_by, slot_by):
-    """Within the buckets from `bounds[part]` on: by row, and of one row in the order of examples."""
-    width = 1 << shift
-    places = np.zeros(width + 1, np.int32)
-    for bucket in range(bounds[part], bounds[part + 1]):
-        low, high = bucket_starts[bucket], bucket_starts[bucket + 1]
-        first = bucket << shift
-        places[:] = 0
-        for at in range(low, high):
-            places[row_of[at] - first + 1] += 1
-        for row in range(width):
-            places[row + 1] += places[row]
-        for at in range(low, high):
-            row = row_of[at] - first
-            to = low + places[row]
-            places[row] += 1
-            row_by[to] = row_of[at]
-            example_by[to] = example_of[at]
-            slot_by[to] = slot_of[at]
+def sort_bucket(
+    bucket, bucket_starts, places, shift, row_of, example_of, slot_of, row_by, example_by, slot_by
+):
+    """By row, and of one row in the order of examples; how many rows there are."""
+    low, high, first = bucket_starts[bucket], bucket_starts[bucket + 1], bucket << shift
+    found = 0
+    places[:] = 0
+    for at in range(low, high):
+        places[row_of[at] - first + 1] += 1
+    for row in range(1 << shift):
+        found += places[row + 1] > 0
+        places[row + 1] += places[row]
+    for at in range(low, high):
+        row = row_of[at] - first
+        to = low + places[row]
+        places[row] += 1
+        row_by[to] = row_of[at]
+        example_by[to] = example_of[at]
+        slot_by[to] = slot_of[at]
+    return found
 
 
 @kernel
-def count_rows(part, bounds, bucket_starts, row_by, counts):
-    """`counts[part]`: how many rows this part's pairs have."""
-    counts[part] = 0
-    for at in range(bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]):
-        counts[part] += at == bucket_starts[bounds[part]] or row_by[at] != row_by[at - 1]
+def sort_pairs(
+    part,
+    parts,
+    bounds,
+    bucket_starts,
+    shift,
+    row_of,
+    example_of,
+    slot_of,
+    row_by,
+    example_by,
+    slot_by,
+    rows_of,
+):
+    """Sort the buckets of this part's chunks, and count the rows of each."""
+    places, chunks = np.zeros((1 << shift) + 1, np.int32), rows_of.shape[0]
+    for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
+        rows_of[chunk] = 0
+        for bucket in range(bounds[chunk], bounds[chunk + 1]):
+            rows_of[chunk] += sort_bucket(
+                bucket, bucket_starts, places, shift, row_of, example_of, slot_of, row_by, example_by, slot_by
+            )

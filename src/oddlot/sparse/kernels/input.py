@@ -22,12 +22,14 @@ def forward(part, parts, starts, counts, features, values, weight, bias, out):
 
 @kernel
 def backward(
-    part, bounds, bucket_starts, row_by, example_by, slot_by, values, weight, gradients, kind, first, second, how
+    part, parts, bounds, bucket_starts, row_by, example_by, slot_by, values, weight, gradients, kind, first,
+    second, how,
 ):  # fmt: skip
     """Every touched row's gradient, and its optimizer's step at once."""
-    gradient = np.empty(weight.shape[1], np.float32)
+    gradient, chunks = np.empty(weight.shape[1], np.float32), bounds.shape[0] - 1
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
-    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    at = bucket_starts[bounds[chunks * part // parts]]
+    end = bucket_starts[bounds[chunks * (part + 1) // parts]]
     while at < end:
         one, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
         prefetch_row(weight, later)
@@ -43,10 +45,14 @@ def backward(
 
 @kernel
 def collect(
-    part, bounds, bucket_starts, row_by, example_by, slot_by, values, gradients, begins, rows, row_gradients
+    part, parts, bounds, bucket_starts, row_by, example_by, slot_by, values, gradients, places, rows, row_gradients
 ):  # fmt: skip
-    """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
-    at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
+    """The same without a step: the touched rows and their gradients, a chunk's from `places[chunk]` on."""
+    chunks = bounds.shape[0] - 1
+    first, last = chunks * part // parts, chunks * (part + 1) // parts
+    if first == last:
+        return
+    at, end, place = bucket_starts[bounds[first]], bucket_starts[bounds[last]], places[first]
     while at < end:
         one = row_by[at]
         row_gradients[place] = 0

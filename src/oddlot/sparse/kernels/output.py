@@ -9,9 +9,11 @@ from oddlot.sparse.kernels.views import between, row
 
 
 @kernel
-def forward(part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, logits):
+def forward(part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, logits):
     """The logit of every pair, each row being read once."""
-    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
+    chunks = bounds.shape[0] - 1
+    at = bucket_starts[bounds[chunks * part // parts]]
+    end = bucket_starts[bounds[chunks * (part + 1) // parts]]
     while at < end:
         one = row_by[at]
         prefetch_row(weight, row_by[min(at + AHEAD, end - 1)])
@@ -70,44 +72,49 @@ def sum_row(at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, grad
 
 @kernel
 def backward(
-    part, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, deltas, scale,
+    part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, bias, hidden, deltas, scale,
     hidden_gradients, kind, first, second, bias_first, bias_second, how,
 ):  # fmt: skip
-    """Every row's gradient, and its optimizer's step at once; this part's share of the hidden vectors' gradient."""
+    """Every row's gradient, and its optimizer's step at once; each chunk's share of the hidden vectors' gradient."""
     gradient, of_bias = np.empty(weight.shape[1], np.float32), np.empty(1, np.float32)
     last_first, last_second = first.shape[0] - 1, second.shape[0] - 1
-    mine = hidden_gradients[part]
-    mine[:] = 0
-    at, end = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]]
-    while at < end:
-        one, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
-        w, m, v = row(weight, one), min(one, last_first), min(one, last_second)
-        prefetch_row(weight, later)
-        prefetch_row(first, min(later, last_first))
-        prefetch_row(second, min(later, last_second))
-        at, of_bias[0] = sum_row(
-            at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, mine
-        )
-        update(kind, one, w, gradient, row(first, m), row(second, v), how)
-        update(kind, one, row(bias, one), of_bias, row(bias_first, m), row(bias_second, v), how)
+    chunks = bounds.shape[0] - 1
+    for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
+        mine = hidden_gradients[chunk]
+        mine[:] = 0
+        at, end = bucket_starts[bounds[chunk]], bucket_starts[bounds[chunk + 1]]
+        while at < end:
+            one, later = row_by[at], row_by[min(at + AHEAD, end - 1)]
+            w, m, v = row(weight, one), min(one, last_first), min(one, last_second)
+            prefetch_row(weight, later)
+            prefetch_row(first, min(later, last_first))
+            prefetch_row(second, min(later, last_second))
+            at, of_bias[0] = sum_row(
+                at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, mine
+            )
+            update(kind, one, w, gradient, row(first, m), row(second, v), how)
+            update(kind, one, row(bias, one), of_bias, row(bias_first, m), row(bias_second, v), how)
 
 
 @kernel
 def collect(
-    part, bounds, bucket_starts, row_by, example_by, slot_by, weight, hidden, deltas, scale, hidden_gradients,
-    begins, rows, gradients, bias_gradients,
+    part, parts, bounds, bucket_starts, row_by, example_by, slot_by, weight, hidden, deltas, scale,
+    hidden_gradients, places, rows, gradients, bias_gradients,
 ):  # fmt: skip
-    """The same without a step: the touched rows and their gradients, from the place `begins[part]` on."""
-    mine = hidden_gradients[part]
-    mine[:] = 0
-    at, end, place = bucket_starts[bounds[part]], bucket_starts[bounds[part + 1]], begins[part]
-    while at < end:
-        one = row_by[at]
-        at, bias_gradients[place] = sum_row(
-            at, end, row_by, example_by, slot_by, row(weight, one), hidden, deltas, scale, row(gradients, place), mine
-        )  # fmt: skip
-        rows[place] = one
-        place += 1
+    """The same without a step: the touched rows and their gradients, a chunk's from `places[chunk]` on."""
+    chunks = bounds.shape[0] - 1
+    for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
+        mine, place = hidden_gradients[chunk], places[chunk]
+        mine[:] = 0
+        at, end = bucket_starts[bounds[chunk]], bucket_starts[bounds[chunk + 1]]
+        while at < end:
+            one = row_by[at]
+            w, gradient = row(weight, one), row(gradients, place)
+            at, bias_gradients[place] = sum_row(
+                at, end, row_by, example_by, slot_by, w, hidden, deltas, scale, gradient, mine
+            )
+            rows[place] = one
+            place += 1
 
 
 @kernel
