@@ -167,36 +167,40 @@ def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
     if isinstance(sampler, Clusters):
         sampler.refresh.next = 0  # with the labels' frequencies so far
         system.step(*given[WARM])
-    pairs: dict[str, list[NDArray[np.int32]]] = {"output": [], "input": []}
-    counted = dict.fromkeys(pairs, 0)
+    layers: dict[str, SampledLinear | SparseInputLinear] = {"output": system.output, "input": system.input}
+    touched: dict[str, list[NDArray[np.int32]]] = {name: [] for name in layers}
+    rows, pairs = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
     with Watched() as watched:
         watched.time(system.output.sampler, "choose")
         watched.time(system, "step")
         for x, y in given[WARM:]:
             system.step(x, y)
-            for layer, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
-                pairs[layer].append(of.by_row[0][: of.bucket_starts[-1]].copy())
-                counted[layer] += of.touched
+            for name, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
+                touched[name].append(of.rows)
+                rows[name] += of.touched / BATCHES
+                pairs[name] += int(of.bucket_starts[-1]) / BATCHES
     own = system.output.sampler
     making = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
     found = dict[str, Phase]()
-    for name, layer_of in (("output", system.output), ("input", system.input)):
-        rows = [np.unique(batch) for batch in pairs[name]]
-        found |= _layer(name, layer_of, counted[name] / BATCHES, rows, watched)
-    of_output = sum(len(rows) for rows in pairs["output"]) / BATCHES
-    every = of_output + sum(len(rows) for rows in pairs["input"]) / BATCHES
-    grouping = sum(watched.seconds[one] for one in GROUPING) / BATCHES
-    found |= {
-        "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
-        "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
-    }
-    moved = TAKEN * of_output
-    if isinstance(own, Clusters):
-        moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
-    found["choosing"] = _in_order(moved, watched.seconds["choose"] / BATCHES)
+    for name, layer in layers.items():
+        found |= _layer(name, layer, rows[name], touched[name], watched)
+    found |= _of_pairs(pairs["output"], pairs["output"] + pairs["input"], own, watched)
     rest = watched.seconds["step"] / BATCHES - sum(phase[1] for phase in found.values())
     found["all else of a step"] = 0.0, rest, 0.0
     return found | making
+
+
+def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) -> dict[str, Phase]:
+    """Phases whose bytes are those of a batch's pairs, and of the clusters that they are chosen by."""
+    grouping = sum(watched.seconds[one] for one in GROUPING) / BATCHES
+    moved = TAKEN * of_output
+    if isinstance(own, Clusters):
+        moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
+    return {
+        "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
+        "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
+        "choosing": _in_order(moved, watched.seconds["choose"] / BATCHES),
+    }
 
 
 def _making(system: Ours, own: Clusters) -> dict[str, Phase]:

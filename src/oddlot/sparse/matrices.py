@@ -14,6 +14,29 @@ def checked(matrix: Any, name: str) -> Csr:
     that are no numbers."""
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
         return checked(_of_dense(np.asarray(matrix)), name)
+    indptr, indices, data, shape = _parts(matrix, name)
+    count = indptr[-1] if len(indptr) else 0
+    rises = len(indptr) == shape[0] + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
+    if not rises or count > min(len(indices), len(data)):
+        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
+    used = indices[:count]
+    if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
+        first = np.flatnonzero((used < 0) | (used >= shape[1]))[0]
+        raise ValueError(
+            f"{name} has a column {used[first]} in row {_row(indptr, first)} that is not among its {shape[1]:,}"
+        )
+    with np.errstate(over="ignore"):
+        values = data[:count].astype(np.float32, copy=False)
+    found = Csr(indptr, used.astype(np.int32, copy=False), values, shape)
+    if not np.isfinite(values).all():
+        first = np.flatnonzero(~np.isfinite(values))[0]
+        told = f"that is not finite in float32: {data[first]}"
+        raise ValueError(f"{name} has a value in row {_row(indptr, first)} {told}")
+    return found
+
+
+def _parts(matrix: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any], tuple[int, int]]:
+    """Row pointers, columns, values and shape, of the kinds that these have in a CSR matrix."""
     form = getattr(matrix, "format", "csr")
     if isinstance(form, str) and form != "csr":
         raise ValueError(f"{name} is a matrix in the form {form}: its .tocsr() is one of rows")
@@ -33,25 +56,8 @@ def checked(matrix: Any, name: str) -> Csr:
         raise ValueError(
             f"{name} is no CSR matrix: indptr and indices are 1-D arrays of whole numbers, data is 1-D"
         )
-    indptr = indptr.astype(np.int64, copy=False)  # differences of unsigned numbers are never negative
-    count = indptr[-1] if len(indptr) else 0
-    rises = len(indptr) == shape[0] + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
-    if not rises or count > min(len(indices), len(data)):
-        raise ValueError(f"{name} is no CSR matrix: its row pointers do not rise from 0 to its values")
-    used = indices[:count]
-    if len(used) and not 0 <= int(used.min()) <= int(used.max()) < shape[1]:
-        first = np.flatnonzero((used < 0) | (used >= shape[1]))[0]
-        raise ValueError(
-            f"{name} has a column {used[first]} in row {_row(indptr, first)} that is not among its {shape[1]:,}"
-        )
-    with np.errstate(over="ignore"):
-        values = data[:count].astype(np.float32, copy=False)
-    found = Csr(indptr, used.astype(np.int32, copy=False), values, shape)
-    if not np.isfinite(values).all():
-        first = np.flatnonzero(~np.isfinite(values))[0]
-        told = f"that is not finite in float32: {data[first]}"
-        raise ValueError(f"{name} has a value in row {_row(indptr, first)} {told}")
-    return found
+    # differences of unsigned numbers are never negative
+    return indptr.astype(np.int64, copy=False), indices, data, shape
 
 
 def _row(indptr: NDArray[np.int64], place: np.intp) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.csr import Csr
 from oddlot.sparse.matrices import checked_labels
 
 A, B = 0.55, 1.5
@@ -17,7 +18,10 @@ A, B = 0.55, 1.5
 
 def hits(best: NDArray[np.integer], labels: Any) -> NDArray[np.bool_]:
     """Which of the labels `best[i]`, the best first, are among those of point i: [points, k]. -1 stands for none."""
-    labels = checked_labels(labels, len(best))
+    return _hits(best, checked_labels(labels, len(best)))
+
+
+def _hits(best: NDArray[np.integer], labels: Csr) -> NDArray[np.bool_]:
     points = np.arange(len(labels), dtype=np.int64)
     width = max(labels.shape[1], int(best.max(initial=0)) + 1)
     truth = np.repeat(points, np.diff(labels.indptr)) * width + labels.indices
@@ -39,7 +43,7 @@ def ndcg(best: NDArray[np.integer], labels: Any, k: int) -> float:
     counts = np.diff(labels.indptr)
     most = np.concatenate([[0.0], np.cumsum(gains)])[np.minimum(counts, k)]
     some = most > 0
-    return float(((hits(best[:, :k], labels) @ gains)[some] / most[some]).mean()) if some.any() else 0.0
+    return float(((_hits(best[:, :k], labels) @ gains)[some] / most[some]).mean()) if some.any() else 0.0
 
 
 def propensities(train: Any, a: float = A, b: float = B) -> NDArray[np.float64]:
@@ -61,7 +65,7 @@ def propensity_precision(
     """PSP@k: each right label counts 1 / propensity, over what the best choice of k labels would have."""
     _check(best, k)
     labels = checked_labels(labels, len(best)).distinct()
-    gained = (hits(best[:, :k], labels) / propensity[best[:, :k]]).sum()
+    gained = (_hits(best[:, :k], labels) / propensity[best[:, :k]]).sum()
     rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
     worth = 1 / propensity[labels.indices]
     order = np.lexsort((-worth, rows))
