@@ -20,6 +20,7 @@ from oddlot.sparse.topk import CALIBRATED, Index
 SET, PASSES, ROUNDS = {"30k": 64_000, "670k": 256_000}, {"30k": 2, "670k": 1}, {"30k": 5, "670k": 2}
 """examples that are trained on, how often, and rounds of measuring: at 670,091 outputs one takes minutes"""
 PROBES, RECALLS = (2, 4, 8, 16, 32, 64, 128, 256), (0.8, 0.85, 0.86, 0.87, 0.88, 0.89, 0.9, 0.95, 0.99)
+ALL = "all, as fast as was found"
 SHARE = 0.95
 """of the exact P@1"""
 ONES = 50
@@ -47,7 +48,7 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
         ways = dict(_ways(model))
         held = {name: right(_best(ask, data.x_held), data.y_held) for name, ask in ways.items()}
         found = _asked(ways, data.x_test, ROUNDS[shape])
-        dense = found["PyTorch, all"]
+        dense = found[ALL]
         p1, rows, ratios = right(dense.best, data.y_test), list[list[str]](), dict[str, list[float]]()
         for name, one in found.items():
             share, recall = right(one.best, data.y_test) / p1, float((one.best == dense.best).mean())
@@ -60,7 +61,7 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
         title = f"{SHAPES[shape].labels:,} outputs, from features to the best label, batches of {BATCH}"
         show(f"{title}, {ROUNDS[shape]} rounds in turn", columns, rows)
         enough = (f"recall={recall}" for recall in RECALLS)
-        chosen = next(one for one in (*enough, "exact") if held[one] >= SHARE * held["PyTorch, all"])
+        chosen = next(one for one in (*enough, "exact") if held[one] >= SHARE * held[ALL])
         print(f"the least recall with {SHARE} of the exact P@1 on other points: {chosen}", flush=True)
         figures |= {
             f"inference_speedup_{shape}": median(ratios[chosen]),
@@ -70,7 +71,9 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
 
 
 def _tell_making(model: SlideClassifier, x: Csr) -> None:
-    """What is done once after training, by the first call that has examples enough."""
+    """What is done once after training, by the first call that has examples enough, once kernels are compiled."""
+    few = np.random.default_rng(0).standard_normal((CALIBRATED, 16)).astype(np.float32)
+    Index(few, np.zeros(CALIBRATED, np.float32)).topk(few, 1, 1)
     asked = x.rows(np.arange(CALIBRATED))
     first, again = (_seconds(partial(model.predict, exact=False), [asked]) for _ in range(2))
     print(f"once: clusters made and counted for a recall in {first - again:.2f} s", flush=True)
@@ -88,7 +91,7 @@ def _ways(model: SlideClassifier) -> Iterator[tuple[str, Ask]]:
     def of_clusters(probes: int, x: Csr) -> NDArray[np.int64]:
         return index.topk(model._hidden(x).numpy(), 1, probes)[1][:, 0]
 
-    yield "PyTorch, all", score_all
+    yield ALL, score_all
     yield "exact", model.predict
     for recall in RECALLS:
         yield f"recall={recall}", partial(model.predict, exact=False, recall=recall)

@@ -222,7 +222,7 @@ def changed(matrix: Csr, **parts: Any) -> Any:
 @pytest.mark.parametrize(
     ("x", "y", "told"),
     [
-        (np.zeros((3000, 800, 1)), Y, "X is ndarray, no CSR matrix"),
+        (np.zeros((3000, 800, 1)), Y, r"X is an array \(3000, 800, 1\): one of two dimensions is expected"),
         (X, Y.indices[Y.indptr[:-1]][:, None], r"y is an array \(3000, 1\): y\.ravel\(\) is one label each"),
         (X, np.full((3000, 400), 0.5), r"y is an array \(3000, 400\) of float64: a CSR matrix, one"),
         (X, np.arange(3000.0), r"y is an array \(3000,\) of float64"),
@@ -315,6 +315,7 @@ def test_examples_without_labels_teach_nothing() -> None:
     found = trained(epochs=1)
     before = {name: value.clone() for name, value in found.model.state_dict().items()}
     found.partial_fit(X, Csr(np.zeros_like(Y.indptr), Y.indices[:0], Y.data[:0], Y.shape))
+    assert np.isnan(found.history[-1]["loss"])
     assert all(torch.equal(value, before[name]) for name, value in found.model.state_dict().items())
     whole, part = (
         SlideClassifier(hidden=8, batch=64, epochs=1, validation=0.0).fit(*given)

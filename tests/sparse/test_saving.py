@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from oddlot.sparse import SlideClassifier, Uniform, saving
@@ -110,16 +111,28 @@ def test_a_model_that_is_no_classifier_s(tmp_path: Path) -> None:
         SlideClassifier.load(tmp_path)
 
 
-def test_a_disk_that_is_full_leaves_what_was_saved(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")]
+)
+def test_a_disk_that_is_full_leaves_what_was_saved(
+    error: Exception, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     before = saved.read_bytes()
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as told:
         SlideClassifier.load(saved.parent).save(saved.parent)
+    assert str(saved) in str(told.value), "and not only the file that is written first"
+    assert f"{saved.name}.new" not in str(told.value)
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
     assert saved.read_bytes() == before
+
+
+def test_a_folder_without_a_name(saved: Path) -> None:
+    with pytest.raises(ValueError, match="the name of a folder is expected"):
+        SlideClassifier.load(saved.parent).save("")
 
 
 def test_what_a_killed_process_left_behind_is_in_nobody_s_way(saved: Path) -> None:

@@ -99,6 +99,11 @@ def test_a_file_that_is_no_set(tmp_path: Path, text: str, told: str) -> None:
         read_xmc(written(tmp_path, text))
 
 
+def test_the_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(BadSet, match=r"is a folder: one of its files is expected, such as .*train\.txt"):
+        read_xmc(tmp_path)
+
+
 def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
     for data, told in (
         (bz2.compress(TEXT.encode()), "packed by bzip2: unpack it"),

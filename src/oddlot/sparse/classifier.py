@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,8 @@ class SlideClassifier(Settings):
             self.model.load_state_dict(state)
 
     def partial_fit(self, X: Any, y: Any) -> "SlideClassifier":
-        """One pass over more examples, at rates that do not fall. If labels may come later, `labels` says how many.
+        """One pass over more examples, at rates that do not fall, none of which is held back. If labels may come later,
+        `labels` says how many. Of examples without labels nothing is learnt, and the loss in `history` is NaN.
 
         FloatingPointError: it diverges; it knows what it did before that batch.
         """
@@ -175,7 +176,10 @@ class SlideClassifier(Settings):
     # --- saving ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights, settings and history into a folder, as one file; a sampler is not among them."""
+        """Write the weights, settings and history into a folder, as one file; a sampler is not among them.
+
+        OSError: it cannot be written, as on a full disk; what was there before stays.
+        """
         self._check_begun()
         settings = self.get_params() | {"hidden": self.input.out_features}
         del settings["sampler"]
@@ -274,7 +278,7 @@ class SlideClassifier(Settings):
             if (done := TOLD * (number + 1) * self.batch // len(which)) > parts:
                 parts = done
                 logger.info("epoch %d: %d/%d of it, loss %.4g", epoch + 1, min(done, TOLD), TOLD, value)
-        means = np.mean(seen or [(0.0, 0.0, 0.0)], 0)
+        means = np.mean(seen or [(nan, 0.0, 0.0)], 0)
         return dict(zip(("loss", "active_rows", "chance_share"), means.tolist(), strict=True))
 
     def _note(self, row: dict[str, float]) -> None:

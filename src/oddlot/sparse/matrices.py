@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from oddlot.sparse.checks import MOST
 from oddlot.sparse.csr import Csr
 
+WAY_OUT = "set labels= to how many there can be, before the first training"
+
 
 def checked(matrix: Any, name: str) -> Csr:
     """The matrix as arrays of one's own types. ValueError: it is neither a CSR matrix nor a 2-D array, or has values
@@ -37,6 +39,8 @@ def checked(matrix: Any, name: str) -> Csr:
 
 def _parts(matrix: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any], tuple[int, int]]:
     """Row pointers, columns, values and shape, of the kinds that these have in a CSR matrix."""
+    if isinstance(matrix, np.ndarray):
+        raise ValueError(f"{name} is an array {matrix.shape}: one of two dimensions is expected")
     form = getattr(matrix, "format", "csr")
     if isinstance(form, str) and form != "csr":
         raise ValueError(f"{name} is a matrix in the form {form}: its .tocsr() is one of rows")
@@ -79,9 +83,7 @@ def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     if len(found) != examples:
         raise ValueError(f"X has {examples:,} examples, y {len(found):,}")
     if labels is not None and found.shape[1] != labels:
-        raise ValueError(
-            f"y has {found.shape[1]:,} labels, there are {labels:,}: set labels= to how many there can be"
-        )
+        raise ValueError(f"y has {found.shape[1]:,} labels, there are {labels:,}: {WAY_OUT}")
     return found
 
 
@@ -122,7 +124,5 @@ def _of_array(y: NDArray[Any], labels: int | None) -> Csr:
     if count > MOST:
         raise ValueError(f"y has the label {y.max()}, at most {MOST:,} can be told apart")
     if len(y) and y.max() >= count:
-        raise ValueError(
-            f"y has the label {y.max()}, there are {count:,}: set labels= to how many there can be"
-        )
+        raise ValueError(f"y has the label {y.max()}, there are {count:,}: {WAY_OUT}")
     return Csr(np.arange(len(y) + 1), y.astype(np.int32), np.ones(len(y), np.float32), (len(y), count))

@@ -81,7 +81,8 @@ class Adam:
     """Adam (Kingma, Ba, ICLR 2015) on the rows that are touched; the others wait, as with `torch.optim.SparseAdam`.
 
     With `decay`, for output layers, a row that is touched again, or asked for as a logit or in `state_dict()`, is first
-    brought to where dense Adam, at the present learning rate, would have moved it meanwhile, in closed form.
+    brought to where dense Adam, at the present learning rate, would have moved it meanwhile, in closed form; samplers
+    look for rows where they last were.
     `moments = "bf16"` keeps both in 16 bits, rounded up or down by chance so that they are right in the mean: 8 bytes
     for a weight and its moments, not 12.
     """

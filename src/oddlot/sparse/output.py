@@ -19,7 +19,7 @@ from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
-from oddlot.sparse.pairs import Pairs, sparse_rows
+from oddlot.sparse.pairs import Pairs, chunks_for, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
@@ -207,7 +207,9 @@ class SampledLinear(nn.Module):
         if learns and self.batches == 1:
             told = "%.0f rows for an example of the first batch, %.0f %% of them by chance"
             logger.info(told, self.active_rows, 100 * self.chance_share)
-        batch.pairs.group(crew, active.starts, active.counts, active.rows)
+        batch.pairs.group(
+            crew, active.starts, active.counts, active.rows, chunks_for(total, len(active.counts))
+        )
         self._catch_up(crew, batch.pairs)
         crew.share(output.forward, *batch.pairs.sorted, weight, bias, hidden, active.logits)
         crew.share(

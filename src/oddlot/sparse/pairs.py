@@ -16,8 +16,8 @@ BUCKETS = 256
 LEAST_SHIFT = 6
 ROW_IN_PAIRS = 8.0
 """what a row costs, in pairs: its weights and moments are read and written once, however many pairs it has"""
-PAIRS_EACH, LEAST_CHUNKS, MOST_CHUNKS = 32, 4, 32
-"""of an example in a chunk, about; how many chunks there are, a power of two"""
+PAIRS_EACH, LEAST_CHUNKS, MOST_CHUNKS = 16, 4, 16
+"""of an example in a chunk, about; how many chunks there are, a power of two: no more threads have something to do"""
 
 
 def _room(count: int) -> NDArray[np.int32]:
@@ -47,7 +47,14 @@ class Pairs:
         self.buckets = (self.matrix_rows >> self.shift) + 1
         self.bucket_starts = np.zeros(self.buckets + 1, np.int64)
 
-    def group(self, crew: Crew, starts: NDArray[Any], counts: NDArray[Any], rows: NDArray[Any]) -> None:
+    def group(
+        self,
+        crew: Crew,
+        starts: NDArray[Any],
+        counts: NDArray[Any],
+        rows: NDArray[Any],
+        chunks: int = MOST_CHUNKS,
+    ) -> None:
         """Sort the pairs: example e has `counts[e]` of them, whose rows stand in `rows` from `starts[e]` on."""
         positions = np.empty((crew.parts, self.buckets), np.int64)
         crew.share(grouping.count_pairs, starts, counts, rows, self.shift, positions)
@@ -56,7 +63,7 @@ class Pairs:
             self.by_bucket = [_room(pairs) for _ in range(3)]
             self.by_row = [_room(pairs) for _ in range(3)]
         crew.share(grouping.scatter_pairs, starts, counts, rows, self.shift, positions, *self.by_bucket)
-        self.bounds = self._bounds(chunks_for(pairs, len(counts)))
+        self.bounds = self._bounds(chunks)
         self.rows_of = np.empty(len(self.bounds) - 1, np.int64)
         crew.share(
             grouping.sort_pairs, self.bounds, self.bucket_starts, self.shift, *self.by_bucket, *self.by_row,
@@ -96,10 +103,10 @@ class Pairs:
 
 
 def chunks_for(pairs: int, examples: int) -> int:
-    """In how many chunks so many pairs are summed. Each has a hidden gradient of its own for every example, which is
-    to be little beside its pairs."""
+    """How many, where each has a hidden gradient of its own for every example, which is to be little beside its
+    pairs."""
     wanted = pairs / (PAIRS_EACH * max(1, examples))
-    return min(MOST_CHUNKS, max(LEAST_CHUNKS, 1 << int(wanted).bit_length() - 1 if wanted >= 1 else 1))
+    return min(MOST_CHUNKS, max(LEAST_CHUNKS, 1 << max(0, int(wanted).bit_length() - 1)))
 
 
 def sparse_rows(rows: NDArray[np.int64], values: NDArray[np.float32], like: Tensor) -> Tensor:

@@ -15,24 +15,33 @@ SETTINGS, CHECKSUM = "settings", "sha256"
 
 
 def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write both into a folder, which is made if it is not there. What was there before stays until all is written."""
+    """Write both into a folder, which is made if it is not there. What was there before stays until all is written.
+
+    OSError: it cannot be written, as on a full disk. ValueError: the folder has no name.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    if not str(folder):
+        raise ValueError("folder = '': the name of a folder is expected")
     if Path(folder).is_file():
         raise NotADirectoryError(f"{folder} is a file: a folder is expected")
     Path(folder).mkdir(parents=True, exist_ok=True)
     told = json.dumps(settings, default=np.generic.item)
     path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
-    new.unlink(missing_ok=True)  # of a process that was killed
-    new.touch()  # with the mode that files have here, which it keeps
-    mode = new.stat().st_mode
     try:
+        new.unlink(missing_ok=True)  # of a process that was killed
+        new.touch()  # with the mode that files have here, which it keeps
+        mode = new.stat().st_mode
         save_file(dict(weights), new, {SETTINGS: told, CHECKSUM: _checksum(told, weights)})
         new.chmod(mode)
         new.replace(path)
-    except BaseException:
+    except OSError as error:  # of a file that its user has not heard of
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from None
+    finally:
         new.unlink(missing_ok=True)
-        raise
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

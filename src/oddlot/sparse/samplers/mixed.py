@@ -62,7 +62,9 @@ class Mixed:
         for place, sampler in enumerate(firsts):
             sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
             if (active.sure < active.counts).any():
-                raise ValueError(f"{sampler!r} must be the last of the samplers: it takes rows by chance")
+                raise ValueError(
+                    f"{sampler!r} must be the last of the samplers: it takes rows by chance (by_chance=0: none)"
+                )
         last.choose(crew, hidden, active, seed)
 
     def forget(self) -> None:

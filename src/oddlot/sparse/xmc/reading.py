@@ -43,6 +43,8 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     BadSet: the first line that is wrong. A point's labels and features are in the order of the file.
     """
     path = Path(path)
+    if path.is_dir():
+        raise BadSet(f"{path} is a folder: one of its files is expected, such as {path / 'train.txt'}")
     data = _unzipped(path)
     before = data.find(b"\n") + 1 or len(data)
     points, features, labels = _sizes(path, data[:before])
