@@ -11,9 +11,8 @@ from oddlot.core import words as w
 from oddlot.engines.disturbed import GOES_ON
 from tests.simulation.world import STRATEGIES, World, told
 
-SEEDS, FEWER, CHUNK, THOROUGH = 500, 250, 250, 1_000
-"""FEWER: of what is made of the others' parts; THOROUGH: with `pytest -m thorough tests/simulation` too"""
-OF_PARTS = {"adaptive_k", "adaptive_load", "quorum", "backup_tasks", "deadline", "proportional_load"}
+SEEDS, CHUNK, THOROUGH = 250, 250, 1_000
+"""THOROUGH: with `pytest -m thorough tests/simulation` too"""
 FAULTS = ("kill", "freeze", "slow", "leave", "delay", "drop", "corrupt")
 MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
     *("goes on", "nobody here", "twice", "later", "lie", "corrupt", "stray", "echo"),
@@ -37,9 +36,17 @@ def lived(name: str, seed: int) -> tuple[bytes, frozenset[str]]:
 def chunks() -> Iterator[Any]:
     """Strategies, and the first seeds of so many each."""
     for name in STRATEGIES:
-        usual = FEWER if name in OF_PARTS else SEEDS
         for first in range(0, THOROUGH, CHUNK):
-            yield pytest.param(name, first, marks=[pytest.mark.thorough] if first >= usual else [])
+            marks = [lived_by_one(name), *([pytest.mark.thorough] if first >= SEEDS else [])]
+            yield pytest.param(name, first, marks=marks)
+
+
+def lived_by_one(name: str) -> pytest.MarkDecorator:
+    """One process has all tests of a strategy, so that each world is lived once."""
+    return pytest.mark.xdist_group(f"worlds of {name}")
+
+
+ALL = [pytest.param(name, marks=lived_by_one(name)) for name in STRATEGIES]
 
 
 @pytest.mark.parametrize(("name", "first"), list(chunks()))
@@ -52,7 +59,7 @@ def test_whatever_goes_wrong_every_sample_counts_exactly_once(name: str, first: 
             raise
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ALL)
 def test_one_seed_is_one_trace(name: str) -> None:
     traces = set()
     for seed in range(25):
@@ -62,8 +69,8 @@ def test_one_seed_is_one_trace(name: str) -> None:
     assert len(traces) == 25, "each seed is another run"
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ALL)
 def test_everything_that_may_go_wrong_does(name: str) -> None:
     """The worlds are as bad as they say."""
-    seen = frozenset[str]().union(*(lived(name, seed)[1] for seed in range(FEWER)))
+    seen = frozenset[str]().union(*(lived(name, seed)[1] for seed in range(SEEDS)))
     assert seen >= MISHAPS
