@@ -6,7 +6,7 @@ The clock does not see what a gradient costs here, so that the network is a smal
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from statistics import fmean, median
@@ -29,6 +29,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
+from oddlot.machines.delays import Delay
 from oddlot.machines.fitting import fit_delays
 from oddlot.machines.step_times import (
     StepTimes,
@@ -118,6 +119,7 @@ def _path(record: str) -> Path:
     return Path(os.environ.get("ODDLOT_DATA", "")) / RECORDS[record][0]
 
 
+@cache
 def _times(record: str) -> StepTimes:
     return RECORDS[record][1](_path(record))
 
@@ -129,10 +131,15 @@ def _fits(there: dict[str, StepTimes]) -> None:
         means = [fmean(record) for record in times.values()]
         best, second, *_ = fit_delays([time / fmean(record) for record in times.values() for time in record])
         spread = f"{min(means) / fmean(means):.2f} to {max(means) / fmean(means):.2f}"
-        told_of = [f"{fit.delay!r}, {fit.distance:.3f}" for fit in (best, second)]
+        told_of = [f"{_short(fit.delay)}, {fit.distance:.3f}" for fit in (best, second)]
         rows.append([name, f"{len(times)}", f"{best.measured:,}", spread, *told_of])
     columns = ("record", "machines", "times", "means over the mean of all", "nearest, its distance", "second")
     show("delay models", columns, rows)
+
+
+def _short(delay: Delay) -> str:
+    settings = (f"{name}={value:.3g}" for name, value in vars(delay).items())
+    return f"{type(delay).__name__}({', '.join(settings)})"
 
 
 def _table(job: str, record: str, seeds: range) -> float:
@@ -162,16 +169,20 @@ def _table(job: str, record: str, seeds: range) -> float:
     return joint / others[best] if joint < inf else inf
 
 
-def _run(asked: Asked) -> float:
-    """Seconds of virtual time; infinity where the accuracy never came."""
-    name, record, policy, seed = asked
-    make, accuracy, pictures = JOBS[name]
-    machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
+@cache
+def _job(name: str) -> Job:
+    make, _, pictures = JOBS[name]
     job = make()
     inputs, targets = job.evaluation
     tested = inputs[::TESTED], targets[::TESTED]
-    job = replace(job, model=partial(Small, *pictures), batch=BATCH, evaluation=tested)
-    goal = f"accuracy>={accuracy} or epochs>={EPOCHS}"
+    return replace(job, model=partial(Small, *pictures), batch=BATCH, evaluation=tested)
+
+
+def _run(asked: Asked) -> float:
+    """Seconds of virtual time; infinity where the accuracy never came."""
+    name, record, policy, seed = asked
+    machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
+    goal = f"accuracy>={JOBS[name][1]} or epochs>={EPOCHS}"
     on = Simulated(machines, seed=seed)
-    run = fit(job, POLICIES[policy](), on, until=goal, seed=seed, evaluate_every="0.05 epochs")
+    run = fit(_job(name), POLICIES[policy](), on, until=goal, seed=seed, evaluate_every="0.05 epochs")
     return float(run.summary["seconds"]) if "accuracy" in run.ended else inf

@@ -29,7 +29,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.stages import Choice, stages
 from oddlot.core.switching import ByPlateau, Switch
-from oddlot.core.words import Abort, Fitted, Joined, Start, Step, samples_in
+from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, samples_in
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
@@ -218,6 +218,30 @@ def test_a_fleet_that_grows_is_measured_anew() -> None:
     assert largest[0] == 2
     assert largest[-1] == 4
     assert next(now for (now, _), k in zip(fits, largest, strict=True) if k == 4) < 200
+
+
+def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> None:
+    """Where somebody joined all the time, such a round would never end."""
+    books = Conductor(AdaptiveLoad(), Ledger(SAMPLES), BATCH)
+    for node in ("a", "b"):
+        books.handle(Joined(node), 0.0)
+    books.handle(Arrived(Facts("a:1", "a", 0, BATCH)), 1.0)
+    assert books.handle(Joined("c"), 1.5).actions == ()
+    step, *starts = books.handle(Arrived(Facts("b:2", "b", 0, BATCH)), 2.0).actions
+    assert isinstance(step, Step)
+    assert {start.task.node for start in starts if isinstance(start, Start)} == {"a", "b", "c"}
+
+
+def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one() -> None:
+    life = Lifetime(100.0)
+    machines = [
+        Machine(f"m{n}", 0.2, Exponential(), lifetime=life, seconds_to_return=1.0) for n in range(60)
+    ]
+    run = oddlot.fit(
+        a_job(FALLING), AdaptiveLoad(least=1, measuring=0.001), Simulated(machines), until="versions>=300"
+    )
+    assert sum(isinstance(record.event, Lost) for record in run.records) > 20
+    assert sum(isinstance(record.event, Fitted) for record in run.records) < 10
 
 
 @pytest.mark.parametrize("switch", [ByPlateau("los"), ByError(1.0, "los")])

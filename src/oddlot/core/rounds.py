@@ -25,8 +25,8 @@ def fastest(
     """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
     cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed.
 
-    A round closes with fewer updates when fewer workers are left; without k when nobody works any more. Who has several
-    tasks in flight may bring several of the k."""
+    A round closes with fewer updates when fewer workers are left; without k when nobody works any more, so that who
+    comes in between waits for the next one. Who has several tasks in flight may bring several of the k."""
     if isinstance(event, Arrived):
         updates[event.update.id] = event.update.samples
     if not updates:
@@ -37,6 +37,6 @@ def fastest(
         yield from (Cancel(task) for task in view.tasks)
         yield from assign_all(view, then or samples)
         return True
-    elif isinstance(event, Joined | Cancelled):
+    elif k is not None and isinstance(event, Joined | Cancelled):
         yield from assign(view, event.node, samples)
     return False

@@ -16,6 +16,8 @@ from oddlot.core.switching import ByError, ByGradients, Switch
 from oddlot.core.words import Command, Event, Fitted, UpdateId
 
 Row = tuple[int, int, float]
+OTHER = 0.1
+"""the share by which the number of workers differs in a fleet whose rounds have to be measured anew"""
 
 
 def _is_table(rows: object) -> bool:
@@ -146,7 +148,7 @@ class AdaptiveLoad:
         """The round after this one is to be measured: there was none for long, or the fleet is another one."""
         if not self.measuring or self.table or self.whole:
             return False
-        return view.now >= self.due or len(view.nodes) != self.fleet
+        return view.now >= self.due or abs(len(view.nodes) - self.fleet) >= OTHER * max(1, self.fleet)
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
         """The stages of these rounds; it is the one whose size is the nearest to what was reached."""

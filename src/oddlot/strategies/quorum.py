@@ -43,15 +43,15 @@ class Quorum:
     steps: AtLeastOne = 8
     """local steps of one job's batch each, between two meetings"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
-    """a merge waits for so many updates as this share of the learners, whoever brings them"""
+    """a merge waits for this share of the learners"""
     grace: NotNegative = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
     server: Rule = field(default_factory=lambda: SGD(lr=0.7, momentum=0.9, nesterov=True))
     """the rule at the hub: as DiLoCo has it"""
     round: dict[UpdateId, float] = field(default_factory=dict)
     """state: the weight of every update of this round"""
-    fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
-    """state: those that are not late, of learners that are still there: who has brought them"""
+    fresh: dict[NodeId, bool] = field(default_factory=dict)
+    """state: learners that are still there and have brought one that is not late"""
     quiet: dict[NodeId, bool] = field(default_factory=dict)
     """state: learners that let their lease lapse, and have brought nothing since: they are not waited for"""
     began: float = field(default=0.0, metadata=STATE)
@@ -73,9 +73,9 @@ class Quorum:
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
             yield self._merge(view.now)
             yield from assign_all(view, samples, "delta")
-        elif view.work_left:
+        elif view.work_left and len(view.idle) > len(self.fresh):  # who waits for the merge is idle
             for node in [event.update.sender] if isinstance(event, Arrived) else view.idle:
-                if node not in self.fresh.values():
+                if node not in self.fresh:
                     yield from assign(view, node, samples, "delta")
 
     def _note(self, event: Event, view: View) -> None:
@@ -87,9 +87,9 @@ class Quorum:
                 self.quiet.pop(update.sender, None)
                 self.round[update.id] = _weight(update, view.batch)
                 if view.staleness(update) == 0 and update.sender in view.nodes:
-                    self.fresh[update.id] = update.sender
+                    self.fresh[update.sender] = True
             case Leaving(node) | Lost(node):
-                self.fresh = {update: sender for update, sender in self.fresh.items() if sender != node}
+                self.fresh.pop(node, None)
                 self.quiet.pop(node, None)
             case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
                 self.quiet[node] = True
