@@ -5,7 +5,7 @@ The clock does not see what a gradient costs here, so that the network is a smal
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from math import inf
 from pathlib import Path
@@ -138,7 +138,7 @@ def _fits(there: dict[str, StepTimes]) -> None:
 
 
 def _short(delay: Delay) -> str:
-    settings = (f"{name}={value:.3g}" for name, value in vars(delay).items())
+    settings = (f"{name}={value:.3g}" for name, value in asdict(delay).items())
     return f"{type(delay).__name__}({', '.join(settings)})"
 
 

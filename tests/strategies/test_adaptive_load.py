@@ -234,9 +234,7 @@ def test_who_joins_while_everybody_is_waited_for_waits_for_the_next_round() -> N
 
 def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one() -> None:
     life = Lifetime(100.0)
-    machines = [
-        Machine(f"m{n}", 0.2, Exponential(), lifetime=life, seconds_to_return=1.0) for n in range(60)
-    ]
+    machines = [Machine(f"m{n}", 0.2, Exponential(), lifetime=life, seconds_to_return=1.0) for n in range(60)]
     run = oddlot.fit(
         a_job(FALLING), AdaptiveLoad(least=1, measuring=0.001), Simulated(machines), until="versions>=300"
     )

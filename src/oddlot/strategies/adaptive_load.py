@@ -13,7 +13,7 @@ from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.stages import Choice, stages
 from oddlot.core.strategy import STATE, View
 from oddlot.core.switching import ByError, ByGradients, Switch
-from oddlot.core.words import Command, Event, Fitted, UpdateId
+from oddlot.core.words import Changed, Command, Evaluated, Event, Fitted, UpdateId
 
 Row = tuple[int, int, float]
 OTHER = 0.1
@@ -138,7 +138,7 @@ class AdaptiveLoad:
             self._plan(event.rounds, batch)
         elif self.table and not self.path:
             self._plan(self.table, batch)
-        elif self.path:
+        elif self.path and isinstance(event, Changed | Evaluated):
             ends = [until for _, _, until in self.path[:-1]]
             stage = min(self.switch.stage(event, self.stage, ends), len(ends))
             if stage > self.stage:
