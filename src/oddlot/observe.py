@@ -106,7 +106,7 @@ class Tally:
 
     @property
     def samples_wasted(self) -> int:
-        """Assigned, but never merged."""
+        """Of tasks that never counted; what was not begun of a task that was handed over in part is not among them."""
         return self.wasted.total()
 
     @property

@@ -14,6 +14,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import warn
 from oddlot.core.words import Span
+from oddlot.core.wrapper import Wrapper
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
@@ -98,14 +99,14 @@ class Recipe:
         shards = len(self.cuts) - 1 if isinstance(self.cuts, tuple) else self.cuts
         if getattr(self.strategy, "whole_shards", False) and shards == 1 < self.on.workers:
             warn(
-                f"{type(self.strategy).__name__} gives a worker a whole shard of the data at a time, and here all of "
+                f"{_innermost(self.strategy)} gives a worker a whole shard of the data at a time, and here all of "
                 "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more"
             )
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
         if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
-            name = type(self.strategy).__name__
+            name = _innermost(self.strategy)
             warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
 
     def _check_sizes(self) -> None:
@@ -238,6 +239,13 @@ def _schedule(schedule: Schedule | None) -> str | None:
     if is_dataclass(type(schedule)):
         return repr(schedule)
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
+
+
+def _innermost(strategy: object) -> str:
+    """The name of the one inside, of a wrapper."""
+    while isinstance(strategy, Wrapper):
+        strategy = strategy.inner
+    return type(strategy).__name__
 
 
 def _settings(strategy: Any) -> str:

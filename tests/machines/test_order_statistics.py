@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.order_statistics import mean_seconds
+from oddlot.machines.order_statistics import mean_seconds, rounds_of
 from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted
 
 WORKERS, DRAWS = 20, 20_000
@@ -72,6 +72,29 @@ def test_of_workers_who_are_not_alike() -> None:
     drawn = np.sort(np.concatenate(parts, 1), 1)[:, np.array(KS) - 1]
     found = mean_seconds([slow, *[fast] * 15, *[slow] * 4], 40, KS)
     assert (np.abs(found - drawn.mean(0)) < 4 * drawn.std(0) / DRAWS**0.5 + 1e-3).all()
+
+
+def test_the_latest_of_many_measured_times_are_not_thinned_out() -> None:
+    """They decide how long all take."""
+    times = 1 + np.random.default_rng(3).pareto(1.1, 3_000)
+    found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * 20, 1, [1, 20])
+    steps, chances = np.diff(np.sort(times), prepend=0.0), np.arange(3_000) / 3_000
+    assert found == pytest.approx([steps @ (1 - chances) ** 20, steps @ (1 - chances**20)], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("workers", "loads", "ks", "told"),
+    [
+        (0, [1], [], "no workers"),
+        (2, [], [], "no loads"),
+        (2, [0], [], "a load of 0 must be at least 1"),
+        (2, [1], [3], "from 1 to 2"),
+        (2, [1], [0], "from 1 to 2"),
+    ],
+)
+def test_rounds_that_cannot_be(workers: int, loads: list[int], ks: list[int], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        rounds_of([Exponential()] * workers, loads, ks)
 
 
 def test_of_ten_thousand_workers() -> None:

@@ -79,7 +79,7 @@ Read = Callable[[Path], StepTimes]
         (
             read_minibatch_times,
             MINIBATCHES.replace("time,", "when,"),
-            "line 1: no column time, beside worker",
+            "line 1: no column time, of the columns worker",
         ),
         (read_minibatch_times, MINIBATCHES + "3,0,25,3\n", "line 5: 4 columns of 5"),
         (read_minibatch_times, MINIBATCHES + "3,0,25,3,NaN\n", "line 5: 'NaN' is no number"),
@@ -109,6 +109,12 @@ def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> N
     time = machines[0].delay.start(Random(1))
     assert sorted(time() for _ in range(3)) == pytest.approx([0.5, 1.0, 1.5])
     assert machines[1].delay.start(Random(1))() == 1.0
+
+
+@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308)])
+def test_there_is_no_machine_like_times_that_cannot_be(record: tuple[float, ...]) -> None:
+    with pytest.raises(UsageError, match="above 0 and finite"):
+        machines_like({"a": (1.0,), "b": record}, 2)
 
 
 # --- the real ones -----------------------------------------------------------------------------------

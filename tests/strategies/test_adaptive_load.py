@@ -29,7 +29,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.stages import Choice, stages
 from oddlot.core.switching import ByPlateau, Switch
-from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, samples_in
+from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, Ticked, samples_in
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
@@ -240,6 +240,33 @@ def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one()
     )
     assert sum(isinstance(record.event, Lost) for record in run.records) > 20
     assert sum(isinstance(record.event, Fitted) for record in run.records) < 10
+
+
+def unsteady(**how: Any) -> Run:
+    """Eight machines that take 2 s for a batch, exponentially."""
+    machines = [Machine(f"m{n}", 0.1, Exponential(), **how) for n in range(8)]
+    on = Simulated(machines, maths=False)
+    with pytest.warns(UserWarning, match="stays as it begins"):
+        return oddlot.fit(replace(a_job(FALLING), batch=20), AdaptiveLoad(), on, until="seconds>=1500")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_answers_that_are_measured_are_waited_for(at_once: bool) -> None:
+    """Though their workers' answers so far were among the first ones; and those who have yet to hear that they are
+    cancelled take part."""
+    run = unsteady(stops_at_once=at_once)
+    assert not any(isinstance(record.event, Ticked) for record in run.records), "a lease has lapsed"
+    assert sum(isinstance(record.event, Fitted) for record in run.records) >= 4
+
+
+def test_a_fleet_that_changes_all_the_time_is_measured_for_a_part_of_it() -> None:
+    run = unsteady(stops_at_once=True, lifetime=Lifetime(30.0), seconds_to_return=5.0)
+    began, whole = 0.0, 0.0
+    for record in run.records:
+        if any(isinstance(action, Step) for action in record.actions):
+            aborted = any(isinstance(action, Abort) for action in record.actions)
+            began, whole = record.now, whole + (0.0 if aborted else record.now - began)
+    assert whole < 0.2 * run.summary["seconds"]
 
 
 @pytest.mark.parametrize("switch", [ByPlateau("los"), ByError(1.0, "los")])

@@ -64,6 +64,23 @@ wait alarm
     assert "at 3615 s\n> step a:1*1.00" in run_story(story)
 
 
+def test_who_is_late_counts_for_less() -> None:
+    """By one version for a half: trusted in full, late steps and momentum swing against each other."""
+    story = """strategy Quorum(steps=1, grace=0.0)
+data size=100 in_flight=1 batch=4
+join a
+join b
+wait 1
+finish a
+wait alarm
+finish b
+wait 1
+finish a
+wait alarm
+"""
+    assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
+
+
 def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
     """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]

@@ -215,6 +215,36 @@ def test_what_was_handed_over_tells_of_paces_too() -> None:
     assert any(isinstance(record.event, Fitted) for record in run.records)
 
 
+def test_nobody_begins_its_own_task_again() -> None:
+    """With two tasks at once the slow one has a free place too."""
+    story = """strategy BackupTasks(Synchronous(samples=8), slow=1.0)
+data size=400 in_flight=2 batch=8
+join a
+join b
+wait 1
+finish a
+finish b
+"""
+    told = run_story(story)
+    assert "> assign b:5 8 [0:8-16]" in told, told
+    assert "> assign a:6 8 [0:24-32]" in told, told
+
+
+def test_who_is_new_has_work_though_another_one_computes_a_copy() -> None:
+    story = """strategy BackupTasks(Quorum(steps=1, quorum=1.0), slow=1.0)
+data size=400 in_flight=1 batch=8
+join a
+join b
+join c
+wait 1
+finish a
+wait alarm
+join d
+"""
+    told = run_story(story)
+    assert "> assign d:" in told, told
+
+
 # --- what is learnt --------------------------------------------------------------------------------
 
 RISING = torch.arange(400.0) // 100
@@ -225,6 +255,8 @@ RISING = torch.arange(400.0) // 100
     "strategy",
     [
         FastestK(k=3),
+        oddlot.AdaptiveK(k=3),
+        oddlot.AdaptiveLoad(),
         BackupTasks(FastestK(k=3), slow=1.2),
         ProportionalLoad(Synchronous(samples=10)),
         Deadline(Synchronous(samples=20), 10 * PACE),
@@ -235,6 +267,23 @@ def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
     """A shard has one of the numbers alone, and workers are given what they have: a scheme that discards what is late
     would not see those of the slow one's."""
     assert mean_learnt(strategy, 4) == pytest.approx(1.5, abs=0.2)
+
+
+@pytest.mark.parametrize("strategy", [FastestK(k=3), oddlot.AdaptiveLoad(), Quorum(steps=1)])
+def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_run(strategy: Strategy) -> None:
+    """Ten passes take about 400 s; the slow one's share is cut as everybody's is."""
+    numbers = Shards.of([RISING.numpy()], 4)
+    run = ran(strategy, machines(4, 20.0), numbers, "seconds>=390", lr=0.005)
+    merged, given = Counter[int](), dict[str, Any]()
+    for record in run.records:
+        for action in record.actions:
+            if isinstance(action, Start):
+                given[action.task.id] = action.task.spans
+            elif isinstance(action, Step):
+                for update in action.shares:
+                    for span in given[update]:
+                        merged[span.start // 100] += span.stop - span.start
+    assert min(merged.values()) > 0.9 * max(merged.values()), merged
 
 
 def test_three_of_four_shards_lead_elsewhere() -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import inf, isfinite, nan
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, AtLeastOne, at_least, check_settings
+from oddlot.core.checks import AboveZero, AtLeastOne, Must, at_least, check_settings
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.strategy import STATE
 from oddlot.core.words import Changed, Evaluated, Event
@@ -40,6 +40,7 @@ class ByPlateau:
     """A stage ends when a metric has ceased to fall."""
 
     metric: str = "loss"
+    """one that is low where the model is good: not the accuracy"""
     patience: AtLeastOne = 5
     """evaluations without a new lowest value"""
     best: float | None = field(default=None, metadata=STATE)
@@ -72,7 +73,7 @@ class ByError:
     """where the metric would end, above the lowest value, with rounds of one sample: eta L sigma^2 / (2 c) in the
     paper, which is far too much where it is not measured instead"""
     metric: str = "loss"
-    lowest: float = 0.0
+    lowest: Annotated[float, Must("finite", isfinite)] = 0.0
     """the value of the best model there is"""
 
     def __post_init__(self) -> None:

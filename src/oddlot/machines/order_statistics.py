@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from oddlot.core.errors import UsageError
 from oddlot.machines.response import Measured, Numbers, Response
 
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
 MOST_JUMPS = 500
-"""of survival functions that are steps, at which they are summed up"""
+"""of survival functions that are steps, at which they are summed up: half of them the latest, which decide how long all
+take"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
 MOST_KS = 64
@@ -25,14 +27,25 @@ def rounds_of(
 ) -> tuple[tuple[int, int, float], ...]:
     """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
 
-    For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer.
+    For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer. UsageError:
+    there are no workers, a load is below 1, or one of `ks` is not from 1 to all workers.
     """
+    _check(workers, loads, ks)
     ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
     return tuple(
         (k, samples, seconds)
         for samples in loads
         for k, seconds in zip(ks, mean_seconds(workers, samples, ks).tolist(), strict=True)
     )
+
+
+def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
+    if not workers or not loads:
+        raise UsageError("no workers, or no loads, take no time", "loads" if workers else "workers")
+    if min(loads) < 1:
+        raise UsageError(f"a load of {min(loads)} must be at least 1", "loads")
+    if ks and not 1 <= min(ks) <= max(ks) <= len(workers):
+        raise UsageError(f"ks = {list(ks)} must be from 1 to {len(workers)}, as there are workers", "ks")
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:
@@ -55,11 +68,11 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
 
 
 def _jumps(measured: Sequence[Numbers]) -> Numbers:
-    """When somebody may answer, from 0 on: all times that were measured, or so many of them at even ranks."""
+    """When somebody may answer, from 0 on: all times that were measured, or the latest and some at even ranks."""
     times = np.unique(np.concatenate([[0.0], *measured]))
-    ranks = np.linspace(0, len(times) - 1, min(len(times), MOST_JUMPS)).round().astype(int)
-    found: Numbers = times[ranks]
-    return found
+    late = max(0, len(times) - MOST_JUMPS // 2)
+    ranks = np.linspace(0, late, min(late, MOST_JUMPS // 2), endpoint=False).round().astype(int)
+    return np.concatenate([times[ranks], times[late:]])
 
 
 def _end(kinds: Mapping[Response, int], samples: int) -> float:

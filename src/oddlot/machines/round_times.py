@@ -84,7 +84,8 @@ class RoundTimes:
                 if facts.samples and facts.sender in self.nodes:  # of a task that was handed over, a part
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
-                    self.round[facts.sender] = communicating, computing / facts.samples
+                    # Of several tasks at once the first alone did not wait for another one.
+                    self.round.setdefault(facts.sender, (communicating, computing / facts.samples))
 
     def _close(self, now: float) -> w.Fitted | None:
         """A round in which nobody was cancelled."""

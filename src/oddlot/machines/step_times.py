@@ -21,6 +21,8 @@ from oddlot.machines.packed import read_packed
 StepTimes = dict[str, tuple[float, ...]]
 Rows = Iterator[tuple[int, list[str]]]
 COMPUTING = ("forward-compute", "backward-compute")
+LONGEST = 1e100
+"""which no time comes to, so that sums of them are numbers"""
 TIMES = ("us Per Event",)
 """units of which less is better"""
 
@@ -99,6 +101,8 @@ def machines_like(
     """
     if not times or not all(times.values()):
         raise UsageError("there is no machine that takes any time", "times")
+    if not all(0 < time < LONGEST for record in times.values() for time in record):
+        raise UsageError("a time that was recorded must be above 0 and finite", "times")
     if count < 1:
         raise UsageError(f"count = {count} must be at least 1", "count")
     records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
@@ -116,7 +120,9 @@ def _columns(text: str, *names: str) -> Rows:
     table = csv.reader(StringIO(text, newline=""))
     heading = next(table, [])
     if missing := [name for name in names if name not in heading]:
-        raise UsageError(f"line 1: no column {missing[0]}, beside {', '.join(names)}")
+        raise UsageError(
+            f"line 1: no column {missing[0]}, of the columns {', '.join(names)} that there must be"
+        )
     places = [heading.index(name) for name in names]
     for row in table:
         if row and len(row) != len(heading):
@@ -131,7 +137,7 @@ def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
         found[machine].append((when, time))
     if not found:
         raise UsageError("it holds no times")
-    if not all(time < inf for rows in found.values() for _, time in rows):
+    if not all(time < LONGEST for rows in found.values() for _, time in rows):
         raise UsageError("a time is too long for a number")
     by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
     return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}

@@ -10,7 +10,7 @@ from typing import Annotated
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
-from oddlot.core.rounds import check_enough, fastest
+from oddlot.core.rounds import Tasks, check_enough, fastest
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Changed, Command, Event, UpdateId
 
@@ -21,10 +21,12 @@ def _are_times(rows: object) -> bool:
     if not all(len(row) == 2 and isinstance(row[1], int) and row[1] >= 1 for row in rows):
         return False
     seconds = [row[0] for row in rows]
-    return all(0 <= one < inf for one in seconds) and seconds == sorted(seconds)
+    return all(isinstance(one, int | float) and 0 <= one < inf for one in seconds) and seconds == sorted(
+        seconds
+    )
 
 
-TIMES = Must("rows of seconds, which rise, and k, at least 1", _are_times)
+TIMES = Must("rows of seconds, none below the one before, and k, at least 1", _are_times)
 
 
 @dataclass
@@ -83,9 +85,8 @@ class AdaptiveK:
             rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
             self.rises, k = self.rises + rises, k + rises * self.rise
         k, may_rise = (k, False) if self.times else (min(k, most), k + self.rise <= most)
-        yield from fastest(
-            event, view, self.round, k, self.samples or view.batch, self.window if may_rise else 0
-        )
+        tasks, measure = Tasks(self.samples or view.batch), self.window if may_rise else 0
+        yield from fastest(event, view, self.round, k, tasks, measure)
 
     @property
     def reads_gradients(self) -> bool:

@@ -9,7 +9,7 @@ from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_setting
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import Pflug
-from oddlot.core.rounds import check_enough, fastest
+from oddlot.core.rounds import Tasks, check_enough, fastest
 from oddlot.core.stages import Choice, stages
 from oddlot.core.strategy import STATE, View
 from oddlot.core.switching import ByError, ByGradients, Switch
@@ -17,7 +17,10 @@ from oddlot.core.words import Changed, Command, Evaluated, Event, Fitted, Update
 
 Row = tuple[int, int, float]
 OTHER = 0.1
-"""the share by which the number of workers differs in a fleet whose rounds have to be measured anew"""
+"""the share by which the number of workers differs in another fleet, and of the time in which one is measured"""
+PATIENCE = 4.0
+"""so many times what a round of everybody takes, at the load with the longest, a lease lasts: what is known of each
+worker is of answers that were among the first"""
 
 
 def _is_table(rows: object) -> bool:
@@ -25,6 +28,7 @@ def _is_table(rows: object) -> bool:
         isinstance(row, tuple | list)
         and len(row) == 3
         and all(isinstance(count, int) and count >= 1 for count in row[:2])
+        and isinstance(row[2], int | float)
         and 0 < row[2] < inf
         for row in rows
     )
@@ -62,9 +66,11 @@ class AdaptiveLoad:
     least: AtLeastOne | None = None
     """samples of a round, at least: the learning rate has to suit them; None: the job's batch"""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """a stage's rounds have so many times the samples of the last stage's, or more; not where the error ends stages"""
+    """a stage's rounds have so many times the samples of those before, or more, but for the last stage's; not where the
+    error ends stages"""
     measuring: FromZeroBelowOne = 0.02
-    """share of the time for rounds that wait for everybody to be measured, after the first ones; 0: none"""
+    """share of the time for rounds that wait for everybody to be measured, after the first ones, and up to a tenth of
+    it where the fleet becomes another one; 0: none"""
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
     samples: int = field(default=0, metadata=STATE)
@@ -73,8 +79,10 @@ class AdaptiveLoad:
     """state: it waits for everybody, and is measured"""
     began: float = field(default=0.0, metadata=STATE)
     """state: when it did, in seconds"""
-    due: float = field(default=0.0, metadata=STATE)
-    """state: when one that waits for everybody is due, in seconds"""
+    measured: tuple[float, float] = field(default=(0.0, 0.0), metadata=STATE)
+    """state: when the last one that waited for everybody ended, and how long it took, in seconds"""
+    longest: float = field(default=0.0, metadata=STATE)
+    """state: seconds that a round of everybody takes, on average, at the load with the longest; 0: it was not measured"""
     path: list[Row] = field(default_factory=list)
     """state: the stages' k, samples, and the error down to which each is the best, in units of rounds of one sample"""
     stage: int = field(default=0, metadata=STATE)
@@ -124,9 +132,11 @@ class AdaptiveLoad:
         measure = 0
         if isinstance(self.switch, ByGradients) and self.stage + 1 < len(self.path):  # another one follows
             measure = self.switch.window
-        if (yield from fastest(event, view, self.round, k, self.samples, measure, then)):
-            if self.whole and self.measuring:
-                self.due = view.now + (view.now - self.began) / self.measuring
+        patience = PATIENCE * self.longest or None
+        tasks, following = Tasks(self.samples, patience), Tasks(then, patience)
+        if (yield from fastest(event, view, self.round, k, tasks, measure, following)):
+            if self.whole:
+                self.measured = view.now, view.now - self.began
             if next_whole:
                 self.fleet = len(view.nodes)
             self.samples, self.whole, self.began = then, next_whole, view.now
@@ -135,6 +145,7 @@ class AdaptiveLoad:
         """To the stage that it is after this event."""
         if isinstance(event, Fitted):
             self.whole = self.whole and bool(self.path)  # nothing was known: enough was measured just now
+            self.longest = max(seconds for _, _, seconds in event.rounds)
             self._plan(event.rounds, batch)
         elif self.table and not self.path:
             self._plan(self.table, batch)
@@ -148,7 +159,10 @@ class AdaptiveLoad:
         """The round after this one is to be measured: there was none for long, or the fleet is another one."""
         if not self.measuring or self.table or self.whole:
             return False
-        return view.now >= self.due or abs(len(view.nodes) - self.fleet) >= OTHER * max(1, self.fleet)
+        is_another = abs(len(view.nodes) - self.fleet) >= OTHER * max(1, self.fleet)
+        share = max(OTHER, self.measuring) if is_another else self.measuring
+        ended, took = self.measured
+        return view.now >= ended + took / share
 
     def _plan(self, rows: Sequence[Row], batch: int) -> None:
         """The stages of these rounds; it is the one whose size is the nearest to what was reached."""

@@ -70,10 +70,12 @@ class BackupTasks(Wrapper[Inner]):
                 yield from self._wake(late_at, view)
                 return
             task = view.tasks[task_id]
-            if not idle:
+            node = next((node for node in idle if node != task.node), None)
+            if node is None:
                 return  # whoever is idle next asks again at once
+            idle.remove(node)
             version = task.version if view.can_start_from(task.version) else None
-            yield Assign(idle.pop(0), samples_in(task.spans), task.kind, version, again=task_id)
+            yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
             if self._is_around_a_wrapper:
                 yield Wake(view.now)  # so that one which times tasks sees this one
 

@@ -33,7 +33,8 @@ class Quorum:
     round has taken, so that it costs no more than that; it ends where everybody has brought something.
 
     A learner's weight is its samples times its samples a step, so that those who computed more, in steps of more
-    samples, count more.
+    samples, count more. The share of one that is s versions late is (1 + s) ** -damping of that: trusted in full, late
+    steps and the server rule's momentum swing against each other.
 
     Paper: Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026, arXiv 2604.21428), the
     syncer. There learners compute on while it merges, and models travel in fragments; here a learner waits for the
@@ -43,15 +44,19 @@ class Quorum:
     steps: AtLeastOne = 8
     """local steps of one job's batch each, between two meetings"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
-    """a merge waits for this share of the learners"""
-    grace: NotNegative = 0.05
+    """a merge waits for so many updates as this share of the learners, whoever brings them"""
+    grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
+    damping: NotNegative = 1.0
+    """the power with which an update's share falls with its staleness, as `Asynchronous` has it"""
     server: Rule = field(default_factory=lambda: SGD(lr=0.7, momentum=0.9, nesterov=True))
     """the rule at the hub: as DiLoCo has it"""
     round: dict[UpdateId, float] = field(default_factory=dict)
     """state: the weight of every update of this round"""
-    fresh: dict[NodeId, bool] = field(default_factory=dict)
-    """state: learners that are still there and have brought one that is not late"""
+    late: dict[UpdateId, int] = field(default_factory=dict)
+    """state: by how many versions each of them is"""
+    fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
+    """state: those that are not late, of learners that are still there: who has brought them"""
     quiet: dict[NodeId, bool] = field(default_factory=dict)
     """state: learners that let their lease lapse, and have brought nothing since: they are not waited for"""
     began: float = field(default=0.0, metadata=STATE)
@@ -73,10 +78,9 @@ class Quorum:
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
             yield self._merge(view.now)
             yield from assign_all(view, samples, "delta")
-        elif view.work_left and len(view.idle) > len(self.fresh):  # who waits for the merge is idle
-            for node in [event.update.sender] if isinstance(event, Arrived) else view.idle:
-                if node not in self.fresh:
-                    yield from assign(view, node, samples, "delta")
+        elif view.work_left:
+            for node in self._without_work(event, view):
+                yield from assign(view, node, samples, "delta")
 
     def _note(self, event: Event, view: View) -> None:
         """What has come in, and who is there."""
@@ -86,18 +90,29 @@ class Quorum:
             case Arrived(update):
                 self.quiet.pop(update.sender, None)
                 self.round[update.id] = _weight(update, view.batch)
-                if view.staleness(update) == 0 and update.sender in view.nodes:
-                    self.fresh[update.sender] = True
+                self.late[update.id] = view.staleness(update)
+                if not self.late[update.id] and update.sender in view.nodes:
+                    self.fresh[update.id] = update.sender
             case Leaving(node) | Lost(node):
-                self.fresh.pop(node, None)
+                self.fresh = {update: sender for update, sender in self.fresh.items() if sender != node}
                 self.quiet.pop(node, None)
             case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
-                self.quiet[node] = True
+                if node not in self.fresh.values():
+                    self.quiet[node] = True
+
+    def _without_work(self, event: Event, view: View) -> list[NodeId]:
+        """Who is not waiting for the merge."""
+        if isinstance(event, Arrived):
+            return [] if event.update.id in self.fresh else [event.update.sender]
+        waiting = set(self.fresh.values())
+        return [node for node in view.idle if node not in waiting]
 
     def _merge(self, now: float) -> Command:
         total = sum(self.round.values())
-        step = Step({update: weight / total for update, weight in self.round.items()})
+        trust = {update: (1 + late) ** -self.damping for update, late in self.late.items()}
+        step = Step({update: weight / total * trust[update] for update, weight in self.round.items()})
         self.round.clear()
+        self.late.clear()
         self.fresh.clear()
         self.began, self.closes = now, None
         return step
