@@ -2,6 +2,7 @@
 times, goodput against failures, and four real processes.
 
 python -m benchmarks.stragglers [--quick] [--only PART ...] [--job mnist|cifar10 ...] [--record NAME ...]
+                               [--policy NAME ...] [--ratio NUMBER ...] [--learners NUMBER ...]
 """
 
 import argparse
@@ -15,7 +16,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "floors": lambda asked: floors.measure(asked.quick),
     "joint": lambda asked: joint.measure(asked.quick, asked.ratio),
     "goodput": lambda asked: goodput.measure(asked.quick, asked.learners),
-    "networks": lambda asked: networks.measure(asked.quick, asked.job, asked.record),
+    "networks": lambda asked: networks.measure(asked.quick, asked.job, asked.record, asked.policy),
     "paths": lambda asked: paths.measure(asked.quick),
     "real": lambda asked: real.measure(asked.quick),
 }
@@ -31,6 +32,9 @@ def main() -> None:
     some.add_argument("--learners", nargs="*", type=int, choices=list(goodput.HOURS), help="of goodput")
     some.add_argument("--job", nargs="*", choices=list(networks.JOBS), help="of networks")
     some.add_argument("--record", nargs="*", choices=list(networks.RECORDS), help="of networks")
+    some.add_argument(
+        "--policy", nargs="*", choices=list(networks.POLICIES), help="of networks, joint among them"
+    )
     asked = parser.parse_args()
     figures: dict[str, float] = {}
     for part in asked.only:

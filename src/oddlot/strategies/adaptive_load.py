@@ -82,7 +82,7 @@ class AdaptiveLoad:
     measured: tuple[float, float] = field(default=(0.0, 0.0), metadata=STATE)
     """state: when the last one that waited for everybody ended, and how long it took, in seconds"""
     longest: float = field(default=0.0, metadata=STATE)
-    """state: seconds that a round of everybody takes, on average, at the load with the longest; 0: it was not measured"""
+    """state: seconds that a round of everybody takes, on average, at the load with the longest; 0: not measured yet"""
     path: list[Row] = field(default_factory=list)
     """state: the stages' k, samples, and the error down to which each is the best, in units of rounds of one sample"""
     stage: int = field(default=0, metadata=STATE)
