@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.plots import save
 from benchmarks.stragglers.joint import COMMUNICATION, GOAL, POLICIES, RATE, strategy
-from benchmarks.stragglers.least_squares import FEATURES, fleet, in_processes, problem, trained
+from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, in_processes, trained
 from oddlot.report.charts import Line
 
 PLOTS, RATIO = Path("docs/plots"), 1.0
@@ -33,32 +33,29 @@ def measure(quick: bool) -> dict[str, float]:
     runs = dict(zip(POLICIES, in_processes(run, POLICIES), strict=True))
     if quick:
         return {}
-    begin = float(problem().best.norm())
-    fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
     alone, both, fitted = POLICIES
     path = [
-        Line(f"k, {alone}", [(down, one.k) for down, one in fallen[alone]], 0),
-        Line(f"k, {both}", [(down, one.k) for down, one in fallen[both]], 1),
-        Line(f"load, {both}", [(down, one.load) for down, one in fallen[both]], 2),
-        Line(f"load, {fitted}", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
+        Line("k where it adapts alone", [(-log10(one.error), one.k) for one in runs[alone]], 0),
+        Line("k where both adapt", [(-log10(one.error), one.k) for one in runs[both]], 1),
+        Line("load where both adapt", [(-log10(one.error), one.load) for one in runs[both]], 2),
+        Line("the same, fitted", [(-log10(one.error), one.load) for one in runs[fitted]], 2, dashed=True),
     ]
-    down = "orders of magnitude by which the distance has fallen"
     save(
         PLOTS / "stragglers_path.svg",
-        "What is waited for, and what each computes",
-        down,
-        "workers, rows",
+        f"Workers that are waited for (k, of {WORKERS}) and rows for each (load, at most {LOAD})",
+        "-log10(distance): smaller distances to the right",
+        "k, load",
         path,
     )
     curves = [
-        Line(name, [(one.seconds, -down) for down, one in points], number)
-        for number, (name, points) in enumerate(fallen.items())
+        Line(name, [(one.seconds, log10(one.error)) for one in points], number)
+        for number, (name, points) in enumerate(runs.items())
     ]
-    about, up = f"computation / communication = {RATIO:g}", "orders of magnitude"
+    about, up = f"computation / communication = {RATIO:g}", "log10(distance)"
     save(PLOTS / "stragglers_curves.svg", f"Distance over time, {about}", "seconds", up, curves)
     cost = [
-        Line(name, [(one.used / 1e3, -down) for down, one in points], number)
-        for number, (name, points) in enumerate(fallen.items())
+        Line(name, [(one.used / 1e3, log10(one.error)) for one in points], number)
+        for number, (name, points) in enumerate(runs.items())
     ]
     save(
         PLOTS / "stragglers_cost.svg",

@@ -42,7 +42,7 @@ def measure() -> dict[str, float]:
         PLOT,
         "The bound on the error: each k alone, and the times of theorem 1",
         "seconds",
-        "orders of magnitude",
+        "log10(error)",
         [*drawn, _line("theorem 1", begins, seconds, 0, dashed=True)],
     )
     rows = [
