@@ -154,10 +154,11 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
     ("make", "told"),
     [
         (lambda: AdaptiveK(k=0), "k = 0 must be at least 1"),
-        (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, which rise, and k"),
-        (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, which rise, and k"),
+        (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, none below the one before, and k"),
+        (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, none below the one before, and k"),
         (lambda: AdaptiveK(times=((1.0, 0),)), "and k, at least 1"),
-        (lambda: AdaptiveK(times=(2.0,)), "rows of seconds, which rise, and k"),  # type: ignore[arg-type]  # on purpose
+        (lambda: AdaptiveK(times=(("a", 2),)), "rows of seconds"),  # type: ignore[arg-type]  # on purpose
+        (lambda: AdaptiveK(times=(2.0,)), "rows of seconds, none below the one before, and k"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveK(k=6).check_workers(5), "k = 6 results of 5 workers: lower k or add workers"),
     ],
 )

@@ -297,6 +297,7 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: AdaptiveLoad(((1, 1, float("nan")),)), "rows of k, samples and mean seconds"),
         (lambda: AdaptiveLoad(((1, 1),)), "rows of k, samples and mean seconds"),  # type: ignore[arg-type]  # so wrong
         (lambda: AdaptiveLoad(5), "rows of k, samples"),  # type: ignore[arg-type]  # so wrong
+        (lambda: AdaptiveLoad(((1, 1, "x"),)), "rows of k, samples"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((1.5, 2, 1.0),)), "rows of k, samples"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(loads=(4, 0)), "whole numbers of samples, each at least 1"),
         (lambda: AdaptiveLoad(ROWS, least=97), "least = 97: no round has so many samples"),
@@ -304,6 +305,7 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: AdaptiveLoad(measuring=1.0), "measuring = 1.0 must be at least 0 and below 1"),
         (lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).check_workers(2), "k = 3 results of 2 workers"),
         (lambda: ByError(0.0), "a = 0.0 must be finite and above 0"),
+        (lambda: ByError(1.0, lowest=float("nan")), "lowest = nan must be finite"),
     ],
 )
 def test_what_makes_no_sense(make: Callable[[], Any], told: str) -> None:

@@ -7,6 +7,7 @@ import torch
 
 import oddlot
 from oddlot import BackupTasks, LocalSGD, Machine, Quorum
+from oddlot.core.errors import UsageError
 from oddlot.core.words import Step
 from oddlot.testing import run_story
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
@@ -97,3 +98,8 @@ def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
     (step,) = actions(run, Step)
     assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})
+
+
+def test_a_window_that_never_ends_is_none() -> None:
+    with pytest.raises(UsageError, match="grace = 1e\\+308 must be from 0 to 1,000"):
+        Quorum(grace=1e308)

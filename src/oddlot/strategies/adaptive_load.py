@@ -64,7 +64,8 @@ class AdaptiveLoad:
     loads: Annotated[tuple[int, ...], LOADS] = ()
     """samples that a worker may be given, where rounds are measured; empty: some, from 1 to the job's batch"""
     least: AtLeastOne | None = None
-    """samples of a round, at least: the learning rate has to suit them; None: the job's batch"""
+    """samples of a round, at least: the learning rate has to suit them. Rounds with fewer are left out, also those of
+    the table, unless all have fewer. None: the job's batch"""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
     """a stage's rounds have so many times the samples of those before, or more, but for the last stage's; not where the
     error ends stages"""
