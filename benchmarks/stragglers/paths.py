@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.plots import save
 from benchmarks.stragglers.joint import COMMUNICATION, GOAL, POLICIES, RATE, strategy
-from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, in_processes, trained
+from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, in_processes, problem, trained
 from oddlot.report.charts import Line
 
 PLOTS, RATIO = Path("docs/plots"), 1.0
@@ -33,17 +33,19 @@ def measure(quick: bool) -> dict[str, float]:
     runs = dict(zip(POLICIES, in_processes(run, POLICIES), strict=True))
     if quick:
         return {}
+    begin = float(problem().best.norm())
+    fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
     alone, both, fitted = POLICIES
     path = [
-        Line("k where it adapts alone", [(-log10(one.error), one.k) for one in runs[alone]], 0),
-        Line("k where both adapt", [(-log10(one.error), one.k) for one in runs[both]], 1),
-        Line("load where both adapt", [(-log10(one.error), one.load) for one in runs[both]], 2),
-        Line("the same, fitted", [(-log10(one.error), one.load) for one in runs[fitted]], 2, dashed=True),
+        Line("k where it adapts alone", [(down, one.k) for down, one in fallen[alone]], 0),
+        Line("k where both adapt", [(down, one.k) for down, one in fallen[both]], 1),
+        Line("load where both adapt", [(down, one.load) for down, one in fallen[both]], 2),
+        Line("the same, fitted", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
     ]
     save(
         PLOTS / "stragglers_path.svg",
         f"Workers that are waited for (k, of {WORKERS}) and rows for each (load, at most {LOAD})",
-        "-log10(distance): smaller distances to the right",
+        f"orders of magnitude by which the distance has fallen, from {begin:.0f} to {GOAL}",
         "k, load",
         path,
     )
