@@ -21,9 +21,9 @@ def _are_times(rows: object) -> bool:
     if not all(len(row) == 2 and isinstance(row[1], int) and row[1] >= 1 for row in rows):
         return False
     seconds = [row[0] for row in rows]
-    return all(isinstance(one, int | float) and 0 <= one < inf for one in seconds) and seconds == sorted(
-        seconds
-    )
+    if not all(isinstance(one, int | float) and 0 <= one < inf for one in seconds):
+        return False
+    return seconds == sorted(seconds)
 
 
 TIMES = Must("rows of seconds, none below the one before, and k, at least 1", _are_times)

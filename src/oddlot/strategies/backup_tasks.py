@@ -70,9 +70,11 @@ class BackupTasks(Wrapper[Inner]):
                 yield from self._wake(late_at, view)
                 return
             task = view.tasks[task_id]
+            if not idle:
+                return  # whoever is idle next asks again at once
             node = next((node for node in idle if node != task.node), None)
             if node is None:
-                return  # whoever is idle next asks again at once
+                continue  # nobody begins its own task again
             idle.remove(node)
             version = task.version if view.can_start_from(task.version) else None
             yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
