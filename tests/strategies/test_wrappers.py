@@ -235,14 +235,16 @@ def test_who_is_new_has_work_though_another_one_computes_a_copy() -> None:
 data size=400 in_flight=1 batch=8
 join a
 join b
-join c
 wait 1
 finish a
-wait alarm
-join d
+finish b
+wait 1
+finish a
+join c
 """
     told = run_story(story)
-    assert "> assign d:" in told, told
+    assert "> assign a:5 8 [0:24-32] v1" in told, told
+    assert "> assign c:6 8" in told, told
 
 
 # --- what is learnt --------------------------------------------------------------------------------
