@@ -33,7 +33,7 @@ def main() -> None:
     some.add_argument("--job", nargs="*", choices=list(networks.JOBS), help="of networks")
     some.add_argument("--record", nargs="*", choices=list(networks.RECORDS), help="of networks")
     some.add_argument(
-        "--policy", nargs="*", choices=list(networks.POLICIES), help="of networks, joint among them"
+        "--policy", nargs="*", choices=list(networks.POLICIES), help="of networks: joint, and others"
     )
     asked = parser.parse_args()
     figures: dict[str, float] = {}

@@ -1,19 +1,10 @@
 """Rounds that do not wait for everybody, as several strategies have them."""
 
 from collections.abc import Generator
-from typing import NamedTuple
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
-
-
-class Tasks(NamedTuple):
-    """What each worker is given in a round."""
-
-    samples: int
-    deadline: float | None = None
-    """seconds, as of `Assign`"""
 
 
 def check_enough(k: int, workers: int) -> None:
@@ -27,26 +18,27 @@ def fastest(
     view: View,
     updates: dict[UpdateId, int],
     k: int | None,
-    tasks: Tasks,
+    samples: int,
     measure: int = 0,
-    then: Tasks | None = None,
+    then: int | None = None,
+    deadline: float | None = None,
 ) -> Generator[Command, None, bool]:
-    """Collect the updates of a round, by their samples, of one of `tasks` for each worker; at the k-th step along their
-    mean, cancel the rest and give everybody one of the next round, of `then` or the same. Whether it was closed.
+    """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
+    cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed. `deadline` is
+    that of each task, as of `Assign`.
 
     A round closes with fewer updates when fewer workers are left; without k when nobody works any more, so that who
     comes in between waits for the next one. Who has several tasks in flight may bring several of the k."""
     if isinstance(event, Arrived):
         updates[event.update.id] = event.update.samples
     if not updates:
-        yield from assign_idle(view, tasks.samples, deadline=tasks.deadline)
+        yield from assign_idle(view, samples, deadline=deadline)
     elif not view.tasks or (k is not None and len(updates) >= min(k, len(view.nodes))):
         yield Step(shares_by_samples(updates), measure)
         updates.clear()
         yield from (Cancel(task) for task in view.tasks)
-        then = then or tasks
-        yield from assign_all(view, then.samples, deadline=then.deadline)
+        yield from assign_all(view, then or samples, deadline=deadline)
         return True
     elif isinstance(event, Cancelled) or (k is not None and isinstance(event, Joined)):
-        yield from assign(view, event.node, tasks.samples, deadline=tasks.deadline)
+        yield from assign(view, event.node, samples, deadline=deadline)
     return False

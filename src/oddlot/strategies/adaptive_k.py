@@ -10,7 +10,7 @@ from typing import Annotated
 from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
-from oddlot.core.rounds import Tasks, check_enough, fastest
+from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Changed, Command, Event, UpdateId
 
@@ -85,8 +85,9 @@ class AdaptiveK:
             rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
             self.rises, k = self.rises + rises, k + rises * self.rise
         k, may_rise = (k, False) if self.times else (min(k, most), k + self.rise <= most)
-        tasks, measure = Tasks(self.samples or view.batch), self.window if may_rise else 0
-        yield from fastest(event, view, self.round, k, tasks, measure)
+        yield from fastest(
+            event, view, self.round, k, self.samples or view.batch, self.window if may_rise else 0
+        )
 
     @property
     def reads_gradients(self) -> bool:

@@ -9,11 +9,11 @@ from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_setting
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import Pflug
-from oddlot.core.rounds import Tasks, check_enough, fastest
+from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.stages import Choice, stages
 from oddlot.core.strategy import STATE, View
 from oddlot.core.switching import ByError, ByGradients, Switch
-from oddlot.core.words import Changed, Command, Evaluated, Event, Fitted, UpdateId
+from oddlot.core.words import Command, Event, Fitted, UpdateId
 
 Row = tuple[int, int, float]
 OTHER = 0.1
@@ -134,8 +134,7 @@ class AdaptiveLoad:
         if isinstance(self.switch, ByGradients) and self.stage + 1 < len(self.path):  # another one follows
             measure = self.switch.window
         patience = PATIENCE * self.longest or None
-        tasks, following = Tasks(self.samples, patience), Tasks(then, patience)
-        if (yield from fastest(event, view, self.round, k, tasks, measure, following)):
+        if (yield from fastest(event, view, self.round, k, self.samples, measure, then, patience)):
             if self.whole:
                 self.measured = view.now, view.now - self.began
             if next_whole:
@@ -150,7 +149,7 @@ class AdaptiveLoad:
             self._plan(event.rounds, batch)
         elif self.table and not self.path:
             self._plan(self.table, batch)
-        elif self.path and isinstance(event, Changed | Evaluated):
+        elif self.path:
             ends = [until for _, _, until in self.path[:-1]]
             stage = min(self.switch.stage(event, self.stage, ends), len(ends))
             if stage > self.stage:
@@ -160,7 +159,7 @@ class AdaptiveLoad:
         """The round after this one is to be measured: there was none for long, or the fleet is another one."""
         if not self.measuring or self.table or self.whole:
             return False
-        is_another = abs(len(view.nodes) - self.fleet) >= OTHER * max(1, self.fleet)
+        is_another = abs(len(view.nodes) - self.fleet) >= OTHER * self.fleet
         share = max(OTHER, self.measuring) if is_another else self.measuring
         ended, took = self.measured
         return view.now >= ended + took / share

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oddlot.core.checks import AtLeastOne, check_settings
-from oddlot.core.rounds import Tasks, check_enough, fastest
+from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import View
 from oddlot.core.words import Command, Event, UpdateId
 
@@ -36,4 +36,4 @@ class FastestK:
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result."""
-        yield from fastest(event, view, self.round, self.k, Tasks(self.samples or view.batch))
+        yield from fastest(event, view, self.round, self.k, self.samples or view.batch)
