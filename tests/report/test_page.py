@@ -15,6 +15,7 @@ import pytest
 import oddlot
 from oddlot import (
     VCASGD,
+    AdaptiveK,
     Alive,
     Asynchronous,
     Chaos,
@@ -43,6 +44,7 @@ PLOTS = [
     *(f"loss over {figure}" for figure in ("time", "versions", "samples", "dollars")),
     *(f"accuracy over {figure}" for figure in ("time", "versions", "samples", "dollars")),
     *(f"{figure} over time" for figure in ("versions", "samples", "dollars", "machines", "dollars per hour")),
+    "samples of a result over time",
     "what every machine did",
     "staleness of the merged updates, in versions",
     "samples: used, and wasted why",
@@ -134,6 +136,22 @@ def test_what_is_shown_adds_up_to_the_figures(run: Path) -> None:
     assert any(behind > 0 for behind in course.staleness)
 
 
+def test_how_many_results_of_how_many_samples_a_merge_used_is_drawn(tmp_path: Path) -> None:
+    """Where a run adapts either of them; one result at a time, without batches, is worth no plot."""
+    adaptive = AdaptiveK(k=1, times=((0.2, 3),), samples=2)
+    oddlot.fit(a_job(), adaptive, fleet(), until="epochs>=3", out=tmp_path / "adaptive")
+    oddlot.fit(a_job(), Asynchronous(samples=1), fleet(), until="versions>=9", out=tmp_path / "plain")
+    adapts, plain = (Figures.read(tmp_path / name) for name in ("adaptive", "plain"))
+    course = Course.of(adapts.records, adapts.tally.size, adapts.tally.seconds)
+    assert [results for _, results in course.results[:3]] == [1, 1, 3]
+    assert 0.2 <= course.results[2][0] <= 0.3
+    assert {samples for _, samples in course.samples} == {2}
+    assert course.results[-1][0] == course.seconds, "level until the end"
+    told = [f"<figcaption>{what} over time" for what in ("results in a merge", "samples of a result")]
+    assert all(title in page([adapts]) for title in told)
+    assert not any(title in page([plain]) for title in told)
+
+
 def test_only_time_has_the_unit_that_fits() -> None:
     drawn = lines("t", "versions", "loss", [Line("x", [(0.0, 4.0), (5400.0, 8.0)], 0)], 5400.0)
     assert ">versions</text>" in drawn
@@ -171,7 +189,7 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     assert text.count(">lost work</text>") == 2, "its bytes and its dollars"
     assert lost.bytes_up_lost > 0
     assert sum(lane.bytes_up for lane in course.lanes.values()) + lost.bytes_up_lost == figures.tally.bytes_up
-    assert text.count('class="mark moment"') == 7, "in each plot over time, and in the lanes"
+    assert text.count('class="mark moment"') == 8, "in each plot over time, and in the lanes"
     assert figures.struck == "1 slow, 1 kill", "what goes on after the resume has struck once"
     assert text.count("<td>kill b at_seconds=1.9</td>") == 1
 

@@ -75,13 +75,17 @@ class Course:
     """that everything cost, likewise"""
     resumed: list[float] = field(default_factory=list)
     """when the run went on from a checkpoint"""
+    results: list[Interval] = field(default_factory=list)
+    """how many of them a merge used, likewise"""
+    samples: list[Interval] = field(default_factory=list)
+    """of a result that was merged: the mean over its merge, likewise"""
     staleness: Counter[int] = field(default_factory=Counter)
     """how many merged updates were so many versions late"""
 
     @classmethod
     def of(cls, records: Sequence[w.Record], size: int, seconds: float = 0.0) -> "Course":
         """The course of the history that holds; it ends `seconds` after the run's beginning, if not later."""
-        course, tally, based_on = cls(), Tally(size), dict[w.UpdateId, int]()
+        course, tally, arrived = cls(), Tally(size), dict[w.UpdateId, w.Facts]()
         step = max(1, len(records) // MOST_POINTS)
         for number, record in enumerate(records):
             version = tally.versions
@@ -89,7 +93,7 @@ class Course:
             course._follow(record, tally)
             _change(course.machines, record.now, len(tally.bill.here))
             _change(course.dollars_per_hour, record.now, 3600 * tally.bill.dollars_per_second)
-            course._note_staleness(record, version, based_on)
+            course._note_merges(record, version, arrived)
             if number % step == 0 or number == len(records) - 1:
                 course.progress.append(
                     Moment(
@@ -97,7 +101,7 @@ class Course:
                     )
                 )
         course.seconds = max(seconds, tally.seconds)
-        for drawn in (course.machines, course.dollars_per_hour):
+        for drawn in (course.machines, course.dollars_per_hour, course.results, course.samples):
             drawn[:] = _level(_thinned(drawn), course.seconds)
         for lane in course.lanes.values():
             lane.turn("", course.seconds)
@@ -149,15 +153,18 @@ class Course:
     def _lane(self, node: w.NodeId) -> Lane:
         return self.lanes.setdefault(node.partition(".")[0], Lane())
 
-    def _note_staleness(self, record: w.Record, version: int, based_on: dict[w.UpdateId, int]) -> None:
+    def _note_merges(self, record: w.Record, version: int, arrived: dict[w.UpdateId, w.Facts]) -> None:
         if isinstance(record.event, w.Arrived) and record.remark != ECHO:
-            based_on[record.event.update.id] = record.event.update.based_on
+            arrived[record.event.update.id] = record.event.update
         for action in record.actions:
             if isinstance(action, w.Step | w.Blend):
-                self.staleness.update(version - based_on.pop(update) for update in action.shares)
+                merged = [arrived.pop(update) for update in action.shares]
+                self.staleness.update(version - facts.based_on for facts in merged)
+                _change(self.results, record.now, len(merged))
+                _change(self.samples, record.now, sum(facts.samples for facts in merged) / len(merged))
                 version += 1
             elif isinstance(action, w.Drop):
-                based_on.pop(action.update, None)
+                arrived.pop(action.update, None)
 
 
 def _change(changes: list[Interval], now: float, value: float) -> None:

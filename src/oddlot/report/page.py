@@ -17,6 +17,13 @@ LONGEST_HEAD = 1_000
 ACROSS = ("seconds", "versions", "samples", "dollars")
 """what the loss and the metrics are drawn over"""
 TOLD = {"seconds": "time"}
+LEVELS = {
+    "machines": ("machines", -1),
+    "dollars_per_hour": ("dollars per hour", 0),
+    "results": ("results in a merge", 1),
+    "samples": ("samples of a result", 1),
+}
+"""what changes from time to time, how it is told, and what it has to be above somewhere to be worth a plot"""
 MOST_FAULTS = 100
 MOST_BARS = 24
 LEAST_DOLLARS = 1e-9
@@ -168,13 +175,13 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
         yield lines(f"{figure} over time", "seconds", figure, drawn, ends["seconds"], resumes)
-    for what in ("machines", "dollars_per_hour") if ends["dollars"] else ("machines",):
+    for what, (told, usual) in LEVELS.items():
         drawn = [
             Line(name, getattr(course, what), number % len(COLORS))
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
-        told = what.replace("_", " ")
-        yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes, from_zero=True)
+        if any(value > usual for line in drawn for _, value in line.points):
+            yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes, from_zero=True)
 
 
 def _reached(run: Figures, course: Course) -> dict[str, float]:
