@@ -36,6 +36,7 @@ def measure(quick: bool, ratios: Sequence[float] | None = None) -> dict[str, flo
         asked = [(ratio, policy, seed) for policy in POLICIES for seed in seeds]
         found = zip(asked, in_processes(_run, asked), strict=True)
         quotients = _table(ratio, {one[1:]: ends for one, ends in found}, seeds)
+        print(f"{ratio:g}:", *(f"{name} {value:.3f}" for name, value in quotients.items()), flush=True)
         worst = {name: max(value, worst.get(name, 0.0)) for name, value in quotients.items()}
     return worst
 

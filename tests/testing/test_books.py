@@ -1,0 +1,23 @@
+"""The second pair of eyes sees also what goes wrong long after an epoch was whole."""
+
+from oddlot import Synchronous
+from oddlot.core import words as w
+from oddlot.recipe import Recipe, Settings
+from oddlot.testing.books import Books
+from tests.fits import BATCH, a_job, fleet, trained
+
+
+def test_what_reaches_the_model_again_is_seen_in_a_whole_epoch_too() -> None:
+    run, _ = trained(a_job(), Synchronous(), fleet(), "epochs>=3")
+    conductor = Recipe(a_job(), Synchronous(), fleet(), Settings(until="epochs>=3")).conductor()
+    books = Books()
+    for record in run.records:
+        conductor.handle(record.event, record.now)
+        books.note(record, conductor)
+        assert not list(books.faults(conductor))
+    assert books.whole == 3
+    again = next(r for r in run.records if any(isinstance(action, w.Step) for action in r.actions))
+    books.note(again, conductor)
+    faults = list(books.faults(conductor))
+    assert len(faults) >= BATCH
+    assert all("of epoch 0 is in 2 places" in fault for fault in faults[:BATCH])
