@@ -152,6 +152,22 @@ def test_how_many_results_of_how_many_samples_a_merge_used_is_drawn(tmp_path: Pa
     assert not any(title in page([plain]) for title in told)
 
 
+def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
+    """Such as the last merge, of what is left of the data; but a run of one merge shows it."""
+
+    def merges(*at: float) -> list[tuple[float, float]]:
+        tasks = [w.Task(f"a:{n}", "a", (w.Span(0, 4 * n, 4 * n + 4 - n),), 0) for n in range(len(at))]
+        records = [w.Record(0.0, w.Joined("a"), tuple(map(w.Start, tasks)))]
+        for n, now in enumerate(at):
+            records.append(
+                w.Record(now, w.Arrived(w.Facts(f"a:{n}", "a", 0, 4 - n)), (w.Step({f"a:{n}": 1.0}),))
+            )
+        return Course.of(records, 8).samples
+
+    assert merges(1.0, 2.0) == [(1.0, 4.0), (2.0, 4.0)]
+    assert merges(1.0) == [(1.0, 4.0), (1.0, 4.0)]
+
+
 def test_only_time_has_the_unit_that_fits() -> None:
     drawn = lines("t", "versions", "loss", [Line("x", [(0.0, 4.0), (5400.0, 8.0)], 0)], 5400.0)
     assert ">versions</text>" in drawn

@@ -186,10 +186,12 @@ def _thinned(changes: list[Interval]) -> list[Interval]:
 
 
 def _level(changes: list[Interval], end: float) -> list[Interval]:
-    """The corners of the line that is level from each change to the next one, until the end."""
+    """The corners of the line that is level from each change to the next one, until the end; what changes there has no
+    length, and is left out."""
     corners = list[Interval]()
     for (now, value), (then, _) in pairwise([*changes, (end, 0.0)]):
-        corners += [(now, value), (then, value)]
+        if now < end or not corners:
+            corners += [(now, value), (then, value)]
     return corners
 
 

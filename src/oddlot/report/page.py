@@ -180,7 +180,7 @@ def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequen
             Line(name, getattr(course, what), number % len(COLORS))
             for number, (course, name) in enumerate(zip(courses, names, strict=True))
         ]
-        if any(value > usual for line in drawn for _, value in line.points):
+        if max((value for line in drawn for _, value in line.points), default=0.0) > usual:
             yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes, from_zero=True)
 
 
