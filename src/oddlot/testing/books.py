@@ -38,6 +38,7 @@ class Books:
             elif isinstance(action, w.Step | w.Blend):
                 for update in action.shares:
                     self._merge(self.given[update])
+        self._put_aside(conductor.ledger.size)
 
     def _merge(self, places: list[Place]) -> None:
         self.merged += places
@@ -45,13 +46,12 @@ class Books:
 
     def faults(self, conductor: Conductor) -> Iterator[str]:
         """A sentence for everything that does not add up."""
-        self._put_aside(conductor.ledger.size)
         yield from self._misplaced(conductor)
         yield from self._miscounted(conductor)
         yield from _mistaken_workers(conductor)
 
     def _put_aside(self, size: int) -> None:
-        """Epochs that are whole, so that a long run's books are compared as soon as a short one's."""
+        """Epochs that are whole, so that to look for faults takes no longer in a long run than in a short one."""
         while all(self.rest[self.whole, position] == 1 for position in range(size)):
             for position in range(size):
                 del self.rest[self.whole, position]
