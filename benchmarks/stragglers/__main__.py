@@ -36,6 +36,8 @@ def main() -> None:
         "--policy", nargs="*", choices=list(networks.POLICIES), help="of networks: joint, and others"
     )
     asked = parser.parse_args()
+    if asked.policy and ("joint" not in asked.policy or len(asked.policy) == 1):
+        parser.error("--policy: joint, and others to stand beside it")
     figures: dict[str, float] = {}
     for part in asked.only:
         figures |= PARTS[part](asked)

@@ -1,10 +1,9 @@
 """What machines that fail leave of their time: goodput against failures, from 8 to 10,000 learners.
 
 Goodput is the samples that reach the model, times what one takes, over all learners' time, absences included; counted
-from a quarter of the time on, so that what is under way at the end is made up for by what was under way then. A task
-takes 30 seconds and scatters as minibatches of a real job do; its machine stays for an exponential time, and is there
-again 60 seconds later. In lock-step each failure takes everybody back to the last checkpoint, ten minutes apart, after
-120 seconds.
+from a merge to a merge, from a quarter of the time on. A task takes 30 seconds and scatters as minibatches of a real
+job do; its machine stays for an exponential time, and is there again 60 seconds later. In lock-step each failure takes
+everybody back to the last checkpoint, ten minutes apart, after 120 seconds.
 """
 
 import time
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.report import show
-from benchmarks.stragglers.merged import merged_since
+from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     VCASGD,
     AdaptiveLoad,
@@ -104,7 +103,7 @@ def goodput(policy: str, learners: int, between: float, hours: float, link: Link
     strategy, seconds = POLICIES[policy](learners), hours * HOUR
     cuts = shards if policy == "vc_asgd" else 1
     run = fit(job, strategy, Simulated(machines, maths=False), until=f"seconds>={seconds}", shards=cuts)
-    return float(merged_since(run, seconds / 4) * pace / (learners * (run.summary["seconds"] - seconds / 4)))
+    return merged_a_second(run, seconds / 4) * pace / learners
 
 
 def measure(quick: bool, some: Sequence[int] | None = None) -> dict[str, float]:

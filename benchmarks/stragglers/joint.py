@@ -1,6 +1,6 @@
 """Adapting k and the load together, beside adapting k alone, for several ratios of computation to communication."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -10,22 +10,29 @@ from benchmarks.stragglers.least_squares import (
     FEATURES,
     LOAD,
     WORKERS,
-    Counts,
     a_of,
     check_reached,
     fleet,
     in_processes,
     trained,
 )
-from oddlot import AdaptiveLoad, ByError
+from oddlot import AdaptiveK, AdaptiveLoad, ByError, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
 RATE, GOAL, RATIOS, COMMUNICATION = 2e-4, 0.01, (0.3, 1.0, 3.0, 10.0), 1.0
 """learning rate, distance, mean seconds of a whole task's computation over those of communication, and these"""
 LOADS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 36, LOAD)
-POLICIES = ("k alone", "k and load", "both, fitted")
-MEASURES = ("seconds", "rounds", "used", "assigned", "uploads")
+BY_ERROR = ("k alone", "k and load", "both, fitted")
+"""whose stages end by the error and a constant that are known; fitted: response times are measured in the run"""
+BY_SIGNS: dict[str, Callable[[], Strategy]] = {
+    "k alone, by signs": AdaptiveK,
+    "both, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
+    "both, with the defaults": AdaptiveLoad,
+}
+"""which are not told anything; the last one's rounds have a job's batch at least, LOAD rows"""
+POLICIES = (*BY_ERROR, *BY_SIGNS)
+MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wasted")
 
 
 def measure(quick: bool, ratios: Sequence[float] | None = None) -> dict[str, float]:
@@ -41,17 +48,20 @@ def measure(quick: bool, ratios: Sequence[float] | None = None) -> dict[str, flo
     return worst
 
 
-def strategy(ratio: float, policy: str) -> AdaptiveLoad:
-    """Whose stages end by the error."""
+def strategy(ratio: float, policy: str) -> Strategy:
+    """One of `POLICIES`."""
+    if policy in BY_SIGNS:
+        return BY_SIGNS[policy]()
     switch = ByError(a_of(RATE), "excess")
     if policy == "both, fitted":
         return AdaptiveLoad(switch=switch, loads=LOADS, least=1)
     response = Hypoexponential(COMMUNICATION, ratio * COMMUNICATION / LOAD)
-    loads = [LOAD] if policy == "k alone" else LOADS
+    loads = LOADS if policy == "k and load" else [LOAD]
     return AdaptiveLoad(rounds_of([response] * WORKERS, loads), switch, least=1)
 
 
-def _run(asked: tuple[float, str, int]) -> tuple[float, Counts]:
+def _run(asked: tuple[float, str, int]) -> dict[str, float]:
+    """Its measures."""
     ratio, policy, seed = asked
     start = torch.zeros(FEATURES, dtype=torch.float64)
     machines = fleet(ratio * COMMUNICATION, COMMUNICATION)
@@ -59,15 +69,21 @@ def _run(asked: tuple[float, str, int]) -> tuple[float, Counts]:
         strategy(ratio, policy), machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000"
     )
     check_reached(run, "lately", GOAL)
-    return run.summary["seconds"], counts
+    told_by = run.summary
+    sent = told_by["bytes_up"] + told_by["bytes_down"]
+    values = (
+        told_by["seconds"],
+        *(counts.rounds, counts.used, counts.assigned, counts.uploads),
+        *(sent / 1e6, told_by["bytes_wasted"] / 1e6),
+    )
+    return dict(zip(MEASURES, values, strict=True))
 
 
 def _table(
-    ratio: float, found: dict[tuple[str, int], tuple[float, Counts]], seeds: Sequence[int]
+    ratio: float, found: dict[tuple[str, int], dict[str, float]], seeds: Sequence[int]
 ) -> dict[str, float]:
     def values(policy: str, measure: str) -> list[float]:
-        of = [found[policy, seed] for seed in seeds]
-        return [one[0] if measure == "seconds" else float(getattr(one[1], measure)) for one in of]
+        return [found[policy, seed][measure] for seed in seeds]
 
     rows = [[policy, *(told(values(policy, measure), 0) for measure in MEASURES)] for policy in POLICIES]
     show(f"computation / communication = {ratio:g}: until a distance of {GOAL}", ("adapted", *MEASURES), rows)
@@ -81,4 +97,7 @@ def _table(
         "joint_gradient_ratio_max": over("k and load", "k alone", "used"),
         "joint_iteration_ratio_max": over("k and load", "k alone", "rounds"),
         "fitted_over_oracle": over("both, fitted", "k and load", "seconds"),
+        "joint_time_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "seconds"),
+        "joint_gradient_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "used"),
+        "joint_iteration_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "rounds"),
     }

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import oddlot
 from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
-from oddlot.core.words import Abort, Arrived, Record, Start, Step, samples_in
+from oddlot.core.words import Arrived, Record, Start, Step, samples_in
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -95,7 +95,6 @@ class Counts:
     used: int = 0
     """rows of gradients that became steps"""
     uploads: int = 0
-    cancelled: int = 0
     path: list[tuple[float, int, int]] = field(default_factory=list)
     """seconds, k and load of each round"""
     arrived: dict[str, int] = field(default_factory=dict)
@@ -108,8 +107,6 @@ class Counts:
         for action in record.actions:
             if isinstance(action, Start):
                 self.assigned += samples_in(action.task.spans)
-            elif isinstance(action, Abort):
-                self.cancelled += 1
             elif isinstance(action, Step):
                 rows = [self.arrived.pop(update) for update in action.shares]
                 self.rounds += 1

@@ -23,6 +23,7 @@ from oddlot import (
     FastestK,
     Job,
     Link,
+    ProportionalLoad,
     Quorum,
     Simulated,
     Strategy,
@@ -45,7 +46,7 @@ WORKERS, SECONDS, BATCH, TESTED = 8, 1.0, 64, 5
 """SECONDS: of a minibatch on average; TESTED: accuracy is measured by every so-manieth test picture"""
 LINK = Link(latency_milliseconds=50)
 """each way: a tenth of a minibatch there and back"""
-KS = (1, 2, 4, 6, 7)
+KS = tuple(range(1, WORKERS))
 JOBS: dict[str, tuple[Callable[[], Job], float, tuple[int, int, float, float]]] = {
     "mnist": (mnist, 0.97, (1, 28, 33, 79)),
     "cifar10": (cifar10, 0.5, (3, 32, 121, 64)),
@@ -54,10 +55,16 @@ JOBS: dict[str, tuple[Callable[[], Job], float, tuple[int, int, float, float]]] 
 EPOCHS = 4
 """after which a run gives up"""
 BEST_K = "best fixed k"
+SWEEP: dict[str, Callable[[], Strategy]] = {
+    f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # a default is the way to bind it
+    for k in KS
+}
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
     "synchronous, a batch for all": lambda: Synchronous(BATCH // WORKERS),
-    **{f"k = {k}": lambda k=k: FastestK(k=k) for k in KS},  # type: ignore[misc]  # a default is the way to bind it
+    "loads in proportion, a batch for all": lambda: ProportionalLoad(Synchronous(BATCH // WORKERS)),
+    "k = 6, a batch for these": lambda: FastestK(k=6, samples=BATCH // 6),
+    **SWEEP,
     "adaptive k": AdaptiveK,
     "joint": AdaptiveLoad,
     "asynchronous": Asynchronous,
@@ -150,7 +157,7 @@ def _table(job: str, record: str, policies: Sequence[str], seeds: range) -> floa
     asked = [(job, record, policy, seed) for policy in policies for seed in seeds]
     found = dict(zip(asked, in_processes(_run, asked), strict=True))
     seconds = {policy: [found[job, record, policy, seed] for seed in seeds] for policy in policies}
-    ks = (policy for policy in policies if policy.startswith("k = "))
+    ks = (policy for policy in policies if policy in SWEEP)
     best_k = min(ks, key=lambda one: median(seconds[one]), default="")
     others = {name: median(taken) for name, taken in seconds.items() if name != "joint"}
     best = min(others, key=lambda name: others[name])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.plots import save
-from benchmarks.stragglers.joint import COMMUNICATION, GOAL, POLICIES, RATE, strategy
+from benchmarks.stragglers.joint import BY_ERROR, COMMUNICATION, GOAL, RATE, strategy
 from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, in_processes, problem, trained
 from oddlot.report.charts import Line
 
@@ -30,12 +30,12 @@ class Point(NamedTuple):
 def measure(quick: bool) -> dict[str, float]:
     """Three plots, from one seed; no figures. Quick: down to ten times the distance alone, and none is kept."""
     run = partial(_run, 10 * GOAL if quick else GOAL)
-    runs = dict(zip(POLICIES, in_processes(run, POLICIES), strict=True))
+    runs = dict(zip(BY_ERROR, in_processes(run, BY_ERROR), strict=True))
     if quick:
         return {}
     begin = float(problem().best.norm())
     fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
-    alone, both, fitted = POLICIES
+    alone, both, fitted = BY_ERROR
     path = [
         Line("k where it adapts alone", [(down, one.k) for down, one in fallen[alone]], 0),
         Line("k where both adapt", [(down, one.k) for down, one in fallen[both]], 1),

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.ddp import Group
 from benchmarks.report import show, told
-from benchmarks.stragglers.merged import merged_since
+from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     AdaptiveLoad,
     BackupTasks,
@@ -62,11 +62,8 @@ def goodput(quick: bool) -> dict[str, float]:
         run = fit(
             digits(batch=BATCH), strategy, place(), until=f"epochs>={epochs}", evaluate_every="100 epochs"
         )
-        seconds, begin = (
-            run.summary["seconds"],
-            run.summary["seconds"] / 4,
-        )  # workers have started, and are known
-        found[name] = merged_since(run, begin) / able / (seconds - begin)
+        known = run.summary["seconds"] / 4  # by then workers have started, and so are their speeds
+        found[name] = merged_a_second(run, known) / able
     group = Group(_model, [2 * BATCH * pace for pace in PACES])
     steps = 8 if quick else 40
     found["DistributedDataParallel"] = 4 * 2 * BATCH * steps / able / group.seconds(steps)
