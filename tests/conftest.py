@@ -1,17 +1,25 @@
 """Settings for all tests: how long Hypothesis searches, and whether stories are rewritten."""
 
+import atexit
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+import cloudpickle
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
 from tests.command import FLEET, JOB, MY_TASKS, Oddlot
+
+if TYPE_CHECKING:
+    from oddlot.engines.nursery import Nursery
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -52,3 +60,25 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     MemoryFileSystem.store.clear()
     yield request.param if "://" in request.param else str(tmp_path / "elsewhere")
     MemoryFileSystem.store.clear()
+
+
+@pytest.fixture(scope="module")
+def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One for all runs of the module, which travels to workers by value, so that they need not import pytest."""
+    from oddlot.engines import on_local  # PyTorch with it
+
+    cloudpickle.register_pickle_by_value(request.module)
+    with patch.object(on_local, "Nursery", _lasting_nursery):
+        yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@cache
+def _lasting_nursery() -> "Nursery":
+    """To start one takes more time than a small run."""
+    from oddlot.engines.nursery import Nursery
+
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    patch.object(nursery, "close", lambda: None).start()
+    return nursery

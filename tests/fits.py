@@ -3,14 +3,10 @@
 Workers import this module, so it knows neither pytest nor the tests.
 """
 
-import atexit
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,8 +16,6 @@ from torch.nn.functional import cross_entropy
 from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core import words as w
 from oddlot.core.plain import type_of
-from oddlot.engines import on_local
-from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
 from oddlot.report.proof import prove
@@ -68,21 +62,6 @@ def equals(count: int) -> Simulated:
 def local(workers: int = 2, **settings: Any) -> Local:
     """Workers of one thread each."""
     return Local(workers, threads=1, **settings)
-
-
-@contextmanager
-def one_fork_server() -> Iterator[None]:
-    """One for all runs of all tests that wish it: starting one takes more time than a small run."""
-    with patch.object(on_local, "Nursery", _lasting_nursery):
-        yield
-
-
-@cache
-def _lasting_nursery() -> Nursery:
-    nursery = Nursery()
-    atexit.register(nursery.close)
-    patch.object(nursery, "close", lambda: None).start()
-    return nursery
 
 
 def this_worker() -> Worker:

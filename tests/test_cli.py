@@ -270,6 +270,16 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
         assert all(f"strategy.{setting}" in strategies.out for setting in settings_of(kind))
     assert strategies.out.count("    Paper") == len(BY_NAME) + len(WRAPPERS)
     assert "    strategy.server.lr = 1.0\n" in strategies.out
+    assert "    #   error: a = ... (needed), metric" in strategies.out
+
+
+def test_one_strategy_may_be_asked_for(oddlot: Oddlot) -> None:
+    answer = oddlot("strategies", "deadline")
+    assert answer.out.startswith("deadline\n    As the strategy inside")
+    assert "fastest_k" not in answer.out
+    unknown = oddlot("strategies", "deadlin")
+    assert unknown.code == 2
+    assert "unknown strategy `deadlin`: did you mean `deadline`?" in unknown.err
 
 
 def test_the_version_and_the_help(oddlot: Oddlot) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,11 @@ from oddlot import Asynchronous
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
 from oddlot.train.storage import Storage
-from tests.fits import a_job, fleet, one_fork_server, trained
+from tests.fits import a_job, fleet, trained
 from tests.processes import descendants, ends, program, says
 from tests.test_resume import ENDLESS
 
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,14 +6,11 @@ import os
 import random
 import re
 import signal
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -54,10 +51,11 @@ from tests.fits import (
     fleet,
     local,
     merges,
-    one_fork_server,
     rows,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 STRATEGIES = [
     *(
@@ -76,15 +74,6 @@ STRATEGIES = [
     *(VCASGD(), FederatedAveraging(), ElasticAveraging(steps=2), Downpour(steps=2)),
 ]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # workers need not import pytest
-    with one_fork_server():
-        yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 # --- the books -----------------------------------------------------------------------------------

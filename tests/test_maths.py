@@ -2,12 +2,9 @@
 
 import os
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -40,24 +37,16 @@ from tests.fits import (
     local,
     merges,
     net,
-    one_fork_server,
     plain_loop,
     rows,
     trained,
 )
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 STRATEGIES = [Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 ONE = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # workers need not import pytest
-    with one_fork_server():
-        yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 # --- the maths -----------------------------------------------------------------------------------

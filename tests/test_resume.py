@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from tests.fits import (
     in_batches,
     local,
     merges,
-    one_fork_server,
     plain_loop,
     rows,
     trained,
@@ -49,11 +47,7 @@ from tests.fits import (
 from tests.processes import descendants, program, says
 from tests.toys import Timed
 
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 
 def begun(folder: Path, until: str = "epochs>=2", **options: Any) -> Run:

@@ -1,13 +1,11 @@
 """Schedules and clipping in whole runs: resumed, replayed, with bad numbers, with functions that fail."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import nan
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 import oddlot
@@ -29,26 +27,18 @@ from tests.fits import (
     fleet,
     in_batches,
     local,
-    one_fork_server,
     plain_loop,
     rows,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 BOTH = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
 PAIRS = pytest.mark.parametrize(
     ("strategy", "on"), [(Asynchronous(), fleet(1)), (LocalSGD(steps=2), local(1))], ids=["hub", "worker"]
 )
 """Who asks the schedule."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # workers need not import pytest
-    with one_fork_server():
-        yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 # --- resumed and replayed ------------------------------------------------------------------------

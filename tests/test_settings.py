@@ -356,7 +356,8 @@ def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> N
     plain = tomllib.loads("\n".join(lines)).get("strategy", {})
     kind = BY_NAME[name]
     assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == kind()
-    assert {line.split(".")[1].split(" ")[0] for line in lines} == settings_of(kind).keys()
+    told_of = (line for line in lines if not line.startswith("#   "))  # that is what other kinds would have
+    assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
 
 
 def test_a_setting_s_meaning_is_what_stands_beneath_it() -> None:

@@ -1,6 +1,5 @@
 """Data that stay where they are: who brings how many bytes where, on both engines."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,17 +23,13 @@ from oddlot import (
 from oddlot.core import words as w
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
-from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, one_fork_server, rows, trained
+from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, rows, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 SHARDS = 6
 BYTES = SAMPLES * (2 * 4 + 8)
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def parts(folder: Path) -> Shards:

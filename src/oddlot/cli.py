@@ -171,15 +171,21 @@ def tasks() -> None:
 
 
 @app.command()
-def strategies() -> None:
+def strategies(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="This one alone.")] = None,
+) -> None:
     """List the strategies: what they do, their settings, their papers."""
     from inspect import getdoc
 
+    from oddlot.core.nearest import or_nearest
     from oddlot.settings import describe_settings
     from oddlot.strategies import BY_NAME, WRAPPERS
 
-    for name, kind in {**BY_NAME, **WRAPPERS}.items():
-        print(name)
+    known = {**BY_NAME, **WRAPPERS}
+    if name is not None and name not in known:
+        raise UsageError(f"unknown strategy `{name}`: {or_nearest(name, known)}")
+    for one, kind in known.items() if name is None else [(name, known[name])]:
+        print(one)
         for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
             print(f"    {line}".rstrip())
 

@@ -99,11 +99,20 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
             for kinds in (kinds for union, kinds in KINDS.items() if isinstance(default, union)):
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
+                others = (word for word in kinds if word != kind_now)
+                yield from (f"#   {word}: {', '.join(_defaults(kinds[word]))}" for word in others)
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
             comment = f"   # {meanings[name]}" if name in meanings else ""
             unset = "# " if default is None else ""
             yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
+
+
+def _defaults(kind: type) -> Iterator[str]:
+    """Its settings, in short."""
+    for name, one in settings_of(kind).items():
+        default = default_of(one)
+        yield f"{name} = {'... (needed)' if default is MISSING else _toml(default)}"
 
 
 def _toml(value: Any) -> str:
@@ -292,7 +301,7 @@ class JobFile:
             return cls(RunTable.model_validate(source.plain), source)
         except ValidationError as error:
             lines = [source.place(keys) + sentence for keys, sentence in faults(error)]
-            raise UsageError("\n".join(lines)) from None
+            raise UsageError("\n".join(dict.fromkeys(lines))) from None
 
     @property
     def name(self) -> str:

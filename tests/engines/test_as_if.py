@@ -1,6 +1,5 @@
 """Workers that take as long as machines would: never less, by delays of the same model, in every task."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,15 +11,11 @@ from oddlot.core.words import Arrived, Facts
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
-from tests.fits import a_job, one_fork_server, trained
+from tests.fits import a_job, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 FAST, SLOW = Machine("fast", 0.0005), Machine("slow", 0.005, Trace((1.0, 4.0)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def answers(run: Run | DrivenRun, node: str = "") -> list[Facts]:

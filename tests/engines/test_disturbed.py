@@ -1,7 +1,6 @@
 """Misfortune on purpose, the same on every engine: the books stay exact, and each fault is in the log."""
 
 import signal
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,14 @@ from oddlot.core.conductor import ECHO
 from oddlot.core.errors import JobError
 from oddlot.log import read_log
 from oddlot.run import Run
-from tests.fits import SAMPLES, Place, a_job, fleet, local, one_fork_server, trained
+from tests.fits import SAMPLES, Place, a_job, fleet, local, trained
 from tests.processes import program
 from tests.test_resume import goes_on
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 ENOUGH = {Local: 100, Simulated: 20}
 """epochs, so that everybody has joined, and has been struck, before the end"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def machines(count: int = 3) -> Simulated:

@@ -1,19 +1,14 @@
 """Every engine keeps the same promises."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from oddlot import Deterministic, Lifetime, Link, Local, Machine, Simulated
 from oddlot.testing.engines import SCENARIOS
-from tests.fits import one_fork_server
 
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 
 def local(workers: int) -> Local:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,11 @@ from tests.fits import (
     distance,
     local,
     merges,
-    one_fork_server,
     plain_loop,
     trained,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 
 FOREVER = Lifetime(1e9)

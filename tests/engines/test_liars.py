@@ -4,14 +4,12 @@ import json
 import os
 import re
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
@@ -35,23 +33,15 @@ from tests.fits import (
     fleet,
     local,
     net,
-    one_fork_server,
     rows,
     this_worker,
     trained,
 )
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 HUB = os.getpid()
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # workers need not import pytest
-    with one_fork_server():
-        yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 # --- liars ---------------------------------------------------------------------------------------

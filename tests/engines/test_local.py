@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,20 +27,13 @@ from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
 from oddlot.train.store import Store
 from oddlot.training import prepared
-from tests.fits import Place, a_job, fleet, local, net, one_fork_server, rows, this_worker
+from tests.fits import Place, a_job, fleet, local, net, rows, this_worker
 from tests.processes import ends
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 HUB = os.getpid()
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # workers need not import pytest
-    with one_fork_server():
-        yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Memory-mapped arrays on their way to workers: the file, where it holds the same numbers, and copies otherwise."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,11 @@ import oddlot
 from oddlot import JobError, Synchronous
 from oddlot.engines.arena import open_parcel, pack_parcel
 from oddlot.train.job import Job
-from tests.fits import a_job, local, net, one_fork_server, rows, trained
+from tests.fits import a_job, local, net, rows, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 HUB = os.getpid()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,9 @@ from oddlot.core import words as w
 from oddlot.core.streams import stream
 from oddlot.engines.preempted import KIND, NAME
 from oddlot.run_folder import RunFolder
-from tests.fits import Place, a_job, everything, local, one_fork_server, trained
+from tests.fits import Place, a_job, everything, local, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 TRACE = Steps((0.0, 0.6, 1.2, 1.8), (3.0, 1.0, 0.0, 2.0), 2.4)
 """three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, and a third at 2.4 s"""
@@ -20,12 +21,6 @@ BOTH = pytest.mark.parametrize(
     [local(3), Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)])],
     ids=["local", "simulated"],
 )
-
-
-@pytest.fixture(autouse=True)
-def _fork_server() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def comes(machine: str, after: float) -> float:

@@ -159,6 +159,10 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         (lambda: AdaptiveK(times=((1.0, 0),)), "and k, at least 1"),
         (lambda: AdaptiveK(times=(("a", 2),)), "rows of seconds"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveK(times=(2.0,)), "rows of seconds, none below the one before, and k"),  # type: ignore[arg-type]  # on purpose
+        (
+            lambda: AdaptiveK(times=((1.0, 6),)).check_workers(5),
+            r"k = 6 \(in times\) results of 5 workers: lower k or add workers",
+        ),
         (lambda: AdaptiveK(k=6).check_workers(5), "k = 6 results of 5 workers: lower k or add workers"),
     ],
 )

@@ -303,7 +303,10 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: AdaptiveLoad(ROWS, least=97), "least = 97: no round has so many samples"),
         (lambda: AdaptiveLoad(gain=0.5), "gain = 0.5 must be at least 1 and finite"),
         (lambda: AdaptiveLoad(measuring=1.0), "measuring = 1.0 must be at least 0 and below 1"),
-        (lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).check_workers(2), "k = 3 results of 2 workers"),
+        (
+            lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).check_workers(2),
+            r"k = 3 \(in table\) results of 2 workers",
+        ),
         (lambda: ByError(0.0), "a = 0.0 must be finite and above 0"),
         (lambda: ByError(1.0, lowest=float("nan")), "lowest = nan must be finite"),
     ],

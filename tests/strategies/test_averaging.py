@@ -1,6 +1,5 @@
 """Averaging of weights, shard by shard, against plain PyTorch."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
@@ -23,16 +22,12 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.train.data import order
-from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, one_fork_server, trained
+from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 SHARDS = 4
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def local_pass(job: Job, start: nn.Module, spans: tuple[w.Span, ...], shards: int) -> nn.Module:

@@ -1,6 +1,5 @@
 """What averaging parameters means for all that is no parameter: statistics, moments, the number of shards."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import exp, prod
 
@@ -12,17 +11,13 @@ from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Shards, Simulated
 from oddlot.core import words as w
 from oddlot.train.data import order
 from oddlot.train.learner import torch_optimizer
-from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, one_fork_server, rows, trained
+from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 SHARDS = 4
 State = dict[str, torch.Tensor]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
-
-
-@pytest.fixture(autouse=True)
-def _fork_server() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def normed() -> nn.Module:

@@ -25,9 +25,10 @@ from tests.fits import (
     fleet,
     in_batches,
     local,
-    one_fork_server,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 EPOCHS, FLOOR, CLIP = 3, 0.1, 0.25
 ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
@@ -44,12 +45,6 @@ ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "elastic_averaging": (ElasticAveraging(steps=2, rate=0.4), {}),
 }
 """With one worker a plain loop over batches; elastic averaging pulls its weights and the model together in between."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    with one_fork_server():
-        yield
 
 
 def scheduled(**changes: Any) -> Job:

@@ -430,6 +430,8 @@ def test_job_files_name_what_is_inside() -> None:
     deep = named("strategy=deadline", "strategy.inner=proportional_load", "strategy.inner.inner.samples=8")
     assert deep == Deadline(ProportionalLoad(Synchronous(samples=8)))
     assert named("strategy.inner=local_sgd", "strategy=backup_tasks") == BackupTasks(LocalSGD())
+    assert named("strategy=backup_tasks") == BackupTasks(Synchronous()), "as listed"
+    assert named("strategy=deadline", "strategy.inner=backup_tasks") == Deadline(BackupTasks(Synchronous()))
     rule = named("strategy=deadline", "strategy.inner=quorum", "strategy.inner.server=adam")
     assert rule == Deadline(Quorum(server=oddlot.Adam()))
 
@@ -437,7 +439,15 @@ def test_job_files_name_what_is_inside() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["strategy=backup_tasks"], "--set strategy=backup_tasks: `inner` is missing in `strategy`"),
+        (["strategy=backup_tasks", "strategy.k=2"], "--set strategy.k=2: unknown key `k` of BackupTasks"),
+        (
+            ["strategy=adaptive_load", "strategy.table=[[2,8]]"],
+            "--set strategy.table=[[2,8]]: `strategy.table[0]` is [2, 8]: it has too few values",
+        ),
+        (
+            ["strategy=adaptive_load", "strategy.table=[[2,8,1.0,9]]"],
+            "--set strategy.table=[[2,8,1.0,9]]: `strategy.table[0]` is [2, 8, 1.0, 9]: it has too many values",
+        ),
         (["strategy=deadline", "strategy.inner=fast"], "--set strategy.inner=fast: unknown inner `fast`"),
         (
             ["strategy=deadline", "strategy.inner=synchronous", "strategy.inner.k=3"],

@@ -7,10 +7,11 @@ from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_b
 from oddlot.core.words import Arrived, Cancel, Cancelled, Command, Event, Joined, Step, UpdateId
 
 
-def check_enough(k: int, workers: int) -> None:
-    """UsageError: there will never be k of them."""
+def check_enough(k: int, workers: int, setting: str = "k") -> None:
+    """UsageError: there will never be k of them. `setting` is what has it."""
     if workers < k:
-        raise UsageError(f"k = {k} results of {workers} workers: lower k or add workers", "k")
+        where = "" if setting == "k" else f" (in {setting})"
+        raise UsageError(f"k = {k}{where} results of {workers} workers: lower k or add workers", setting)
 
 
 def fastest(

@@ -77,14 +77,17 @@ class Choice:
 def table_of(
     kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), **choosers: str
 ) -> type[Maker]:
-    """A table with the settings of a dataclass, optional where they have a default.
+    """A table with the settings of a dataclass, optional where they have a default, or a choice that has one.
 
     `choices` say which hints stand for a choice of tables; `choosers` are the keys that named this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
-        needed = one.default is MISSING and one.default_factory is MISSING
-        columns[name] = (column(hints[name], choices), ... if needed else None)
+        default: Any = None
+        if one.default is MISSING and one.default_factory is MISSING:
+            choice = choices.get(hints[name])
+            default = pydantic.Field({}, validate_default=True) if choice and choice.otherwise else ...
+        columns[name] = (column(hints[name], choices), default)
     columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model(f"{kind.__name__}Table", __base__=Maker, **columns)
     table.makes, table.whose = kind, f" of {kind.__name__}"
@@ -125,7 +128,12 @@ def settings_of(kind: type) -> dict[str, "Field[Any]"]:
 def given(table: Table, kind: type) -> dict[str, Any]:
     """What a table says about the dataclass `kind`, ready to make one."""
     known = settings_of(kind)
-    values = {name: getattr(table, name) for name in table.model_fields_set if name in known}
+    all_values = {name: getattr(table, name, None) for name in known}
+    values = {
+        name: value
+        for name, value in all_values.items()
+        if name in table.model_fields_set or isinstance(value, Maker)  # a choice that was made for it
+    }
     for name, value in values.items():
         if isinstance(value, Maker):
             values[name] = value.make()

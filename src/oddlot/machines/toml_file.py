@@ -125,9 +125,12 @@ def _sentence(detail: ErrorDetails) -> str:
     match detail["type"]:
         case "about":
             return detail["msg"]
+        case "missing" if isinstance(key, int):
+            return f"`{_dotted(parents)}` is {detail['input']!r}: it has too few values"
+        case "too_long":
+            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it has too many values"
         case "missing":
-            remedy = ": name a strategy, such as strategy.inner=local_sgd" if key == "inner" else ""
-            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "") + remedy
+            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "")
         case "literal_error":
             word, choices = str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"])
             return f"unknown {key} `{word}`: {or_nearest(word, choices)}"

@@ -73,7 +73,8 @@ class AdaptiveK:
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
-        check_enough(max([self.k, *(k for _, k in self.times)]), workers)
+        check_enough(self.k, workers)
+        check_enough(max((k for _, k in self.times), default=1), workers, "times")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""

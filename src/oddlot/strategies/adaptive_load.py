@@ -103,7 +103,7 @@ class AdaptiveLoad:
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
-        check_enough(max((k for k, _, _ in self.table), default=1), workers)
+        check_enough(max((k for k, _, _ in self.table), default=1), workers, "table")
 
     def check_metrics(self, names: Collection[str]) -> None:
         """UsageError: what ends stages is not evaluated."""
