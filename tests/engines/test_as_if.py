@@ -1,5 +1,7 @@
 """Workers that take as long as machines would: never less, by delays of the same model, in every task."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,11 +9,13 @@ import pytest
 import oddlot
 from oddlot import Asynchronous, Local, Machine, Run, Simulated, Strategy, Synchronous, Trace
 from oddlot.core.errors import UsageError
+from oddlot.core.streams import stream
 from oddlot.core.words import Arrived, Facts
+from oddlot.machines.step_times import machines_like, read_minibatch_times
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
-from tests.fits import a_job, trained
+from tests.fits import BATCH, a_job, trained
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -45,6 +49,29 @@ def test_a_task_takes_as_long_as_on_the_machine() -> None:
     assert min(fast) >= 0.0005
     assert all(pace >= 0.005 for pace in slow)
     assert max(min(slow[::2]), min(slow[1::2])) >= 0.02, "each second one"
+
+
+RECORDED = ",worker,gpu,time,batch_time_norm\n" + "\n".join(
+    f"{line},{line % 2},25,{line},{100 * (1 + line * line % 7)}" for line in range(40)
+)
+REAL = Path(os.environ.get("ODDLOT_DATA", "nowhere")) / "straggler_alibaba_minibatch" / "job_1_norm.csv"
+is_there = pytest.mark.skipif(not REAL.is_file(), reason=f"ODDLOT_DATA names no folder with {REAL.name}")
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=is_there)], ids=["made", "alibaba"])
+def test_a_record_is_replayed_in_its_order(real: bool, tmp_path: Path) -> None:
+    """Each minibatch takes as long as the recorded one, from the place on at which the run's seed begins."""
+    record = REAL if real else tmp_path / "times.csv"
+    if not real:
+        record.write_text(RECORDED)
+    machines = tuple(machines_like(read_minibatch_times(record), 2, seconds_per_sample=0.003))
+    run = until_it_answered("w2", 20, Synchronous(samples=BATCH), machines)
+    for node, machine in zip(("w1", "w2"), machines, strict=True):
+        recorded = machine.delay.start(stream(0, f"delay {node}"))
+        over = [pace / (machine.seconds_per_sample * recorded()) for pace in paces(run, node)]
+        assert len(over) >= 20
+        assert min(over) >= 1
+        assert min(over) < 1.5, "not longer on purpose"
 
 
 def test_one_code_two_clocks() -> None:

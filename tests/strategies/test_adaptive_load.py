@@ -106,6 +106,26 @@ def test_those_that_are_not_waited_for_are_cancelled_and_begin_anew_at_once() ->
     )
 
 
+def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
+    """Here all rounds make it fall, or none."""
+    first, *_, last = (
+        (stage.choice.k, stage.choice.samples) for stage in stages(Choice(*row) for row in ROWS)
+    )
+    falling = rounds(
+        trained(AdaptiveLoad(ROWS, ByPlateau("error", patience=10), least=1), until="versions>=200")
+    )
+    assert {(k, samples) for _, k, samples in falling} == {first}
+    still = rounds(
+        trained(AdaptiveLoad(ROWS, ByPlateau("error", patience=10), least=1), 0 * FALLING, "versions>=200")
+    )
+    assert (*still[0][1:],) == first
+    assert (*still[-1][1:],) == last
+    sizes = [k * samples for _, k, samples in still]
+    assert 10 <= sizes.index(next(size for size in sizes if size > sizes[0])) <= 13, (
+        "patience, and what is under way"
+    )
+
+
 def test_gradients_that_are_noise_end_stages() -> None:
     run = trained(AdaptiveLoad(ROWS, ByGradients(1, threshold=0, burn_in=10), least=1), NOISE)
     found = [k * samples for _, k, samples in rounds(run)]
