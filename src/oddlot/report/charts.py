@@ -17,8 +17,8 @@ LETTER = 6.5
 """the width of a small one, on average"""
 WIDER, MOST_WIDER = 3.0, 3
 """pixels by which a line is wider for each one that lies on it, and how many count"""
-NEAR, LONG_HIDDEN = 1.0, 3.0
-"""pixels between lines that hide each other, and of such a stretch that it matters"""
+NEAR, HIDDEN = 1.0, 0.5
+"""pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
 Point = tuple[float, float]
 Mark = tuple[float, str]
 """seconds, and what was then"""
@@ -80,7 +80,7 @@ def lines(
 
 
 def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
-    """Whether a line lies on another one, of pixels, for a while: that one has to be wider to be seen."""
+    """Whether a line lies on most of another one, of pixels: that one has to be wider to be seen."""
     if len(one) == 1 or len(other) == 1:
         return list(one) == list(other)
     hidden = 0.0
@@ -88,7 +88,7 @@ def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
         # Near both ends of this stretch; at the very ends the other line may jump.
         near = [abs(_height(one, x1 + t * (x2 - x1)) - y1 - t * (y2 - y1)) < NEAR for t in (0.1, 0.9)]
         hidden += (x2 - x1) * all(near)
-    return hidden > LONG_HIDDEN
+    return hidden > HIDDEN * (other[-1][0] - other[0][0])
 
 
 def _height(line: Sequence[Point], x: float) -> float:
