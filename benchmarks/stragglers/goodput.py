@@ -1,7 +1,7 @@
 """What machines that fail leave of their time: goodput against failures, from 8 to 10,000 learners.
 
-Goodput is the samples that reach the model, times what one takes, over all learners' time, absences included; counted
-from a merge to a merge, from a quarter of the time on. A task takes 30 seconds and scatters as minibatches of a real
+Goodput is the samples that reach the model, times what one takes, over all learners' time, absences included; each
+counts where it was computed, in five eighths of a run. A task takes 30 seconds and scatters as minibatches of a real
 job do; its machine stays for an exponential time, and is there again 60 seconds later. In lock-step each failure takes
 everybody back to the last checkpoint, ten minutes apart, after 120 seconds.
 """
@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from math import exp, expm1
 from random import Random
+from statistics import median
 
 import torch
 from torch import nn
 
-from benchmarks.report import show
+from benchmarks.report import show, told
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     VCASGD,
@@ -40,6 +41,8 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 BETWEEN = {"10 minutes": 10 * MINUTE, "1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}
 HOURS = {8: 8.0, 100: 1.0, 1_000: 0.5, 10_000: 0.25}
 """of a run with so many learners"""
+SEEDS = {8: 5, 100: 5, 1_000: 3, 10_000: 1}
+"""runs of so many learners: those of many differ by little"""
 FAR = Link(latency_milliseconds=1000)
 AT = 0.27
 """the goodput of lock-step where the others are compared, as published for Decoupled DiLoCo"""
@@ -87,13 +90,11 @@ def between_at(learners: int, goodput: float) -> float:
     return high
 
 
-def goodput(policy: str, learners: int, between: float, hours: float, link: Link | None = None) -> float:
+def goodput(policy: str, learners: int, between: float, hours: float, seed: int, link: Link) -> float:
     """Of a run without maths."""
     pace = TASK / (STEPS * BATCH)
     machines = [
-        Machine(
-            f"m{number}", pace, SCATTER, link or Link(), lifetime=Lifetime(between), seconds_to_return=REJOIN
-        )
+        Machine(f"m{number}", pace, SCATTER, link, lifetime=Lifetime(between), seconds_to_return=REJOIN)
         for number in range(learners)
     ]
     shards = 4 * learners
@@ -102,8 +103,10 @@ def goodput(policy: str, learners: int, between: float, hours: float, link: Link
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=BATCH)
     strategy, seconds = POLICIES[policy](learners), hours * HOUR
     cuts = shards if policy == "vc_asgd" else 1
-    run = fit(job, strategy, Simulated(machines, maths=False), until=f"seconds>={seconds}", shards=cuts)
-    return merged_a_second(run, seconds / 4) * pace / learners
+    run = fit(
+        job, strategy, Simulated(machines, seed=seed, maths=False), until=f"seconds>={seconds}", shards=cuts
+    )
+    return merged_a_second(run) * pace / learners
 
 
 def measure(quick: bool, some: Sequence[int] | None = None) -> dict[str, float]:
@@ -111,27 +114,34 @@ def measure(quick: bool, some: Sequence[int] | None = None) -> dict[str, float]:
     figures = dict[str, float]()
     for learners in some or (list(HOURS)[:2] if quick else HOURS):
         between = {f"where lock-step is at {AT}": between_at(learners, AT), **BETWEEN}
-        for policy, found in _table(learners, between, HOURS[learners] / (4 if quick else 1)).items():
+        hours, seeds = HOURS[learners] / (4 if quick else 1), range(1 if quick else SEEDS[learners])
+        for policy, found in _table(learners, between, hours, seeds).items():
             name = f"goodput_{policy}_at_lockstep_27"
             figures[name] = min(found, figures.get(name, 1.0))
     return figures
 
 
-def _table(learners: int, between: dict[str, float], hours: float) -> dict[str, float]:
+def _table(learners: int, between: dict[str, float], hours: float, seeds: range) -> dict[str, float]:
     """The first row, where lock-step is at 0.27; in the second one links take their time too."""
     rows, first, began = list[list[str]](), dict[str, float](), time.perf_counter()
-    for name, seconds in between.items():
-        found = {policy: goodput(policy, learners, seconds, hours) for policy in POLICIES}
-        plain = lock_step(learners, seconds), drawn_lock_step(learners, seconds, 1e7)
-        rows.append([name, *(f"{one:.3f}" for one in (*plain, *found.values()))])
+
+    def add(name: str, seconds: float, plain: tuple[float, ...], link: Link) -> dict[str, float]:
+        found = {
+            policy: [goodput(policy, learners, seconds, hours, seed, link) for seed in seeds]
+            for policy in POLICIES
+        }
+        lock_steps = [f"{one:.3f}" for one in plain] or ["", ""]
+        rows.append([name, *lock_steps, *(told(cell, 3) for cell in found.values())])
         print(learners, *rows[-1], flush=True)
+        return {policy: median(cell) for policy, cell in found.items()}
+
+    for name, seconds in between.items():
+        plain = lock_step(learners, seconds), drawn_lock_step(learners, seconds, 1e7)
+        row = add(name, seconds, plain, Link())
         if not first:
-            first = found
-            far = [goodput(policy, learners, seconds, hours, FAR) for policy in POLICIES]
-            rows.append(["... with a second each way", "", "", *(f"{one:.3f}" for one in far)])
-            print(learners, *rows[-1], flush=True)
-    title = (
-        f"goodput of {learners:,} learners, {hours:g} h ({time.perf_counter() - began:.0f} s of wall time)"
-    )
+            first = row
+            add("... with a second each way", seconds, (), FAR)
+    wall = f"{time.perf_counter() - began:.0f} s of wall time"
+    title = f"goodput of {learners:,} learners, {hours:g} h, {len(seeds)} runs ({wall})"
     show(title, ("between a learner's failures", "lock-step", "... drawn", *POLICIES), rows)
     return first

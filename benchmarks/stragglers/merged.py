@@ -1,28 +1,26 @@
-"""What a run has merged, by its records."""
-
-from itertools import pairwise
+"""What of a run's work was merged, by its records."""
 
 from oddlot import Run
-from oddlot.core.words import Arrived, Blend, Step
+from oddlot.core.words import Arrived, Blend, Facts, Step
+
+SINCE, UNTIL = 1 / 4, 7 / 8
+"""shares of a run's time: workers have started then, and what was computed before that may be merged after it"""
 
 
-def merged_a_second(run: Run, since: float) -> float:
-    """Samples that were merged after the first merge from then on until the last one, over the seconds between these.
+def merged_a_second(run: Run) -> float:
+    """Samples computed a second, between these, that were merged in the end.
 
-    So whole rounds stand beside the time that they took. A wait at the end that is longer than any between merges
-    counts too. 0: there was one merge at most.
+    Each counts where it was computed, evenly over its task's seconds: so it matters little when rounds end.
     """
-    arrived, merges = dict[str, int](), list[tuple[float, int]]()
+    since, until = SINCE * run.summary["seconds"], UNTIL * run.summary["seconds"]
+    arrived, merged = dict[str, tuple[float, Facts]](), 0.0
     for record in run.records:
         if isinstance(record.event, Arrived):
-            arrived[record.event.update.id] = record.event.update.samples
+            arrived[record.event.update.id] = record.now, record.event.update
         for action in record.actions:
             if isinstance(action, Step | Blend):
-                merges.append((record.now, sum(arrived.pop(update) for update in action.shares)))
-    merges = [one for one in merges if one[0] >= since]
-    first, last = (merges[0][0], merges[-1][0]) if merges else (0.0, 0.0)
-    if first == last:
-        return 0.0
-    longest = max(then - before for (before, _), (then, _) in pairwise(merges))
-    end = run.summary["seconds"] if run.summary["seconds"] - last > longest else last
-    return sum(samples for now, samples in merges if now > first) / (end - first)
+                for now, facts in map(arrived.pop, action.shares):
+                    end = now - facts.seconds.get("up", 0.0)
+                    within = min(end, until) - max(end - facts.seconds["compute"], since)
+                    merged += facts.samples * max(0.0, within) / facts.seconds["compute"]
+    return float(merged / (until - since))
