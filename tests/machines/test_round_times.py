@@ -89,6 +89,25 @@ def test_who_is_still_out_took_as_long_as_that() -> None:
     assert rows[4, 10] == pytest.approx(6.0, rel=2e-3)
 
 
+@pytest.mark.parametrize(("rounds", "seconds"), [(2, 12.0), (10, (3 * 12 + 14 + 16 + 18 + 20 + 22) / 8)])
+def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seconds: float) -> None:
+    """It is busy with what was cancelled, and given nothing meanwhile: it took 12 s, and is out for 4 s or for 22."""
+    slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
+    play = Play([*slower])
+    for _ in range(LEAST_ROUNDS):
+        play.round(4, slower=slower)
+    play.round(3, slower=slower)
+    play.late, play.names = [], ["a", "b", "d"]
+    for _ in range(rounds - 1):
+        play.round(3, slower=slower)
+    play.times(w.Record(play.now, w.Joined("a")))  # so that it is told again
+    found = play.round(3, slower=slower)
+    assert found is not None
+    rows = {row[:2]: row[2] for row in found.rounds}
+    assert rows[3, 10] == pytest.approx(2.0, rel=2e-3)
+    assert rows[4, 10] == pytest.approx(seconds, rel=2e-3)
+
+
 def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None:
     play = Play()
     for _ in range(3 * LEAST_ROUNDS):

@@ -21,15 +21,17 @@ STEPS_BETWEEN = 100
 
 Answer = tuple[float, float]
 """seconds of communication, and of computation for each sample"""
+Started = tuple[float, int]
+"""when a task was, and of how many samples it is"""
 
 
 class RoundTimes:
     """Sees every record of a run, and says what rounds take once it knows.
 
     It learns from rounds in which nobody was cancelled: of others only the fast answers would be known. Who is still
-    out then, as its lease has lapsed or it has not heard yet that it was cancelled before, took as long as that. Each
-    of a worker's answers is as likely again, whatever the others' are; communication is all that was not computation,
-    which is in proportion to the samples.
+    out then, as its lease has lapsed or it has not heard yet that it was cancelled before, takes as long as the last
+    time, or as it is out where that is longer. Each of a worker's answers is as likely again, whatever the others' are;
+    communication is all that was not computation, which is in proportion to the samples.
     """
 
     def __init__(self, loads: Sequence[int]) -> None:
@@ -38,10 +40,10 @@ class RoundTimes:
         self.nodes: dict[w.NodeId, int] = {}
         """who is there, and the step at which it was heard of last"""
         self.steps = 0
-        self.started: dict[w.TaskId, float] = {}
-        """of this round: when"""
-        self.cancelled: dict[w.TaskId, float] = {}
-        """of whom nothing was heard since: when they were started"""
+        self.started: dict[w.TaskId, Started] = {}
+        """of this round"""
+        self.cancelled: dict[w.TaskId, Started] = {}
+        """of whom nothing was heard since"""
         self.round: dict[w.NodeId, Answer] = {}
         self.rounds: deque[dict[w.NodeId, Answer]] = deque(maxlen=MOST_ROUNDS)
         self.wait = 0
@@ -60,7 +62,7 @@ class RoundTimes:
             self.started, self.round = {}, {}
         for action in record.actions:
             if isinstance(action, w.Start):
-                self.started[action.task.id] = record.now
+                self.started[action.task.id] = record.now, w.samples_in(action.task.spans)
         return fitted
 
     def _hear(self, record: w.Record) -> None:
@@ -80,7 +82,7 @@ class RoundTimes:
             case w.Arrived(facts) if facts.id in self.cancelled:
                 del self.cancelled[facts.id]
             case w.Arrived(facts) if facts.id in self.started:
-                since = self.started.pop(facts.id)
+                since, _ = self.started.pop(facts.id)
                 if facts.samples and facts.sender in self.nodes:  # of a task that was handed over, a part
                     computing = max(0.0, facts.seconds.get("compute", 0.0) + facts.seconds.get("load", 0.0))
                     communicating = max(0.0, record.now - since - computing)
@@ -92,15 +94,22 @@ class RoundTimes:
         there = sum(self.steps - heard < SILENT for heard in self.nodes.values())
         if not self.round or len(self.round) < ENOUGH * there:
             return None
-        out = self.started | self.cancelled
-        for task, since in out.items():
+        for task, (since, samples) in (self.started | self.cancelled).items():
             if (node := _node(task)) in self.nodes:
-                self.round.setdefault(node, (now - since, 0.0))
+                self.round.setdefault(node, self._at_least(now - since, node, samples))
         self.rounds.append(self.round)
         if len(self.rounds) < LEAST_ROUNDS or self.wait > 0:
             return None
         self.wait = STEPS_BETWEEN
         return self._fitted()
+
+    def _at_least(self, seconds: float, node: w.NodeId, samples: int) -> Answer:
+        """As the last time, where that would not be over yet."""
+        for answers in reversed(self.rounds):
+            if node in answers:
+                communication, computation = answers[node]
+                return answers[node] if communication + computation * samples > seconds else (seconds, 0.0)
+        return seconds, 0.0
 
     def _fitted(self) -> w.Fitted:
         """Of the workers who are here now."""
