@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import oddlot
 from oddlot import (
+    AdaptiveK,
     Asynchronous,
     LocalSGD,
     Machine,
@@ -104,6 +106,20 @@ try:
 except oddlot.Interrupted as stopped:
     print("stopped", stopped.run.summary["versions"], stopped.run.ended, flush=True)
 """
+
+
+def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
+    """Its results are there, those that it waited for are not; its gradients are asked about."""
+    on = Simulated([Machine(f"m{number}", pace) for number, pace in enumerate((0.01, 0.01, 1.0, 1.0))])
+    trained(a_job(), AdaptiveK(k=3, most=4), on, "seconds>=0.3", RunFolder(tmp_path))
+    goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))
+    strategy, seen = AdaptiveK(k=3, most=4), list[w.Record]()
+    oddlot.fit(
+        a_job(), strategy, on, until="seconds>=0.5", out=tmp_path, resume=True, observers=[seen.append]
+    )
+    asked = [before.event for before, record in pairwise(seen) if isinstance(record.event, w.Changed)]
+    assert [type(event) for event in asked] == [w.Resumed, w.Resumed]
+    assert seen == surviving(read_log(tmp_path / "records.jsonl"))
 
 
 def test_one_process_at_a_time_holds_a_run(tmp_path: Path) -> None:

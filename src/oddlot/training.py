@@ -186,8 +186,9 @@ class Training:
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
         if past is not None:
-            self.host.handle(event, self.opened.engine.now)
-            self.earlier.append(self.host.story[-1])
+            self.host.observers.append(self.earlier.append)
+            self.host.handle(event, self.opened.engine.now)  # perhaps with a round's end, and what that has changed
+            self.host.observers.remove(self.earlier.append)
         self._checkpoint()
 
     def _look_back(self, past: Past, folder: RunFolder) -> w.Resumed:

@@ -74,12 +74,15 @@ def test_of_workers_who_are_not_alike() -> None:
     assert (np.abs(found - drawn.mean(0)) < 4 * drawn.std(0) / DRAWS**0.5 + 1e-3).all()
 
 
-def test_the_latest_of_many_measured_times_are_not_thinned_out() -> None:
-    """They decide how long all take."""
-    times = 1 + np.random.default_rng(3).pareto(1.1, 3_000)
-    found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * 20, 1, [1, 20])
+@pytest.mark.parametrize("workers", [20, 1_000])
+def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(workers: int) -> None:
+    """They decide how long the first one and all take."""
+    times = np.random.default_rng(3).pareto(1.1, 3_000)
+    found = mean_seconds([Measured(tuple(times.tolist()), (0.0,) * 3_000)] * workers, 1, [1, workers])
     steps, chances = np.diff(np.sort(times), prepend=0.0), np.arange(3_000) / 3_000
-    assert found == pytest.approx([steps @ (1 - chances) ** 20, steps @ (1 - chances**20)], rel=0.02)
+    assert found == pytest.approx(
+        [steps @ (1 - chances) ** workers, steps @ (1 - chances**workers)], rel=0.02
+    )
 
 
 @pytest.mark.parametrize(

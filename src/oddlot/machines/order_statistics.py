@@ -12,8 +12,8 @@ from oddlot.machines.response import Measured, Numbers, Response
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
 MOST_JUMPS = 500
-"""of survival functions that are steps, at which they are summed up: half of them the latest, which decide how long all
-take"""
+"""of survival functions that are steps, at which they are summed up: the closer to each other the earlier and the later,
+which decide how long the first few and all take"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
 MOST_KS = 64
@@ -68,11 +68,13 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
 
 
 def _jumps(measured: Sequence[Numbers]) -> Numbers:
-    """When somebody may answer, from 0 on: all times that were measured, or the latest and some at even ranks."""
+    """When somebody may answer, from 0 on: all times that were measured, or some."""
     times = np.unique(np.concatenate([[0.0], *measured]))
-    late = max(0, len(times) - MOST_JUMPS // 2)
-    ranks = np.linspace(0, late, min(late, MOST_JUMPS // 2), endpoint=False).round().astype(int)
-    return np.concatenate([times[ranks], times[late:]])
+    if len(times) <= MOST_JUMPS:
+        return times
+    ranks = np.geomspace(1, len(times), MOST_JUMPS // 2).round().astype(int)
+    kept: Numbers = times[np.union1d(ranks - 1, len(times) - ranks)]
+    return kept
 
 
 def _end(kinds: Mapping[Response, int], samples: int) -> float:
