@@ -187,7 +187,9 @@ class Training:
         self.host.observers.append(self.log)
         if past is not None:
             self.host.observers.append(self.earlier.append)
-            self.host.handle(event, self.opened.engine.now)  # perhaps with a round's end, and what that has changed
+            self.host.handle(
+                event, self.opened.engine.now
+            )  # perhaps with a round's end, and what that has changed
             self.host.observers.remove(self.earlier.append)
         self._checkpoint()
 

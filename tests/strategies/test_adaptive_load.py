@@ -139,6 +139,19 @@ def test_gradients_that_are_noise_end_stages() -> None:
     assert {(k, samples) for _, k, samples in still} == {(1, 1)}
 
 
+def test_rounds_that_hardly_take_longer_are_taken_at_once() -> None:
+    """Where the way to the hub takes most of the time; not by the error, which knows when smaller ones are faster."""
+    rows = ((WORKERS, 4, 2.0), (WORKERS, 16, 2.1))
+    first = rounds(trained(AdaptiveLoad(rows, ByGradients(), least=1), until="versions>=5"))
+    assert {given for _, _, given in first} == {16}
+    assert {
+        given
+        for _, _, given in rounds(
+            trained(AdaptiveLoad(rows, ByError(1e-9, "error"), least=1), until="versions>=5")
+        )
+    } == {4}
+
+
 def test_rounds_are_measured_first_and_now_and_then() -> None:
     strategy = AdaptiveLoad(switch=ByError(A, "error"), least=1, measuring=0.1)
     run = trained(strategy)

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import oddlot
-from oddlot import BackupTasks, LocalSGD, Machine, Quorum
+from oddlot import BackupTasks, Link, LocalSGD, Machine, Quorum, Simulated
 from oddlot.core.errors import UsageError
 from oddlot.core.words import Step
 from oddlot.testing import run_story
+from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
 
 
@@ -35,6 +36,16 @@ def test_learners_that_are_silent_are_not_waited_for() -> None:
         return sum(time > 700 for time in times)
 
     assert steps(chaos) > 0.9 * steps(None)
+
+
+def test_nobody_has_two_tasks_at_once() -> None:
+    """They would begin with the same version, and count as two learners."""
+    machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]
+    one, two = (
+        trained(a_job(count=480), Quorum(steps=2), Simulated(machines, in_flight=at_once), "epochs>=2")[0]
+        for at_once in (1, 2)
+    )
+    assert one.summary["versions"] == two.summary["versions"] == 2 * 480 / (3 * 2 * BATCH)
 
 
 def test_a_learner_that_leaves_is_not_counted() -> None:

@@ -448,6 +448,10 @@ def test_job_files_name_what_is_inside() -> None:
             ["strategy=adaptive_load", "strategy.table=[[2,8,1.0,9]]"],
             "--set strategy.table=[[2,8,1.0,9]]: `strategy.table[0]` is [2, 8, 1.0, 9]: it has too many values",
         ),
+        (
+            ["strategy=proportional_load", "strategy.inner=vc_asgd"],
+            "--set strategy.inner=vc_asgd: VCASGD gives whole shards of the data, which cannot be in proportion",
+        ),
         (["strategy=deadline", "strategy.inner=fast"], "--set strategy.inner=fast: unknown inner `fast`"),
         (
             ["strategy=deadline", "strategy.inner=synchronous", "strategy.inner.k=3"],

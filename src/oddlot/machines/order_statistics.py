@@ -12,8 +12,8 @@ from oddlot.machines.response import Measured, Numbers, Response
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
 MOST_JUMPS = 500
-"""of survival functions that are steps, at which they are summed up: the closer to each other the earlier and the later,
-which decide how long the first few and all take"""
+"""of survival functions that are steps, at which they are summed up; closer to each other where they are early or late,
+which decides how long the first few and all take"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
 MOST_KS = 64

@@ -10,7 +10,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
-from oddlot.core.stages import Choice, stages
+from oddlot.core.stages import Choice, Stage, stages
 from oddlot.core.strategy import STATE, View
 from oddlot.core.switching import ByError, ByGradients, Switch
 from oddlot.core.words import Command, Event, Fitted, UpdateId
@@ -18,6 +18,8 @@ from oddlot.core.words import Command, Event, Fitted, UpdateId
 Row = tuple[int, int, float]
 OTHER = 0.1
 """the share by which the number of workers differs in another fleet, and of the time in which one is measured"""
+HARDLY_LONGER = 1.1
+"""times the seconds of a round"""
 PATIENCE = 4.0
 """so many times what a round of everybody takes, at the load with the longest, a lease lasts: what is known of each
 worker is of answers that were among the first"""
@@ -67,8 +69,8 @@ class AdaptiveLoad:
     """samples of a round, at least: the learning rate has to suit them. Rounds with fewer are left out, also those of
     the table, unless all have fewer. None: the job's batch"""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """a stage's rounds have so many times the samples of those before, or more, but for the last stage's; not where the
-    error ends stages"""
+    """a stage's rounds have so many times the samples of those before, or more, but for the last stage's; one is left
+    out where a later one has them for a tenth more seconds; neither where the error ends stages"""
     measuring: FromZeroBelowOne = 0.02
     """share of the time for rounds that wait for everybody to be measured, after the first ones, and up to a tenth of
     it where the fleet becomes another one; 0: none"""
@@ -168,9 +170,10 @@ class AdaptiveLoad:
         """The stages of these rounds; it is the one whose size is the nearest to what was reached."""
         least = min(self.least or batch, max(map(_samples, rows)))
         found = stages(Choice(*row) for row in rows if _samples(row) >= least)
-        path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
+        if not isinstance(self.switch, ByError):
+            found = _thinned(_worth_it(found, self.gain), self.gain)
         before = self.path[self.stage][:2] if self.path else None
-        self.path = path if isinstance(self.switch, ByError) else _thinned(path, self.gain)
+        self.path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
         self.size = self.size or _samples(self.path[0])
         self.stage = min(range(len(self.path)), key=lambda at: abs(log(_samples(self.path[at]) / self.size)))
         if isinstance(self.switch, ByGradients) and before != self.path[self.stage][:2]:
@@ -182,16 +185,34 @@ def _samples(row: Row) -> int:
     return row[0] * row[1]
 
 
+def _size(stage: Stage) -> int:
+    """The samples of its rounds."""
+    return stage.choice.k * stage.choice.samples
+
+
 def _loads_up_to(batch: int) -> tuple[int, ...]:
     """About two for each doubling, down to one sample."""
     halvings = range(2 * batch.bit_length())
     return tuple(sorted({max(1, round(batch / 2 ** (place / 2))) for place in halvings}))
 
 
-def _thinned(path: list[Row], gain: float) -> list[Row]:
+def _worth_it(found: list[Stage], gain: float) -> list[Stage]:
+    """Without those beside which so many times the samples hardly take longer, whatever the error."""
+    return [
+        stage
+        for at, stage in enumerate(found)
+        if not any(
+            _size(later) >= gain * _size(stage)
+            and later.choice.seconds <= HARDLY_LONGER * stage.choice.seconds
+            for later in found[at + 1 :]
+        )
+    ]
+
+
+def _thinned(found: list[Stage], gain: float) -> list[Stage]:
     """The first stage, those that gain so much, and the last one."""
-    kept = path[:1]
-    for k, samples, until in path[1:]:
-        if k * samples >= gain * _samples(kept[-1]):
-            kept.append((k, samples, until))
-    return kept if kept[-1:] == path[-1:] else [*kept, path[-1]]
+    kept = found[:1]
+    for stage in found[1:]:
+        if _size(stage) >= gain * _size(kept[-1]):
+            kept.append(stage)
+    return kept if kept[-1:] == found[-1:] else [*kept, found[-1]]

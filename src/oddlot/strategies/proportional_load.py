@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from oddlot.core.checks import Must
+from oddlot.core.errors import UsageError
 from oddlot.core.strategy import View
 from oddlot.core.words import Assign, Command, Event, NodeId
 from oddlot.core.wrapper import Inner, Wrapper
@@ -19,7 +20,8 @@ class ProportionalLoad(Wrapper[Inner]):
     does not depend on the load, such as the way to the hub, is evened out too. Who has brought nothing yet gets what
     the strategy inside says: one that cancels all that somebody does never learns how slow it is. Updates count in
     proportion to their samples, as every strategy here has it. `AdaptiveLoad` inside measures rounds of equal loads,
-    which it does not get then: it is better alone.
+    which it does not get then: it is better alone. Alike machines whose times scatter get loads that scatter too, which
+    costs some percent.
 
     Paper: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated Environments"
     (SoCC 2020), section 3.
@@ -28,6 +30,14 @@ class ProportionalLoad(Wrapper[Inner]):
     least: Annotated[float, Must("above 0 and at most 1", lambda least: 0 < least <= 1)] = 0.05
     """no task has less than this share of the samples that the strategy inside says, so that it goes on being
     measured"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.whole_shards:
+            raise UsageError(
+                f"{type(self.inner).__name__} gives whole shards of the data, which cannot be in proportion",
+                "inner",
+            )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, with other numbers of samples."""

@@ -1,14 +1,15 @@
 """Independent learners, merged whenever enough of them have something new."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, NotNegative, check_settings
 from oddlot.core.rules import SGD, Rule
-from oddlot.core.strategy import STATE, View, assign, assign_all
+from oddlot.core.strategy import STATE, View
 from oddlot.core.words import (
     Arrived,
+    Assign,
     Cancelled,
     Command,
     Event,
@@ -30,7 +31,8 @@ class Quorum:
 
     Those who were merged go on from there. Who is late is not waited for and not cancelled: its steps, from an older
     model, are merged with the next round's, and it goes on at once when it comes. The window is a share of what the
-    round has taken, so that it costs no more than that; it ends where everybody has brought something.
+    round has taken, so that it costs no more than that; it ends where everybody has brought something. Nobody has two
+    tasks at once.
 
     A learner's weight is its samples times its samples a step, so that those who computed more, in steps of more
     samples, count more. The share of one that is s versions late is (1 + s) ** -damping of that: trusted in full, late
@@ -70,17 +72,16 @@ class Quorum:
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
         self._note(event, view)
-        samples, there = self.steps * view.batch, len(view.nodes) - len(self.quiet)
+        there = len(view.nodes) - len(self.quiet)
         if self.round and self.closes is None and len(self.fresh) >= self.quorum * there:
             self.closes = view.now + self.grace * (view.now - self.began)
             yield Wake(self.closes)
         everybody = not view.tasks or len(self.fresh) >= there
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
             yield self._merge(view.now)
-            yield from assign_all(view, samples, "delta")
+            yield from self._assign(view.idle, view)
         elif view.work_left:
-            for node in self._without_work(event, view):
-                yield from assign(view, node, samples, "delta")
+            yield from self._assign(self._without_work(event, view), view)
 
     def _note(self, event: Event, view: View) -> None:
         """What has come in, and who is there."""
@@ -106,6 +107,11 @@ class Quorum:
             return [] if event.update.id in self.fresh else [event.update.sender]
         waiting = set(self.fresh.values())
         return [node for node in view.idle if node not in waiting]
+
+    def _assign(self, nodes: Iterable[NodeId], view: View) -> Iterator[Command]:
+        for node in nodes:
+            if view.has_none(node):
+                yield Assign(node, self.steps * view.batch, "delta")
 
     def _merge(self, now: float) -> Command:
         total = sum(self.round.values())
