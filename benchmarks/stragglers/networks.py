@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from benchmarks.report import show, told
 from benchmarks.stragglers.least_squares import in_processes
 from oddlot import (
+    SGD,
     AdaptiveK,
     AdaptiveLoad,
     Asynchronous,
@@ -55,6 +56,8 @@ JOBS: dict[str, tuple[Callable[[], Job], float, tuple[int, int, float, float]]] 
 EPOCHS = 4
 """after which a run gives up"""
 BEST_K = "best fixed k"
+PLAIN = "asynchronous, no momentum"
+"""which stands for itself where many take turns: all gradients in full, by SGD without momentum"""
 SWEEP: dict[str, Callable[[], Strategy]] = {
     f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # a default is the way to bind it
     for k in KS
@@ -68,6 +71,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "adaptive k": AdaptiveK,
     "joint": AdaptiveLoad,
     "asynchronous": Asynchronous,
+    PLAIN: lambda: Asynchronous(damping=0.0),
     "backup tasks": lambda: BackupTasks(Synchronous()),
     "quorum": lambda: Quorum(steps=4),
 }
@@ -193,5 +197,8 @@ def _run(asked: Asked) -> float:
     machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
     goal = f"accuracy>={JOBS[name][1]} or epochs>={EPOCHS}"
     on = Simulated(machines, seed=seed)
-    run = fit(_job(name), POLICIES[policy](), on, until=goal, seed=seed, evaluate_every="0.05 epochs")
+    job = _job(name)
+    if policy == PLAIN:
+        job = replace(job, optimizer=SGD(lr=job.optimizer.lr))
+    run = fit(job, POLICIES[policy](), on, until=goal, seed=seed, evaluate_every="0.05 epochs")
     return float(run.summary["seconds"]) if "accuracy" in run.ended else inf
