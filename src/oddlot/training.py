@@ -189,7 +189,7 @@ class Training:
             self.host.observers.append(self.earlier.append)
             self.host.handle(
                 event, self.opened.engine.now
-            )  # perhaps with a round's end, and what that has changed
+            )  # perhaps a round's end, and what that has changed
             self.host.observers.remove(self.earlier.append)
         self._checkpoint()
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from oddlot.core.errors import UsageError
 
+HARDLY_LONGER = 1.1
+"""times the seconds of a round"""
+
 
 class Choice(NamedTuple):
     """A way to have rounds."""
@@ -19,9 +22,14 @@ class Choice(NamedTuple):
     """of a round, on average"""
 
     @property
+    def size(self) -> int:
+        """Samples of a round."""
+        return self.k * self.samples
+
+    @property
     def floor(self) -> float:
         """Where the error would end, in units of `a`, which is that of rounds of one sample."""
-        return 1 / (self.k * self.samples)
+        return 1 / self.size
 
 
 class Stage(NamedTuple):
@@ -56,6 +64,26 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
             return [*found, Stage(now, 0.0)]
         found.append(Stage(now, until))
         now = following
+
+
+def spaced(found: Sequence[Stage], gain: float) -> list[Stage]:
+    """Those that make a difference to who does not know the error: the first one, those whose rounds have `gain` times
+    the samples of the one before, or more, and the last one; without those beside which a later one has so many for
+    hardly more seconds."""
+    worth_it = [
+        stage
+        for at, stage in enumerate(found)
+        if not any(
+            later.choice.size >= gain * stage.choice.size
+            and later.choice.seconds <= HARDLY_LONGER * stage.choice.seconds
+            for later in found[at + 1 :]
+        )
+    ]
+    kept = worth_it[:1]
+    for stage in worth_it[1:]:
+        if stage.choice.size >= gain * kept[-1].choice.size or stage is worth_it[-1]:
+            kept.append(stage)
+    return kept
 
 
 def _crossing(one: Choice, other: Choice) -> float:

@@ -87,7 +87,7 @@ class View:
         """Those of them that have a free slot."""
         return self._conductor.idle.keys()
 
-    def has_none(self, node: NodeId) -> bool:
+    def has_no_task(self, node: NodeId) -> bool:
         """The worker can be given work, and holds no task, not even one that was cancelled or has lapsed."""
         return node in self._conductor.slots and not self._conductor.busy[node]
 

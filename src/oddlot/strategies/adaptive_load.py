@@ -10,7 +10,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
-from oddlot.core.stages import Choice, Stage, stages
+from oddlot.core.stages import Choice, spaced, stages
 from oddlot.core.strategy import STATE, View
 from oddlot.core.switching import ByError, ByGradients, Switch
 from oddlot.core.words import Command, Event, Fitted, UpdateId
@@ -18,8 +18,6 @@ from oddlot.core.words import Command, Event, Fitted, UpdateId
 Row = tuple[int, int, float]
 OTHER = 0.1
 """the share by which the number of workers differs in another fleet, and of the time in which one is measured"""
-HARDLY_LONGER = 1.1
-"""times the seconds of a round"""
 PATIENCE = 4.0
 """so many times what a round of everybody takes, at the load with the longest, a lease lasts: what is known of each
 worker is of answers that were among the first"""
@@ -171,7 +169,7 @@ class AdaptiveLoad:
         least = min(self.least or batch, max(map(_samples, rows)))
         found = stages(Choice(*row) for row in rows if _samples(row) >= least)
         if not isinstance(self.switch, ByError):
-            found = _thinned(_worth_it(found, self.gain), self.gain)
+            found = spaced(found, self.gain)
         before = self.path[self.stage][:2] if self.path else None
         self.path = [(stage.choice.k, stage.choice.samples, stage.until) for stage in found]
         self.size = self.size or _samples(self.path[0])
@@ -185,34 +183,7 @@ def _samples(row: Row) -> int:
     return row[0] * row[1]
 
 
-def _size(stage: Stage) -> int:
-    """The samples of its rounds."""
-    return stage.choice.k * stage.choice.samples
-
-
 def _loads_up_to(batch: int) -> tuple[int, ...]:
     """About two for each doubling, down to one sample."""
     halvings = range(2 * batch.bit_length())
     return tuple(sorted({max(1, round(batch / 2 ** (place / 2))) for place in halvings}))
-
-
-def _worth_it(found: list[Stage], gain: float) -> list[Stage]:
-    """Without those beside which so many times the samples hardly take longer, whatever the error."""
-    return [
-        stage
-        for at, stage in enumerate(found)
-        if not any(
-            _size(later) >= gain * _size(stage)
-            and later.choice.seconds <= HARDLY_LONGER * stage.choice.seconds
-            for later in found[at + 1 :]
-        )
-    ]
-
-
-def _thinned(found: list[Stage], gain: float) -> list[Stage]:
-    """The first stage, those that gain so much, and the last one."""
-    kept = found[:1]
-    for stage in found[1:]:
-        if _size(stage) >= gain * _size(kept[-1]):
-            kept.append(stage)
-    return kept if kept[-1:] == found[-1:] else [*kept, found[-1]]

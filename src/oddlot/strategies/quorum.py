@@ -110,7 +110,7 @@ class Quorum:
 
     def _assign(self, nodes: Iterable[NodeId], view: View) -> Iterator[Command]:
         for node in nodes:
-            if view.has_none(node):
+            if view.has_no_task(node):
                 yield Assign(node, self.steps * view.batch, "delta")
 
     def _merge(self, now: float) -> Command:
