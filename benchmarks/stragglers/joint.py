@@ -33,6 +33,7 @@ BY_SIGNS: dict[str, Callable[[], Strategy]] = {
 """which are not told anything; the last one's rounds have a job's batch at least, LOAD rows"""
 POLICIES = (*BY_ERROR, *BY_SIGNS)
 MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wasted")
+"""used and assigned: rows; wasted: of the megabytes"""
 
 
 def measure(quick: bool, ratios: Sequence[float] | None = None) -> dict[str, float]:
@@ -69,14 +70,13 @@ def _run(asked: tuple[float, str, int]) -> dict[str, float]:
         strategy(ratio, policy), machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000"
     )
     check_reached(run, "lately", GOAL)
-    told_by = run.summary
-    sent = told_by["bytes_up"] + told_by["bytes_down"]
-    values = (
-        told_by["seconds"],
-        *(counts.rounds, counts.used, counts.assigned, counts.uploads),
-        *(sent / 1e6, told_by["bytes_wasted"] / 1e6),
-    )
-    return dict(zip(MEASURES, values, strict=True))
+    figures = run.summary
+    counted = {name: float(getattr(counts, name)) for name in ("rounds", "used", "assigned", "uploads")}
+    return counted | {
+        "seconds": figures["seconds"],
+        "megabytes": (figures["bytes_up"] + figures["bytes_down"]) / 1e6,
+        "wasted": figures["bytes_wasted"] / 1e6,
+    }
 
 
 def _table(

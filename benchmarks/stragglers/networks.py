@@ -57,7 +57,7 @@ EPOCHS = 4
 """after which a run gives up"""
 BEST_K = "best fixed k"
 PLAIN = "asynchronous, no momentum"
-"""which stands for itself where many take turns: all gradients in full, by SGD without momentum"""
+"""all gradients count in full, by SGD without momentum: many that take turns have some by themselves"""
 SWEEP: dict[str, Callable[[], Strategy]] = {
     f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # a default is the way to bind it
     for k in KS

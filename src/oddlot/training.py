@@ -187,9 +187,8 @@ class Training:
         self.host.observers.append(self.log)
         if past is not None:
             self.host.observers.append(self.earlier.append)
-            self.host.handle(
-                event, self.opened.engine.now
-            )  # perhaps a round's end, and what that has changed
+            # Perhaps a round ends with it, and what that has changed is told too.
+            self.host.handle(event, self.opened.engine.now)
             self.host.observers.remove(self.earlier.append)
         self._checkpoint()
 

@@ -128,11 +128,11 @@ def settings_of(kind: type) -> dict[str, "Field[Any]"]:
 def given(table: Table, kind: type) -> dict[str, Any]:
     """What a table says about the dataclass `kind`, ready to make one."""
     known = settings_of(kind)
-    all_values = {name: getattr(table, name, None) for name in known}
     values = {
-        name: value
-        for name, value in all_values.items()
-        if name in table.model_fields_set or isinstance(value, Maker)  # a choice that was made for it
+        name: getattr(table, name)
+        for name in known
+        # said, or a choice that was made for it
+        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker)
     }
     for name, value in values.items():
         if isinstance(value, Maker):

@@ -44,8 +44,8 @@ LOADS = Must("whole numbers of samples, each at least 1", _are_loads)
 
 @dataclass
 class AdaptiveLoad:
-    """Step along the mean of the first k results of each round, each of so many samples; both grow as the error falls.
-    The other tasks are cancelled.
+    """Step along the mean of the first k results of each round, each of so many samples; rounds grow as the error
+    falls. The other tasks are cancelled.
 
     At a large error small batches that are soon there bring it down the fastest; at a small one only large batches
     bring it down at all. Which k and how many samples are the best at which error follows from the mean seconds of
