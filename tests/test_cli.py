@@ -270,7 +270,7 @@ def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> 
         assert all(f"strategy.{setting}" in strategies.out for setting in settings_of(kind))
     assert strategies.out.count("    Paper") == len(BY_NAME) + len(WRAPPERS)
     assert "    strategy.server.lr = 1.0\n" in strategies.out
-    assert "    #   error: a = ... (needed), metric" in strategies.out
+    assert "    #   error\n    #     a = ... (needed)   # where the metric would end" in strategies.out
 
 
 def test_one_strategy_may_be_asked_for(oddlot: Oddlot) -> None:

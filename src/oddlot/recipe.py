@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
@@ -20,6 +21,7 @@ from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_folder import FORMAT
+from oddlot.strategies.deadline import Deadline
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
@@ -82,6 +84,7 @@ class Recipe:
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
         self._warn_of_no_gradients()
+        self._warn_of_one_minibatch()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
 
@@ -98,16 +101,27 @@ class Recipe:
         """A strategy whose tasks are whole shards would have everybody pass over all of the data."""
         shards = len(self.cuts) - 1 if isinstance(self.cuts, tuple) else self.cuts
         if getattr(self.strategy, "whole_shards", False) and shards == 1 < self.on.workers:
+            name = _name(_layers(self.strategy)[-1])
             warn(
-                f"{_innermost(self.strategy)} gives a worker a whole shard of the data at a time, and here all of "
+                f"{name} gives a worker a whole shard of the data at a time, and here all of "
                 "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more"
             )
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
         if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
-            name = _innermost(self.strategy)
+            name = _name(_layers(self.strategy)[-1])
             warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
+
+    def _warn_of_one_minibatch(self) -> None:
+        """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
+        *around, inner = _layers(self.strategy)
+        name, samples = _name(inner), _given(inner).get("samples", inf) or self.job.batch
+        if any(isinstance(one, Deadline) for one in around) and samples <= self.job.batch:
+            warn(
+                f"Deadline ends a task after a minibatch, and those of {name} are of {samples} samples, which is one "
+                f"(batch = {self.job.batch}): give them more with {name}(samples=N) (--set strategy.inner.samples=N)"
+            )
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
@@ -241,22 +255,28 @@ def _schedule(schedule: Schedule | None) -> str | None:
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
-def _innermost(strategy: object) -> str:
-    """The name of the one inside, of a wrapper."""
-    while isinstance(strategy, Wrapper):
-        strategy = strategy.inner
+def _name(strategy: object) -> str:
     return type(strategy).__name__
+
+
+def _layers(strategy: Any) -> list[Any]:
+    """The strategy; of a wrapper it, and what is inside."""
+    return [strategy, *_layers(strategy.inner)] if isinstance(strategy, Wrapper) else [strategy]
+
+
+def _given(strategy: Any) -> dict[str, Any]:
+    """What it was made with, and dicts and lists of its state."""
+    return {f.name: getattr(strategy, f.name) for f in fields(strategy) if not f.metadata.get("state")}
 
 
 def _settings(strategy: Any) -> str:
     """A strategy that has not begun, as text without its state."""
-    given = {f.name: getattr(strategy, f.name) for f in fields(strategy) if not f.metadata.get("state")}
     told = [
         f"{name}={_settings(value) if hasattr(value, 'on') else repr(value)}"
-        for name, value in given.items()
+        for name, value in _given(strategy).items()
         if value not in ({}, [])
     ]
-    return f"{type(strategy).__name__}({', '.join(told)})"
+    return f"{_name(strategy)}({', '.join(told)})"
 
 
 def _check_job(job: object) -> None:

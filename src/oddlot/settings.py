@@ -100,7 +100,9 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
                 others = (word for word in kinds if word != kind_now)
-                yield from (f"#   {word}: {', '.join(_defaults(kinds[word]))}" for word in others)
+                for word in others:
+                    yield f"#   {word}"
+                    yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
             comment = f"   # {meanings[name]}" if name in meanings else ""
@@ -108,16 +110,9 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
             yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
 
 
-def _defaults(kind: type) -> Iterator[str]:
-    """Its settings, in short."""
-    for name, one in settings_of(kind).items():
-        default = default_of(one)
-        yield f"{name} = {'... (needed)' if default is MISSING else _toml(default)}"
-
-
-def _toml(value: Any) -> str:
-    """A setting's value as TOML has it; a sign where none is set."""
-    return "..." if value is None else json.dumps(value)
+def _toml(default: Any) -> str:
+    """A setting's default as TOML has it; a sign where there is none."""
+    return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)
 
 
 def _meanings(kind: type) -> dict[str, str]:

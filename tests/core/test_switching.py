@@ -2,6 +2,7 @@
 
 import pytest
 
+from oddlot.core.errors import UsageError
 from oddlot.core.switching import ByError, ByGradients, ByPlateau, Switch
 from oddlot.core.words import Changed, Evaluated, Event
 
@@ -33,6 +34,21 @@ def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
     falls = losses(3.0, 2.0, 2.5, 2.0, 1.9, 1.9, 1.9, 2.0, 2.0)
     assert stages(ByPlateau(patience=2), [Changed(0), *falls]) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
     assert stages(ByPlateau("rate", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
+
+
+def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
+    rises = losses(-1.0, -2.0, -1.5, -2.0, -2.1, -2.1)
+    assert stages(ByPlateau("rate", patience=2), rises)[-1] > 0
+    assert stages(ByPlateau("loss", "max", patience=2), losses(1.0, 2.0, 1.5, 2.0, 2.1, 2.1)) == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
+    with pytest.raises(UsageError, match=r"mode = 'most' must be 'min' or 'max'"):
+        ByPlateau(mode="most")
 
 
 def test_nan_is_no_new_lowest_value() -> None:

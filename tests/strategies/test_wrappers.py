@@ -167,9 +167,18 @@ def test_a_worker_s_own_task_is_not_begun_again() -> None:
 
 def test_a_deadline_has_one_alarm() -> None:
     """Nothing takes as long as the deadline: an alarm in a while, not one for each task."""
-    run = ran(Deadline(Asynchronous(), 50 * BATCH * PACE), machines(4), torch.zeros(4_000), "epochs>=1")
+    tasks = Asynchronous(samples=2 * BATCH)
+    run = ran(Deadline(tasks, 50 * BATCH * PACE), machines(4), torch.zeros(4_000), "epochs>=1")
     assert not actions(run, HandOver)
     assert sum(type(record.event).__name__ == "Ticked" for record in run.records) < 12
+
+
+@pytest.mark.parametrize(("samples", "warnings"), [(None, 1), (BATCH, 1), (2 * BATCH, 0)])
+def test_a_deadline_that_can_end_nothing_is_told(
+    recwarn: pytest.WarningsRecorder, samples: int | None, warnings: int
+) -> None:
+    ran(Deadline(Synchronous(samples)), machines(2), torch.zeros(40), "epochs>=1")
+    assert [("those of Synchronous" in str(one.message)) for one in recwarn] == [True] * warnings
 
 
 def test_a_copy_has_a_deadline_too() -> None:

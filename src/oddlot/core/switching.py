@@ -37,14 +37,15 @@ class ByGradients:
 
 @dataclass
 class ByPlateau:
-    """A stage ends when a metric has ceased to fall."""
+    """A stage ends when a metric gets no better, as `torch.optim.lr_scheduler.ReduceLROnPlateau` tells it."""
 
     metric: str = "loss"
-    """one that is low where the model is good: not the accuracy"""
+    mode: Annotated[str, Must("'min' or 'max'", {"min", "max"}.__contains__)] = "min"
+    """min where the metric falls as the model gets better, as a loss does; max where it rises, as the accuracy"""
     patience: AtLeastOne = 5
-    """evaluations without a new lowest value"""
+    """evaluations without a new best value"""
     best: float | None = field(default=None, metadata=STATE)
-    """state: the lowest value so far"""
+    """state: the best value so far"""
     since: int = field(default=0, metadata=STATE)
     """state: evaluations since then, or since the stage began"""
 
@@ -55,8 +56,8 @@ class ByPlateau:
         """Which one it is after this event."""
         if not isinstance(event, Evaluated):
             return at
-        value = value_of(event, self.metric)
-        if value < (inf if self.best is None else self.best):  # and never where it is NaN
+        value, sign = value_of(event, self.metric), 1 if self.mode == "min" else -1
+        if sign * value < (inf if self.best is None else sign * self.best):  # and never where it is NaN
             self.best, self.since = value, 0
         else:
             self.since += 1
