@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core import words as w
 from oddlot.core.plain import type_of
+from oddlot.core.spans import Span, split
 from oddlot.engines.worker import Worker
 from oddlot.recipe import Recipe, Settings
 from oddlot.report.proof import prove
@@ -119,13 +120,13 @@ def everything(size: int, epochs: int) -> list[tuple[int, int]]:
     return [(epoch, position) for epoch in range(epochs) for position in range(size)]
 
 
-def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
+def merges(records: Sequence[w.Record]) -> Iterator[list[Span]]:
     """What each merge of a run was made of: the samples that its updates had brought, as spans."""
-    given: dict[str, tuple[w.Span, ...]] = {}
+    given: dict[str, tuple[Span, ...]] = {}
     for record in records:
         if isinstance(record.event, w.Arrived) and record.event.update.id in given:
             update = record.event.update
-            given[update.id] = w.split(given[update.id], update.samples)[0]
+            given[update.id] = split(given[update.id], update.samples)[0]
         for action in record.actions:
             if isinstance(action, w.Start):
                 given[action.task.id] = action.task.spans
@@ -133,7 +134,7 @@ def merges(records: Sequence[w.Record]) -> Iterator[list[w.Span]]:
                 yield [span for update in action.shares for span in given[update]]
 
 
-def plain_loop(job: Job, batches: Sequence[Sequence[w.Span]], seed: int = 0) -> nn.Module:
+def plain_loop(job: Job, batches: Sequence[Sequence[Span]], seed: int = 0) -> nn.Module:
     """What PyTorch alone makes of the job: one optimizer, one step for each batch."""
     torch.manual_seed(seed)
     model = job.model()
@@ -149,10 +150,10 @@ def plain_loop(job: Job, batches: Sequence[Sequence[w.Span]], seed: int = 0) -> 
     return model
 
 
-def in_batches(size: int, batch: int, epochs: int) -> list[list[w.Span]]:
+def in_batches(size: int, batch: int, epochs: int) -> list[list[Span]]:
     """Every epoch from its beginning to its end."""
     return [
-        [w.Span(epoch, at, min(at + batch, size))] for epoch in range(epochs) for at in range(0, size, batch)
+        [Span(epoch, at, min(at + batch, size))] for epoch in range(epochs) for at in range(0, size, batch)
     ]
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from oddlot.console import NOBODY, Lines, Picture, progress, quality, shown, summary, went
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
+from oddlot.core.spans import Span
 from oddlot.observe import Tally
 from oddlot.units import duration, in_bytes, money, overwritten
 
@@ -28,8 +29,8 @@ def text(renderable: Any) -> str:
 def tally() -> Tally:
     """Two workers, one of which has brought an update of 32 samples that was merged, and was lost then."""
     tally = Tally(64)
-    tally(record(0.0, w.Joined("w1", 36.0), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
-    tally(record(0.0, w.Joined("w2"), w.Start(w.Task("w2:1", "w2", (w.Span(0, 32, 64),), 0))))
+    tally(record(0.0, w.Joined("w1", 36.0), w.Start(w.Task("w1:1", "w1", (Span(0, 0, 32),), 0))))
+    tally(record(0.0, w.Joined("w2"), w.Start(w.Task("w2:1", "w2", (Span(0, 32, 64),), 0))))
     arrived = w.Arrived(w.Facts("w1:1", "w1", 0, 32, loss=0.5))
     tally(record(2.0, arrived, w.Step({"w1:1": 1.0})))
     tally(record(3.0, w.Evaluated(1, {"accuracy": 0.75, "loss": 0.4})))
@@ -94,7 +95,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
         assert isinstance(observer, Lines)
         observer.replay(record(0.0, w.Joined("w0")))
         observer.replay(record(0.0, w.Evaluated(0, {"accuracy": 0.1})))
-        observer.replay(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
+        observer.replay(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (Span(0, 0, 32),), 0))))
         observer.replay(record(0.0, w.Resumed(1, 64)))
         observer.replay(record(0.0, w.Resumed(3, 1_000)))
         observer.replay(record(0.0, w.Lost("w0")))
@@ -149,7 +150,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rate_is_not_that_of_the_workers_start(tally: Tally) -> None:
     fresh = Tally(64)
     picture = Picture("", fresh)
-    fresh(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 32),), 0))))
+    fresh(record(0.0, w.Joined("w1"), w.Start(w.Task("w1:1", "w1", (Span(0, 0, 32),), 0))))
     fresh.advance(5.0)
     picture.draw()
     fresh.advance(10.0)
@@ -227,7 +228,7 @@ def test_every_time_that_nobody_is_there_is_told_once() -> None:
 
     def life(number: int, brings: bool, remark: str = "") -> None:
         node = f"w.{number}"
-        task = w.Task(f"{node}:1", node, (w.Span(0, 0, 8),), 0)
+        task = w.Task(f"{node}:1", node, (Span(0, 0, 8),), 0)
         lines(record(next(now), w.Joined(node), w.Start(task)))
         if brings:
             lines(w.Record(next(now), w.Arrived(w.Facts(task.id, node, 0, 8)), (), remark))

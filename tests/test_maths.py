@@ -21,6 +21,7 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
+from oddlot.core.spans import samples_in
 from oddlot.goal import Every
 from oddlot.run_folder import RunFolder
 from oddlot.train.learner import Learner
@@ -68,7 +69,7 @@ def test_one_asynchronous_worker_is_a_plain_loop(on: Place) -> None:
 def test_unequal_tasks_are_weighted_by_their_samples(strategy: Strategy, on: Place) -> None:
     run, _ = trained(a_job(count=45), strategy, on, "epochs>=2")
     steps = list(merges(run.records))
-    assert len({w.samples_in(tuple(spans)) for spans in steps}) > 1
+    assert len({samples_in(tuple(spans)) for spans in steps}) > 1
     assert distance(run.model, plain_loop(a_job(count=45), steps)) < 1e-5
 
 

@@ -12,13 +12,14 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import Span
 from oddlot.log import Log, given_out, read_log, surviving
 from oddlot.observe import Tally, resumed_after, take_into_account, tally_of
 from oddlot.strategies import Synchronous
 
 
 def start(task: str, start: int, stop: int) -> w.Start:
-    return w.Start(w.Task(task, task.partition(":")[0], (w.Span(0, start, stop),), 0))
+    return w.Start(w.Task(task, task.partition(":")[0], (Span(0, start, stop),), 0))
 
 
 def arrived(task: str, samples: int, **facts: Any) -> w.Arrived:
@@ -203,7 +204,7 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
     log = [
         w.Record(0.0, w.Priced("", 36.0)),
         w.Record(1.0, w.Joined("w1")),
-        w.Record(2.0, w.Ticked(), (w.Start(w.Task("w1:1", "w1", (w.Span(0, 0, 8),), 0)),)),
+        w.Record(2.0, w.Ticked(), (w.Start(w.Task("w1:1", "w1", (Span(0, 0, 8),), 0)),)),
         w.Record(5.0, w.Arrived(facts)),
     ]
     event = resumed_after(3, tally_of(log[:3], 16), log[3:], Path("log"))

@@ -16,6 +16,7 @@ from rich.spinner import Spinner
 import oddlot
 from oddlot import Asynchronous, Machine, Simulated, Synchronous
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.observe import Tally
 from oddlot.report.follow import Follower, is_held, waits_for
 from oddlot.run_folder import RunFolder
@@ -47,7 +48,7 @@ oddlot.fit(
 
 
 def task(name: str, *span: int) -> w.Start:
-    return w.Start(w.Task(name, name.partition(":")[0], (w.Span(0, *span),), 0))
+    return w.Start(w.Task(name, name.partition(":")[0], (Span(0, *span),), 0))
 
 
 @pytest.fixture

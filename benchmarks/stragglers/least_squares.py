@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 import oddlot
 from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
-from oddlot.core.words import Arrived, Record, Start, Step, samples_in
+from oddlot.core.spans import samples_in
+from oddlot.core.words import Arrived, Record, Start, Step
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")

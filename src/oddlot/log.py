@@ -11,6 +11,7 @@ from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.spans import samples_in
 
 FORMAT = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -155,7 +156,7 @@ def given_out(records: Iterable[w.Record]) -> int:
     """How many samples were given out in these records, and in those that they had made void."""
     total = 0
     for record in records:
-        total += sum(w.samples_in(start.task.spans) for start in record.actions if isinstance(start, w.Start))
+        total += sum(samples_in(start.task.spans) for start in record.actions if isinstance(start, w.Start))
         total += record.event.samples_lost if isinstance(record.event, w.Resumed) else 0
     return total
 

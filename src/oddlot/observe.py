@@ -12,6 +12,7 @@ from oddlot.bill import Bill
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
+from oddlot.core.spans import samples_in
 from oddlot.log import given_out, surviving
 
 WASTES = {
@@ -268,7 +269,7 @@ class Tally:
     def _action(self, action: w.Action, now: float) -> None:
         match action:
             case w.Start(task):
-                self.under_way[task.id] = w.samples_in(task.spans)
+                self.under_way[task.id] = samples_in(task.spans)
                 worker = self.workers[task.node]
                 worker.begun = worker.begun if worker.tasks else now
                 worker.tasks.add(task.id)

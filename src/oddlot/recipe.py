@@ -12,9 +12,9 @@ from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import Span
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import warn
-from oddlot.core.words import Span
 from oddlot.core.wrapper import Wrapper
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal

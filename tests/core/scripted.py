@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import samples_in
 from oddlot.core.strategy import View
 
 Answer = list[w.Command] | Callable[[View], list[w.Command]]
@@ -54,7 +55,7 @@ class Stage:
         return action.task
 
     def answer(self, task: w.Task, samples: int | None = None) -> w.Arrived:
-        samples = w.samples_in(task.spans) if samples is None else samples
+        samples = samples_in(task.spans) if samples is None else samples
         return w.Arrived(w.Facts(task.id, task.node, task.version, samples, task.kind))
 
     def arrived(self, node: str, kind: w.Kind = "gradient") -> w.Task:

@@ -7,6 +7,7 @@ import pytest
 from oddlot.core import words as w
 from oddlot.core.errors import JobError, ProtocolError
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import View
 from tests.core.scripted import Stage
 
@@ -16,11 +17,11 @@ def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
     assert stage.tell(w.Joined("a")) == [w.Joined("a")]
     assert list(stage.conductor.idle) == ["a"]
     task = stage.start("a")
-    assert task == w.Task("a:1", "a", (w.Span(0, 0, 8),), 0, "gradient")
+    assert task == w.Task("a:1", "a", (Span(0, 0, 8),), 0, "gradient")
     assert list(stage.conductor.idle) == []
     assert stage.tell(w.Lost("a")) == [w.Lost("a")]
     assert (stage.conductor.busy, stage.conductor.slots, stage.conductor.open) == ({}, {}, {})
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
 
 
 def test_news_of_the_unknown_are_not_told() -> None:
@@ -67,14 +68,14 @@ def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -
     assert stage.say([w.Assign("b", 8)]) == ()
     stage.say([w.Cancel("a:1")])
     (again,) = stage.say([w.Assign("b", 8)])
-    assert again == w.Start(w.Task("b:2", "b", (w.Span(0, 0, 8),), 0))
+    assert again == w.Start(w.Task("b:2", "b", (Span(0, 0, 8),), 0))
 
 
 def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answered() -> None:
     stage = Stage()
     stage.start("a")
     assert stage.say([w.Cancel("a:1")]) == (w.Abort("a:1", "a"),)
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
     assert list(stage.conductor.idle) == []
     assert stage.tell(w.Cancelled("a:1", "a")) == [w.Cancelled("a:1", "a")]
     assert list(stage.conductor.idle) == ["a"]
@@ -223,7 +224,7 @@ def test_partial_work_counts_and_the_rest_returns() -> None:
     task = stage.start("a")
     stage.say([w.Step({"a:1": 1.0})], stage.answer(task, samples=3))
     assert stage.conductor.ledger.merged == [3]
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 3, 8)]
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 3, 8)]
 
 
 def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
@@ -235,8 +236,8 @@ def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     for task in ("a:1", "a:2"):
         stage.arrived("a")
         assert stage.say([w.Drop(task)]) == (w.Drop(task),)
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
-    assert stage.start("a").spans == (w.Span(0, 0, 4),)
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
+    assert stage.start("a").spans == (Span(0, 0, 4),)
 
 
 def test_a_merge_ends_a_row_of_drops() -> None:
@@ -244,7 +245,7 @@ def test_a_merge_ends_a_row_of_drops() -> None:
     for _ in range(3):
         stage.say([w.Drop(stage.arrived("a").id)])
         stage.say([w.Step({stage.arrived("a").id: 1.0})])
-    assert w.samples_in(stage.start("a").spans) == 8
+    assert samples_in(stage.start("a").spans) == 8
 
 
 def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
@@ -279,7 +280,7 @@ def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -
     stage.start("a")
     assert stage.tell(w.Refused("a:1", "NaN")) == [w.Cancelled("a:1", "a")]
     assert stage.conductor.slots == {"a": 1}
-    assert stage.start("a").spans == (w.Span(0, 0, 8),)
+    assert stage.start("a").spans == (Span(0, 0, 8),)
 
 
 def test_work_refused_three_times_stops_the_run() -> None:
@@ -337,7 +338,7 @@ def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
     stage.tell(w.Lost("a"))
     assert stage.conductor.ledger.lanes[0].returned == []
     stage.tell(w.Lost("b"))
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 0, 8)]
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
 
 
 def test_kept_versions_can_be_started_from_until_they_are_released_as_often() -> None:
@@ -368,7 +369,7 @@ def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
     stage.tell(w.Joined("c"))
     assert stage.tell(w.Resumed(17)) == [w.Lost("a"), w.Lost("b"), w.Lost("c")]
     assert list(stage.conductor.inbox) == ["a:1"]
-    assert stage.conductor.ledger.lanes[0].returned == [w.Span(0, 8, 16)]
+    assert stage.conductor.ledger.lanes[0].returned == [Span(0, 8, 16)]
     assert stage.conductor.idle == {}
 
 

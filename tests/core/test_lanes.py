@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from oddlot.core.ledger import Ledger
-from oddlot.core.words import Span
+from oddlot.core.spans import Span
 
 
 def ready(ledger: Ledger) -> list[int]:

@@ -10,7 +10,7 @@ from oddlot.core.errors import JobError
 from oddlot.core.lanes import MOST_SPANS
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
-from oddlot.core.words import Span
+from oddlot.core.spans import Span
 
 Place = tuple[int, int]
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oddlot import FastestK, strategies
-from oddlot.core import rules, words
+from oddlot.core import rules, spans, words
 from oddlot.core.plain import from_plain, to_plain
 
 share = st.floats(0, 0.99)
@@ -81,22 +81,22 @@ def test_what_is_not_plain_is_told(value: object) -> None:
 
 @dataclass
 class Nested:
-    by_name: dict[str, list[words.Span]] = field(default_factory=dict)
+    by_name: dict[str, list[spans.Span]] = field(default_factory=dict)
     maybe: words.Task | None = None
     pair: tuple[int, float] = (1, 2.0)
     rule: rules.Rule | None = None
 
 
 def test_containers_keep_their_types() -> None:
-    task = words.Task("a:1", "a", (words.Span(0, 1, 2), words.Span(0, 4, 5)), 3)
-    value = Nested({"x": [words.Span(1, 2, 3)]}, task, (4, 5.0), rules.Adam(betas=(0.5, 0.6)))
+    task = words.Task("a:1", "a", (spans.Span(0, 1, 2), spans.Span(0, 4, 5)), 3)
+    value = Nested({"x": [spans.Span(1, 2, 3)]}, task, (4, 5.0), rules.Adam(betas=(0.5, 0.6)))
     assert repr(through_json(Nested, value)) == repr(value)
     assert repr(through_json(Nested, Nested())) == repr(Nested())
 
 
 def test_what_is_none_as_it_is_unless_said_is_left_out() -> None:
     """So that a log is as small as it was before a word could say more, and an older one is read as it was meant."""
-    task = words.Task("a:1", "a", (words.Span(0, 1, 2),), 3)
+    task = words.Task("a:1", "a", (spans.Span(0, 1, 2),), 3)
     assert to_plain(task) == {
         "is": "Task", "id": "a:1", "node": "a", "spans": [[0, 1, 2]], "version": 3, "kind": "gradient"
     }  # fmt: skip

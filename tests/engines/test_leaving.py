@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from oddlot import Asynchronous, Lifetime, Link, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.recipe import Recipe, Settings
 from oddlot.run import Run
 from oddlot.testing.engines import DrivenRun
@@ -70,7 +71,7 @@ def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
     assert now == pytest.approx(minibatches * SECONDS_PER_MINIBATCH)
     assert when(records, w.Leaving) == pytest.approx(notice * SECONDS_PER_MINIBATCH)
     assert when(records, w.Lost) == pytest.approx(now), "it goes when that is done"
-    assert merges(records).__next__() == [w.Span(0, 0, samples)]
+    assert merges(records).__next__() == [Span(0, 0, samples)]
 
 
 def test_a_machine_with_nothing_to_do_goes_at_once() -> None:
@@ -145,8 +146,8 @@ def recalled(folder: Path, strategy: Strategy, on: Place, times: int = 1) -> Run
 def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path, times: int) -> None:
     run = recalled(tmp_path, WHOLE, local(1), times)
     (first, *rest) = merges(run.records)
-    assert first == [w.Span(0, 0, 3 * BATCH)]
-    assert rest[0] == [w.Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
+    assert first == [Span(0, 0, 3 * BATCH)]
+    assert rest[0] == [Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
     # A part of a task moves the model by its part.
     shares = [
         share for r in run.records for a in r.actions if isinstance(a, w.Step) for share in a.shares.values()
@@ -168,7 +169,7 @@ def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
 def test_local_steps_are_handed_over_too(tmp_path: Path) -> None:
     """The change of three local steps counts as three."""
     run = recalled(tmp_path, LocalSGD(steps=6), local(1))
-    assert next(merges(run.records)) == [w.Span(0, 0, 3 * BATCH)]
+    assert next(merges(run.records)) == [Span(0, 0, 3 * BATCH)]
 
 
 def test_nothing_is_lost_for_the_model(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
+from oddlot.core.spans import Span
 from oddlot.engines.host import Arrival
 from oddlot.engines.numbers import Shadow
 from oddlot.engines.simulator import Simulator
@@ -38,7 +39,7 @@ class Stage:
 
     def start(self, *ids: str) -> None:
         for name in ids:
-            self.simulator.start(w.Task(name, "m", (w.Span(0, 0, 8),), 0), None)
+            self.simulator.start(w.Task(name, "m", (Span(0, 0, 8),), 0), None)
 
     def at(self, now: float) -> Simulator:
         """The simulator at this time, before which nothing must happen."""
@@ -173,7 +174,7 @@ def lives(lifetime: float, tasks: int) -> Simulator:
     for number in range(tasks):
         joined = simulator.next(inf)
         assert isinstance(joined, w.Joined)
-        simulator.start(w.Task(str(number), joined.node, (w.Span(0, 0, 8),), 0), None)
+        simulator.start(w.Task(str(number), joined.node, (Span(0, 0, 8),), 0), None)
         while not isinstance(simulator.next(inf), w.Lost):
             pass
     return simulator

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Measured
 from oddlot.machines.round_times import LEAST_ROUNDS, MOST_GROUPS, SILENT, STEPS_BETWEEN, RoundTimes
@@ -48,7 +49,7 @@ class Play:
 
     def _start(self, node: str) -> w.Start:
         self.made += 1
-        return w.Start(w.Task(f"{node}:{self.made}", node, (w.Span(0, 0, 10),), 0))
+        return w.Start(w.Task(f"{node}:{self.made}", node, (Span(0, 0, 10),), 0))
 
 
 def expected(slower: Sequence[float]) -> Iterator[tuple[int, int, float]]:

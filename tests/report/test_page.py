@@ -31,6 +31,7 @@ from oddlot import (
 )
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
+from oddlot.core.spans import Span
 from oddlot.report.charts import Axis, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
@@ -156,7 +157,7 @@ def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
     """Such as the last merge, of what is left of the data; but a run of one merge shows it."""
 
     def merges(*at: float) -> list[tuple[float, float]]:
-        tasks = [w.Task(f"a:{n}", "a", (w.Span(0, 4 * n, 4 * n + 4 - n),), 0) for n in range(len(at))]
+        tasks = [w.Task(f"a:{n}", "a", (Span(0, 4 * n, 4 * n + 4 - n),), 0) for n in range(len(at))]
         records = [w.Record(0.0, w.Joined("a"), tuple(map(w.Start, tasks)))]
         for n, now in enumerate(at):
             records.append(
@@ -227,9 +228,9 @@ def test_nobody_is_paid_while_there_is_no_hub() -> None:
 
 def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
     """A delayed answer of `a`, while `a.2` works."""
-    given = w.Start(w.Task("a.2:2", "a.2", (w.Span(0, 4, 8),), 0))
+    given = w.Start(w.Task("a.2:2", "a.2", (Span(0, 4, 8),), 0))
     records = [
-        w.Record(0.0, w.Joined("a"), (w.Start(w.Task("a:1", "a", (w.Span(0, 0, 4),), 0)),)),
+        w.Record(0.0, w.Joined("a"), (w.Start(w.Task("a:1", "a", (Span(0, 0, 4),), 0)),)),
         w.Record(1.0, w.Lost("a")),
         w.Record(2.0, w.Joined("a.2"), (given,)),
         w.Record(3.0, w.Arrived(w.Facts("a:1", "a", 0, 4)), remark="echo"),
@@ -240,7 +241,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
 
 def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
     """It is paid for from 0 to 7 s, works from 2 s on, and is missed at 9 s; the next start is given up."""
-    given = w.Start(w.Task("a:1", "a", (w.Span(0, 0, 4),), 0))
+    given = w.Start(w.Task("a:1", "a", (Span(0, 0, 4),), 0))
     records = [
         w.Record(0.0, w.Ordered("a", 1.0)),
         w.Record(2.0, w.Joined("a", 1.0), (given,)),

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.report.proof import prove
 from oddlot.strategies import BY_NAME, WRAPPERS, Synchronous
 from oddlot.testing.play import Data
@@ -14,7 +15,7 @@ HISTORIES = 250
 
 
 def start(task: str, *spans: tuple[int, int, int]) -> w.Start:
-    return w.Start(w.Task(task, task.partition(":")[0], tuple(w.Span(*span) for span in spans), 0))
+    return w.Start(w.Task(task, task.partition(":")[0], tuple(Span(*span) for span in spans), 0))
 
 
 def brings(update: str, samples: int, *actions: w.Action, remark: str = "") -> w.Record:

@@ -27,9 +27,10 @@ from oddlot import (
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import samples_in
 from oddlot.core.stages import Choice, stages
 from oddlot.core.switching import ByPlateau, Switch
-from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, Ticked, samples_in
+from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, Ticked
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 

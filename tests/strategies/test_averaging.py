@@ -21,6 +21,7 @@ from oddlot import (
     fit,
 )
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
 
@@ -30,7 +31,7 @@ SHARDS = 4
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 
-def local_pass(job: Job, start: nn.Module, spans: tuple[w.Span, ...], shards: int) -> nn.Module:
+def local_pass(job: Job, start: nn.Module, spans: tuple[Span, ...], shards: int) -> nn.Module:
     """What a client makes of a model in one pass over its shard, with an optimizer that begins anew."""
     model = job.model()
     model.load_state_dict(start.state_dict())

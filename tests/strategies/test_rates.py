@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from oddlot import SGD, Cosine, ElasticAveraging, Job, Run, Strategy, strategies
 from oddlot.core import words as w
-from oddlot.core.words import minibatch_cuts
+from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.strategies import BY_NAME
 from oddlot.train.data import order
 from tests.fits import (
@@ -163,7 +163,7 @@ class Again:
             else:
                 ends = [self.brought[task.id] for task in tasks]
                 move(self.model, [(1 - sum(shares), deepcopy(self.model)), *zip(shares, ends, strict=True)])
-            self.merged += sum(w.samples_in(task.spans) for task in tasks)
+            self.merged += sum(samples_in(task.spans) for task in tasks)
             self.versions.append(deepcopy(self.model))
 
     def step(self, tasks: Sequence[w.Task], shares: Sequence[float]) -> None:
@@ -196,7 +196,7 @@ class Again:
             learn(self.job, model, rows)
             for total, parameter in zip(sums, model.parameters(), strict=True):
                 assert parameter.grad is not None
-                total.add_(parameter.grad, alpha=len(rows) / w.samples_in(task.spans))
+                total.add_(parameter.grad, alpha=len(rows) / samples_in(task.spans))
         with torch.no_grad():
             for parameter, total in zip(found.parameters(), sums, strict=True):
                 parameter.copy_(total)

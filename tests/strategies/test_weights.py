@@ -7,6 +7,7 @@ import pytest
 from oddlot.core import words as w
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD
+from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy, shares_by_samples
 from oddlot.recipe import Recipe, Settings
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
@@ -68,7 +69,7 @@ def test_what_is_later_than_the_limit_is_dropped(limit: int | None, merged: bool
 def test_what_a_task_is_and_how_large(strategy: Strategy, kind: str, samples: int) -> None:
     play = Play(Data(1000, batch=8).conductor(strategy))
     list(play.do("join a"))
-    assert [(task.kind, w.samples_in(task.spans)) for task in play.tasks.values()] == [(kind, samples)]
+    assert [(task.kind, samples_in(task.spans)) for task in play.tasks.values()] == [(kind, samples)]
 
 
 def test_shares_sum_to_one() -> None:

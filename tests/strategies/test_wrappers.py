@@ -29,19 +29,9 @@ from oddlot import (
 )
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.spans import samples_in
 from oddlot.core.strategy import View
-from oddlot.core.words import (
-    Abort,
-    Arrived,
-    Assign,
-    Command,
-    Event,
-    Fitted,
-    HandOver,
-    Start,
-    Step,
-    samples_in,
-)
+from oddlot.core.words import Abort, Arrived, Assign, Command, Event, Fitted, HandOver, Start, Step
 from oddlot.core.wrapper import Wrapper
 from oddlot.run_folder import RunFolder
 from oddlot.settings import JobFile, Override

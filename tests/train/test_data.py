@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import UsageError
-from oddlot.core.words import Span
+from oddlot.core.spans import Span
 from oddlot.train.data import Batches, minibatches, move, order
 
 ROWS = np.arange(12.0, dtype=np.float32).reshape(6, 2)

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD, Adam, AdamW
-from oddlot.core.words import Kind, Span, Task
+from oddlot.core.spans import Span
+from oddlot.core.words import Kind, Task
 from oddlot.train.data import order
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout

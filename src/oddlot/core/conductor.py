@@ -18,6 +18,7 @@ from oddlot.core.errors import ProtocolError
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.roster import SECONDS_UNTIL_ANY_ANSWER, Roster
+from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.streams import stream
 
@@ -219,7 +220,7 @@ class Conductor:
         del self.idle[node]
         if self.slots[node]:
             self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
-        patience = self.roster.patience(node, w.samples_in(spans), command.deadline)
+        patience = self.roster.patience(node, samples_in(spans), command.deadline)
         provisional = command.deadline is None and self.roster.usual is None
         self.deadlines.set(self.now + patience, task_id, provisional)
         kind, pull = command.kind, command.pull
@@ -233,10 +234,10 @@ class Conductor:
         for name in self.deadlines.take_provisional():
             task = self.open.get(name)
             if task and (since := self.busy[task.node].get(name)) is not None:  # not the one that answers
-                patience = self.roster.patience(task.node, w.samples_in(task.spans))
+                patience = self.roster.patience(task.node, samples_in(task.spans))
                 self.deadlines.set(since + patience, name)
 
-    def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[w.Span, ...]:
+    def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[Span, ...]:
         if command.samples < 1:
             raise ProtocolError(f"{command} asks for no samples")
         shards = len(self.ledger.lanes)

@@ -11,7 +11,7 @@
 Bad luck (a machine vanishes, a link is slow) is never an exception: it is an event.
 """
 
-from oddlot.core.words import Span
+from oddlot.core.spans import Span
 
 
 class OddlotError(Exception):

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from oddlot.core.words import NodeId, Span
+from oddlot.core.spans import Span
+from oddlot.core.words import NodeId
 
 MOST_SPANS = 64
 """of a lease: a task stays a small message, however torn what came back is"""

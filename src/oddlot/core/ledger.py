@@ -11,7 +11,8 @@ from math import inf
 
 from oddlot.core.errors import BadSamples
 from oddlot.core.lanes import Lane, Lanes
-from oddlot.core.words import NodeId, Span, TaskId, UpdateId, samples_in, split
+from oddlot.core.spans import Span, samples_in, split
+from oddlot.core.words import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
 

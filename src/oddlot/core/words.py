@@ -6,7 +6,9 @@ known by the id of the task that made it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from oddlot.core.spans import Span
 
 NodeId = str
 """A worker's name, `w1`. Never reused: its replacement is `w1.2`."""
@@ -17,43 +19,6 @@ UpdateId = TaskId
 Kind = Literal["gradient", "delta", "weights"]
 """What a task brings back. `gradient` (mean over its samples) and `delta` (start minus end of local
 steps) are directions, merged by `Step`; `weights` (the end of local steps) is a point, merged by `Blend`."""
-
-
-class Span(NamedTuple):
-    """Positions `start` to `stop` (exclusive) in the seeded order of epoch `epoch`."""
-
-    epoch: int
-    start: int
-    stop: int
-
-
-def samples_in(spans: tuple[Span, ...]) -> int:
-    """How many samples the spans hold."""
-    if len(spans) == 1:  # as nearly always: it is asked for several times a task
-        return spans[0].stop - spans[0].start
-    return sum(span.stop - span.start for span in spans)
-
-
-def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """The first `samples` samples, and the rest."""
-    done, rest = [], []
-    for epoch, start, stop in spans:
-        cut = min(stop, start + samples)
-        samples -= cut - start
-        if cut > start:
-            done.append(Span(epoch, start, cut))
-        if cut < stop:
-            rest.append(Span(epoch, cut, stop))
-    return tuple(done), tuple(rest)
-
-
-def minibatch_cuts(samples: int, batch: int) -> list[int]:
-    """Where the minibatches of so many samples begin and, last, where they end.
-
-    The last one is smaller, but no sample stands alone in it (BatchNorm fails there): it joins those before it.
-    """
-    alone = batch > 1 and samples > 1 and samples % batch == 1
-    return [*range(0, samples - alone, batch), samples]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import ProtocolError, Refusal
+from oddlot.core.spans import samples_in
 
 Observer = Callable[[w.Record], None]
 """Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
@@ -170,8 +171,8 @@ class Host:
             raise Refusal(
                 f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
             )
-        if not 1 <= facts.samples <= w.samples_in(task.spans):
-            raise Refusal(f"{facts.id} claims {facts.samples} of {w.samples_in(task.spans)} samples")
+        if not 1 <= facts.samples <= samples_in(task.spans):
+            raise Refusal(f"{facts.id} claims {facts.samples} of {samples_in(task.spans)} samples")
 
     def _let_go(self, event: w.Stimulus, tasks: "list[w.TaskId] | tuple[()]") -> None:
         """Release the version that an ended task or evaluation had needed."""

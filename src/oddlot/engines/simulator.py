@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
+from oddlot.core.spans import minibatch_cuts, samples_in, split
 from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.lives import Lives
@@ -170,7 +171,7 @@ class Simulator:
             return
         size = 0 if node.has_version == task.version else self.maths.bytes_down
         node.has_version, node.heard = task.version, self.now
-        seconds = w.samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
+        seconds = samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
         seconds *= 1.0 + node.slowness
         data = self.data.missing(task, node.has_shards)
         way = node.ways()
@@ -265,7 +266,7 @@ class Simulator:
     @staticmethod
     def _done(work: _Work, now: float) -> float:
         """How many samples of a task are done then."""
-        samples = w.samples_in(work.task.spans)
+        samples = samples_in(work.task.spans)
         return work.first + max(0.0, now - work.begin) / work.compute * (samples - work.first)
 
     def freeze(self, node: w.NodeId) -> None:
@@ -365,10 +366,10 @@ class Simulator:
 
     def _end(self, work: _Work, told: float) -> None:
         """When the machine stops working at this: at the first minibatch before which it has been told to stop."""
-        samples = w.samples_in(work.task.spans)
+        samples = samples_in(work.task.spans)
         work.end, work.done, work.aborted = work.begin + work.compute, samples, False
         if told < work.end:
-            cuts = w.minibatch_cuts(samples, self.batch)
+            cuts = minibatch_cuts(samples, self.batch)
             began = max(self._done(work, told), work.least)
             work.done = next((cut for cut in cuts if cut >= began), samples)
             work.aborted = work.done < samples
@@ -391,7 +392,7 @@ class Simulator:
         if not work.brings:
             return w.Cancelled(task.id, task.node, *work.brought(self.now))
         self.lives.work_came_in()
-        part = replace(task, spans=w.split(task.spans, work.done)[0]) if work.aborted else task
+        part = replace(task, spans=split(task.spans, work.done)[0]) if work.aborted else task
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on
         loss, payload = (None, None) if skipped else self.maths.compute(part, work.weights)

@@ -16,8 +16,9 @@ import torch
 
 from oddlot.core.errors import OddlotError
 from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.core.streams import stream
-from oddlot.core.words import Facts, Task, minibatch_cuts, samples_in
+from oddlot.core.words import Facts, Task
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from oddlot.core import words as w
+from oddlot.core.spans import samples_in
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Measured
 
@@ -62,7 +63,7 @@ class RoundTimes:
             self.started, self.round = {}, {}
         for action in record.actions:
             if isinstance(action, w.Start):
-                self.started[action.task.id] = record.now, w.samples_in(action.task.spans)
+                self.started[action.task.id] = record.now, samples_in(action.task.spans)
         return fitted
 
     def _hear(self, record: w.Record) -> None:

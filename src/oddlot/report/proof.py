@@ -13,6 +13,7 @@ from pathlib import Path
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
+from oddlot.core.spans import Span, samples_in, split
 
 MOST_FAULTS = 10
 MOST_TO_COME = 3
@@ -103,17 +104,17 @@ class Sheets:
     """that count, by epoch"""
     skipped: int = 0
     faults: list[str] = field(default_factory=list)
-    given: dict[w.TaskId, tuple[w.Span, ...]] = field(default_factory=dict)
-    arrived: dict[w.UpdateId, tuple[w.Span, ...]] = field(default_factory=dict)
+    given: dict[w.TaskId, tuple[Span, ...]] = field(default_factory=dict)
+    arrived: dict[w.UpdateId, tuple[Span, ...]] = field(default_factory=dict)
     """what updates have brought that are neither merged nor dropped"""
 
     def note(self, record: w.Record) -> None:
         """Follow one record."""
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
-                self.arrived[facts.id] = w.split(self.given[facts.id], facts.samples)[0]
+                self.arrived[facts.id] = split(self.given[facts.id], facts.samples)[0]
             case w.Refused(task) if record.remark == SKIPPED:
-                self.skipped += w.samples_in(self.given[task])
+                self.skipped += samples_in(self.given[task])
                 self._count(f"{task} (skipped)", self.given[task])
         for action in record.actions:
             match action:
@@ -132,7 +133,7 @@ class Sheets:
             )
         self._count(update, self.arrived.pop(update, ()))
 
-    def _count(self, whose: str, spans: tuple[w.Span, ...]) -> None:
+    def _count(self, whose: str, spans: tuple[Span, ...]) -> None:
         for epoch, start, stop in spans:
             self.pieces[epoch].append((start, stop, whose))
 

@@ -7,21 +7,9 @@ from math import inf
 from typing import Annotated
 
 from oddlot.core.checks import Must
+from oddlot.core.spans import samples_in
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import (
-    Assign,
-    Blend,
-    Cancel,
-    Command,
-    Event,
-    NodeId,
-    Release,
-    Step,
-    Task,
-    TaskId,
-    Wake,
-    samples_in,
-)
+from oddlot.core.words import Assign, Blend, Cancel, Command, Event, NodeId, Release, Step, Task, TaskId, Wake
 from oddlot.core.wrapper import Inner, Wrapper
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, Must, NotNegative, check_settings
 from oddlot.core.rules import SGD, Rule
+from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import (
     Arrived,
@@ -20,7 +21,6 @@ from oddlot.core.words import (
     Step,
     UpdateId,
     Wake,
-    minibatch_cuts,
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED, Conductor
+from oddlot.core.spans import Span
 
 Place = tuple[int, int]
 """epoch and position"""
@@ -109,5 +110,5 @@ def _mistaken_workers(conductor: Conductor) -> Iterator[str]:
             yield f"{task} has a lease or waits in the inbox, but not both"
 
 
-def _places(spans: Iterable[w.Span]) -> Iterator[Place]:
+def _places(spans: Iterable[Span]) -> Iterator[Place]:
     return ((span.epoch, position) for span in spans for position in range(span.start, span.stop))

@@ -25,6 +25,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.ledger import Ledger
 from oddlot.core.nearest import or_nearest
+from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy
 
 RINGS_AT_MOST = 1000
@@ -176,7 +177,7 @@ class Play:
         return task
 
     def _answer(self, task: w.Task, samples: int | None = None, loss: float | None = None) -> w.Arrived:
-        samples = w.samples_in(task.spans) if samples is None else samples
+        samples = samples_in(task.spans) if samples is None else samples
         return w.Arrived(w.Facts(task.id, task.node, task.version, samples, task.kind, loss))
 
 
@@ -224,7 +225,9 @@ def _notation(action: w.Action) -> str:
         case w.Start(task):
             kind = "" if task.kind == "gradient" else f" {task.kind}"
             pull = "" if task.pull is None else f" pull {task.pull:.2f}"
-            return f"assign {task.id} {w.samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}{pull}"
+            return (
+                f"assign {task.id} {samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}{pull}"
+            )
         case w.Abort(task_id):
             return f"abort {task_id}"
         case w.HandOver(task_id):
@@ -238,5 +241,5 @@ def _notation(action: w.Action) -> str:
             return f"{type(action).__name__.lower()} v{version}"
 
 
-def _spans(spans: tuple[w.Span, ...]) -> str:
+def _spans(spans: tuple[Span, ...]) -> str:
     return "[" + " ".join(f"{epoch}:{start}-{stop}" for epoch, start, stop in spans) + "]"

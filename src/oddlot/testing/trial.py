@@ -10,6 +10,7 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import ProtocolError
 from oddlot.core.plain import to_plain, type_of
+from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy
 from oddlot.testing.books import Books
 from oddlot.testing.play import Data, Play, books, told
@@ -138,7 +139,7 @@ class Trial:
         return f"join {chr(ord('a') + self.joined - 1) if self.joined <= 26 else f'w{self.joined}'}"
 
     def _part(self, task: str, amount: int) -> str:
-        samples = w.samples_in(self.play.tasks[task].spans)
+        samples = samples_in(self.play.tasks[task].spans)
         return ("", f" samples={max(1, samples // 2)}", " samples=1", " loss=0.5")[amount]
 
     def _next_answer(self) -> str | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from oddlot.core.errors import JobError, UsageError
-from oddlot.core.words import Span, minibatch_cuts
+from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.train.shards import Shards, as_tensor
 
 Indices = NDArray[np.int64]
