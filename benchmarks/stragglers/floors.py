@@ -15,10 +15,10 @@ from benchmarks.stragglers.least_squares import (
     check_reached,
     fleet,
     floor,
-    in_processes,
     problem,
     trained,
 )
+from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, FastestK, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential

@@ -13,9 +13,9 @@ from benchmarks.stragglers.least_squares import (
     a_of,
     check_reached,
     fleet,
-    in_processes,
     trained,
 )
+from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential

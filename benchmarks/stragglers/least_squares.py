@@ -7,14 +7,12 @@ fixed shards of which k are drawn without replacement. Errors are distances to t
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf, sqrt
-from multiprocessing import get_context
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +23,6 @@ from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strateg
 from oddlot.core.spans import samples_in
 from oddlot.core.words import Arrived, Record, Start, Step
 
-Asked = TypeVar("Asked")
-Found = TypeVar("Found")
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
 """LOAD: rows of a whole task, as each of the workers has them in the paper"""
 DRAWN = 4_000_000
@@ -204,10 +200,3 @@ def trained(
         observers=[counts],
     )
     return run, counts
-
-
-def in_processes(run: Callable[[Asked], Found], asked: Sequence[Asked]) -> list[Found]:
-    """What each asked run finds, on a core of its own: the runs are independent, and their clock is virtual."""
-    processes = get_context("spawn")
-    with ProcessPoolExecutor(None, processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return list(pool.map(run, asked))

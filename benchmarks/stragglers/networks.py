@@ -14,7 +14,7 @@ from statistics import fmean, median
 from torch import Tensor, nn
 
 from benchmarks.report import show, told
-from benchmarks.stragglers.least_squares import in_processes
+from benchmarks.stragglers.processes import in_processes
 from oddlot import (
     SGD,
     AdaptiveK,
@@ -44,7 +44,7 @@ from oddlot.tasks.cifar10 import cifar10
 from oddlot.tasks.mnist import mnist
 
 WORKERS, SECONDS, BATCH, TESTED = 8, 1.0, 64, 5
-"""SECONDS: of a minibatch on average; TESTED: accuracy is measured by every so-manieth test picture"""
+"""SECONDS: of a minibatch on average; TESTED: of so many test pictures one is looked at"""
 LINK = Link(latency_milliseconds=50)
 """each way: a tenth of a minibatch there and back"""
 KS = tuple(range(1, WORKERS))
@@ -58,14 +58,30 @@ EPOCHS = 4
 BEST_K = "best fixed k"
 PLAIN = "asynchronous, no momentum"
 """all gradients count in full, by SGD without momentum: many that take turns have some by themselves"""
+
+
+def _even(batches: int) -> Strategy:
+    return Synchronous(batches * BATCH // WORKERS)
+
+
+def _in_proportion(batches: int) -> Strategy:
+    return ProportionalLoad(Synchronous(batches * BATCH // WORKERS))
+
+
 SWEEP: dict[str, Callable[[], Strategy]] = {
     f"k = {k}": lambda k=k: FastestK(k=k)  # type: ignore[misc]  # a default is the way to bind it
     for k in KS
 }
+SHARED = {"a batch": 1, "two batches": 2, "four batches": 4}
+"""rounds of so many, shared out; `Synchronous` alone gives everybody one"""
 POLICIES: dict[str, Callable[[], Strategy]] = {
     "synchronous": Synchronous,
-    "synchronous, a batch for all": lambda: Synchronous(BATCH // WORKERS),
-    "loads in proportion, a batch for all": lambda: ProportionalLoad(Synchronous(BATCH // WORKERS)),
+    **{f"synchronous, {some} for all": partial(_even, batches) for some, batches in SHARED.items()},
+    "loads in proportion": lambda: ProportionalLoad(Synchronous()),
+    **{
+        f"loads in proportion, {some} for all": partial(_in_proportion, batches)
+        for some, batches in SHARED.items()
+    },
     "k = 6, a batch for these": lambda: FastestK(k=6, samples=BATCH // 6),
     **SWEEP,
     "adaptive k": AdaptiveK,

@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.plots import save
 from benchmarks.stragglers.joint import BY_ERROR, COMMUNICATION, GOAL, RATE, strategy
-from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, in_processes, problem, trained
+from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, problem, trained
+from benchmarks.stragglers.processes import in_processes
 from oddlot.report.charts import Line
 
 PLOTS, RATIO = Path("docs/plots"), 1.0
