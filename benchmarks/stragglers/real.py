@@ -83,7 +83,7 @@ def goodput(quick: bool) -> dict[str, float]:
 
 def _merged(strategy: Strategy, seed: int, quick: bool) -> float:
     """Samples a second."""
-    until = f"epochs>={4 if quick else 16}"
+    until = f"epochs>={8 if quick else 16}"
     run = fit(digits(batch=BATCH), strategy, place(), until=until, seed=seed, evaluate_every="100 epochs")
     return merged_a_second(run)
 

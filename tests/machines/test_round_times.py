@@ -40,7 +40,9 @@ class Play:
         for place, start in enumerate(ordered[:answers], 1):
             factor = slower.get(start.task.node, 1.0)
             self.now = begun + 2.0 * factor
-            facts = w.Facts(start.task.id, start.task.node, 0, 10, seconds={"compute": factor})
+            facts = w.Facts(
+                start.task.id, start.task.node, 0, 10, seconds={"compute": 0.7 * factor, "load": 0.3 * factor}
+            )
             actions: list[w.Action] = [w.Step(shares)] if place == answers else []
             if actions and cancel:
                 actions += [w.Abort(late.task.id, late.task.node) for late in ordered[answers:]]
@@ -74,10 +76,27 @@ def test_it_tells_after_some_rounds_in_which_all_have_answered() -> None:
 
 
 def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
-    play = Play()
-    assert [play.round(2) for _ in range(3 * LEAST_ROUNDS)] == [None] * (3 * LEAST_ROUNDS)
-    told = [play.round(3) for _ in range(LEAST_ROUNDS)]
-    close(told[-1], list(SLOWER.values()))
+    """Though enough of them have answered."""
+    slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
+    play = Play([*slower])
+    assert [play.round(5, slower=slower) for _ in range(3 * LEAST_ROUNDS)] == [None] * (3 * LEAST_ROUNDS)
+    told = [play.round(6, slower=slower) for _ in range(LEAST_ROUNDS)]
+    close(told[-1], list(slower.values()))
+
+
+def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
+    """The other one has waited for it."""
+    play, found = Play(["a"]), None
+    for _ in range(LEAST_ROUNDS):
+        starts = [play._start("a"), play._start("a")]
+        play.times(w.Record(play.now, w.Rang(), tuple(starts)))
+        for place, start in enumerate(starts):
+            play.now += 2.0
+            facts = w.Facts(start.task.id, "a", 0, 10, seconds={"compute": 1.0})
+            found = play.times(
+                w.Record(play.now, w.Arrived(facts), (w.Step({facts.id: 1.0}),) if place else ())
+            )
+    close(found, [1.0])
 
 
 def test_who_is_still_out_took_as_long_as_that() -> None:

@@ -30,7 +30,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.spans import samples_in
 from oddlot.core.stages import Choice, stages
 from oddlot.core.switching import ByPlateau, Switch
-from oddlot.core.words import Abort, Arrived, Facts, Fitted, Joined, Lost, Start, Step, Ticked
+from oddlot.core.words import Abort, Arrived, Changed, Facts, Fitted, Joined, Lost, Start, Step, Ticked
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
@@ -227,6 +227,23 @@ def test_fits_that_differ_do_not_lead_to_later_stages() -> None:
         books.handle(Fitted(rows), float(number))
     k, samples, _ = strategy.path[strategy.stage]
     assert k * samples <= 2
+
+
+def test_fits_that_differ_do_not_lead_back_to_earlier_stages() -> None:
+    strategy = AdaptiveLoad(switch=ByGradients(1, threshold=0), least=1)
+    chance = random.Random(1)
+    books = Conductor(strategy, Ledger(SAMPLES), BATCH)
+    books.handle(Joined("a"), 0.0)
+    books.handle(Fitted(ROWS), 0.0)
+    while strategy.size < 10:
+        books.handle(Changed(books.version, inner=-1.0), 0.0)
+    reached, sizes = strategy.size, set[int]()
+    for number in range(200):
+        rows = tuple((k, b, seconds * chance.uniform(0.7, 1.4)) for k, b, seconds in ROWS)
+        books.handle(Fitted(rows), float(number))
+        k, samples, _ = strategy.path[strategy.stage]
+        sizes.add(k * samples)
+    assert reached / 2 <= min(sizes) <= max(sizes) <= 2 * reached
 
 
 def test_what_was_seen_of_gradients_is_of_the_rounds_that_there_are() -> None:

@@ -10,8 +10,8 @@ from torch import nn
 from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Shards, Simulated
 from oddlot.core import words as w
 from oddlot.train.data import order
-from oddlot.train.learner import torch_optimizer
 from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
+from tests.torch_optimizers import torch_optimizer
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -37,7 +37,7 @@ from oddlot.sparse.xmc.metrics import propensities
 from oddlot.sparse.xmc.writing import write_xmc
 from oddlot.strategies import BY_NAME
 from oddlot.tasks.xmc import xmc
-from oddlot.train.learner import torch_optimizer
+from oddlot.train.local_optimizer import local_optimizer
 from tests.command import Oddlot
 
 SHAPE = Shape(1_500, 2_000, 35.0, 3.0)
@@ -141,7 +141,7 @@ def test_the_hubs_rule_is_that_of_local_steps_too() -> None:
     """Adam that takes sparse gradients, at the rate that was set."""
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    made = torch_optimizer(oddlot.Adam(lr=0.5), table.parameters())
+    made = local_optimizer(oddlot.Adam(lr=0.5), table.parameters())
     assert isinstance(made, LazyAdam)
     assert made.param_groups[0]["lr"] == 0.5
 

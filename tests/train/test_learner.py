@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from oddlot.core.errors import JobError, UsageError
-from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.core.rules import SGD
 from oddlot.core.spans import Span
 from oddlot.core.words import Kind, Task
 from oddlot.train.data import order
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.learner import Learner, seed_of, torch_optimizer
+from oddlot.train.learner import Learner, seed_of
 from oddlot.train.schedules import Linear, MultiStep
 
 torch.manual_seed(0)
@@ -390,17 +390,6 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told
 def test_a_job_that_cannot_be_is_told(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         a_job(**changes)
-
-
-@pytest.mark.parametrize(
-    "rule", [SGD(0.1, 0.9, nesterov=True, weight_decay=0.1), Adam(0.1), AdamW(0.1, (0.8, 0.9))]
-)
-def test_pytorch_has_an_optimizer_for_every_rule(rule: SGD | Adam | AdamW) -> None:
-    optimizer = torch_optimizer(rule, [torch.zeros(1, requires_grad=True)])
-    assert type(optimizer).__name__ == type(rule).__name__
-    for name, value in optimizer.defaults.items():
-        if hasattr(rule, name):
-            assert value == getattr(rule, name)
 
 
 def test_every_task_of_an_epoch_has_chance_of_its_own() -> None:

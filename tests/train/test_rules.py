@@ -9,9 +9,9 @@ from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.words import Facts
 from oddlot.train import kernels
 from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.learner import torch_optimizer
 from oddlot.train.rules import Numerics
 from oddlot.train.store import Payload, Store
+from tests.torch_optimizers import torch_optimizer
 
 RULES = [
     SGD(0.1),

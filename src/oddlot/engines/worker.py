@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NoReturn
 
 import torch
@@ -84,6 +85,8 @@ class Worker:
         self.machine = setup.machines[index] if setup.machines else None
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
+        if setup.job.local_optimizer:
+            import_module("torch._dynamo")  # which PyTorch's optimizers do, in the midst of the first task
         device = choose_device(setup.job.device, index)
         constants = {name: torch.as_tensor(value) for name, value in setup.constants.items()}
         self.learner = Learner(

@@ -46,7 +46,7 @@ class Quorum:
     steps: AtLeastOne = 8
     """local steps of one job's batch each, between two meetings"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
-    """a merge waits for so many updates as this share of the learners, whoever brings them"""
+    """a merge waits for so many updates that are not late as this share of the learners, whoever brings them"""
     grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
     damping: NotNegative = 1.0

@@ -1,7 +1,7 @@
 """What a worker does with a task: a gradient, or local steps."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import JobError
-from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.words import Task
 from oddlot.train.chance import seed_all
 from oddlot.train.clip import clip
 from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
 from oddlot.train.schedules import by_samples
 
 
@@ -38,7 +38,7 @@ class Own:
 
     weights: FlatBuffer | None = None
     """where its last task ended that may be gone on from"""
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: torch.optim.Optimizer | LocalOptimizer | None = None
     """of its local steps"""
 
 
@@ -163,7 +163,7 @@ class Learner:
         To a schedule, the samples that were merged when the task was made and those of the task's own steps count:
         what others do meanwhile has not reached these weights.
         """
-        make = self.job.local_optimizer or partial(torch_optimizer, self.job.optimizer)
+        make = self.job.local_optimizer or partial(local_optimizer, self.job.optimizer)
         optimizer = self.own.optimizer
         pace: _Pace | None = None
 
@@ -249,7 +249,10 @@ class _Pace:
     """The learning rates of an optimizer under a schedule."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], merged: int | None
+        self,
+        optimizer: torch.optim.Optimizer | LocalOptimizer,
+        schedule: Callable[[int], float],
+        merged: int | None,
     ) -> None:
         assert merged is not None, "the books tell it where there is a schedule"
         if not all("lr" in group for group in optimizer.param_groups):
@@ -285,23 +288,6 @@ def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:
     known = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in constants.items():
         known[name].data.copy_(value)
-
-
-def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """PyTorch's optimizer for a rule; of Adam, where gradients are sparse, one that takes these."""
-    parameters = list(parameters)
-    sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
-    match rule:
-        case SGD(lr, momentum, nesterov, weight_decay):
-            return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=weight_decay)
-        case Adam(lr, betas, eps, 0.0) if sparse:
-            from oddlot.sparse.lazy import LazyAdam  # numba comes with it
-
-            return LazyAdam(parameters, lr, betas, eps)
-        case Adam(lr, betas, eps, weight_decay):
-            return torch.optim.Adam(parameters, lr, betas, eps, weight_decay)
-        case AdamW(lr, betas, eps, weight_decay):
-            return torch.optim.AdamW(parameters, lr, betas, eps, weight_decay)
 
 
 def seed_of(seed: int, task: Task) -> int:

@@ -1,0 +1,98 @@
+"""The optimizer of local steps, by the job's rule."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+
+
+class LocalOptimizer:
+    """Steps as the class of `torch.optim` with the rule's name takes them, to the bit: by the functions beneath it.
+
+    Such a class itself imports PyTorch's compiler when it is first used, which takes seconds in the midst of a task.
+    """
+
+    def __init__(self, rule: Rule, parameters: Sequence[Tensor]) -> None:
+        self.rule = rule
+        self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
+        self.memory: dict[int, tuple[Tensor, ...]] = {}
+        """of each parameter that has had a gradient, by its place: momentum; or mean, square and number of steps"""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step on all parameters that have a gradient."""
+        (group,) = self.param_groups
+        there = [(place, one) for place, one in enumerate(group["params"]) if one.grad is not None]
+        if not there:
+            return
+        places, parameters = zip(*there, strict=True)
+        gradients = [one.grad for one in parameters]
+        if isinstance(self.rule, SGD):
+            self._sgd(self.rule, places, list(parameters), gradients, group["lr"])
+        else:
+            self._adam(self.rule, places, list(parameters), gradients, group["lr"])
+
+    def _sgd(
+        self, rule: SGD, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor], lr: float
+    ) -> None:
+        momenta = [self.memory[place][0] if place in self.memory else None for place in places]
+        sgd(
+            parameters,
+            gradients,
+            momenta,
+            has_sparse_grad=any(one.is_sparse for one in gradients),
+            weight_decay=rule.weight_decay,
+            momentum=rule.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=rule.nesterov,
+            maximize=False,
+        )
+        self.memory |= {place: (one,) for place, one in zip(places, momenta, strict=True) if one is not None}
+
+    def _adam(
+        self,
+        rule: Adam | AdamW,
+        places: Sequence[int],
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        lr: float,
+    ) -> None:
+        for place, one in zip(places, parameters, strict=True):
+            if place not in self.memory:
+                self.memory[place] = torch.zeros_like(one), torch.zeros_like(one), torch.tensor(0.0)
+        means, squares, steps = zip(*(self.memory[place] for place in places), strict=True)
+        step = adamw if isinstance(rule, AdamW) else adam
+        step(
+            parameters,
+            gradients,
+            list(means),
+            list(squares),
+            [],
+            list(steps),
+            amsgrad=False,
+            beta1=rule.betas[0],
+            beta2=rule.betas[1],
+            lr=lr,
+            weight_decay=rule.weight_decay,
+            eps=rule.eps,
+            maximize=False,
+            has_complex=any(one.is_complex() for one in parameters),
+        )
+
+
+def local_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
+    """The one for a rule; of Adam, where gradients are sparse, one that takes these."""
+    parameters = list(parameters)
+    sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
+    if sparse and isinstance(rule, Adam) and not rule.weight_decay:
+        from oddlot.sparse.lazy import LazyAdam  # numba comes with it
+
+        return LazyAdam(parameters, rule.lr, rule.betas, rule.eps)
+    return LocalOptimizer(rule, parameters)

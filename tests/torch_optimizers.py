@@ -1,0 +1,19 @@
+"""PyTorch's own optimizers for our rules, to compare with."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+
+
+def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The class with the rule's name."""
+    match rule:
+        case SGD(lr, momentum, nesterov, decay):
+            return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=decay)
+        case Adam(lr, betas, eps, decay):
+            return torch.optim.Adam(parameters, lr, betas, eps, decay)
+        case AdamW(lr, betas, eps, decay):
+            return torch.optim.AdamW(parameters, lr, betas, eps, decay)

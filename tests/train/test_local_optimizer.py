@@ -1,0 +1,81 @@
+"""Local steps are PyTorch's to the bit, and need nothing of it that takes seconds to import."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
+from tests.torch_optimizers import torch_optimizer
+
+RULES = [
+    SGD(0.1),
+    SGD(0.1, weight_decay=0.1),
+    SGD(0.1, 0.9, weight_decay=0.1),
+    SGD(0.1, 0.9, nesterov=True),
+    Adam(0.1),
+    Adam(0.1, (0.5, 0.6), 1e-3, 0.1),
+    AdamW(0.1, (0.8, 0.9)),
+]
+
+
+def parameters(dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(4, 3, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_are_pytorchs_to_the_bit(rule: Rule, dtype: torch.dtype) -> None:
+    """The second parameter has no gradient at first, the third never; the rate changes on the way."""
+    ours, theirs = parameters(dtype), parameters(dtype)
+    one, other = local_optimizer(rule, ours), torch_optimizer(rule, theirs)
+    assert isinstance(one, LocalOptimizer)
+    for number in range(20):
+        gradients = [torch.randn(4, 3, dtype=dtype) for _ in range(1 if number < 5 else 2)]
+        for tensors in (ours, theirs):
+            for tensor, gradient in zip(tensors, gradients, strict=False):
+                tensor.grad = gradient.clone()
+        for optimizer in (one, other):
+            for group in optimizer.param_groups:
+                group["lr"] = rule.lr / (1 + number // 10)
+            optimizer.step()
+    for tensor, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
+    assert not torch.equal(ours[1], parameters(dtype)[1])
+
+
+def test_a_sparse_gradient_is_stepped_along() -> None:
+    found = list[Tensor]()
+    for make in (local_optimizer, torch_optimizer):
+        table = torch.nn.Embedding(5, 3, sparse=True, _weight=torch.ones(5, 3))
+        table(torch.tensor([1, 1, 3])).sum().backward()
+        make(SGD(0.5), list(table.parameters())).step()
+        found.append(table.weight.detach())
+    assert torch.equal(*found)
+    assert found[0][1, 0] == 0.0
+
+
+def test_nothing_without_a_gradient_is_no_step() -> None:
+    (one, *_) = parameters(torch.float32)
+    LocalOptimizer(SGD(0.5), [one]).step()
+    assert torch.equal(one, parameters(torch.float32)[0])
+
+
+def test_the_compiler_is_not_imported() -> None:
+    """It takes a second or more, in the midst of a worker's first task."""
+    program = """
+import sys, torch
+from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.train.local_optimizer import local_optimizer
+for rule in (SGD(0.1, 0.9), Adam(0.1), AdamW(0.1)):
+    one = torch.zeros(2, requires_grad=True)
+    one.grad = torch.ones(2)
+    local_optimizer(rule, [one]).step()
+    assert one[0] < 0
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
