@@ -371,6 +371,8 @@ def test_a_goal_that_never_comes_is_refused() -> None:
     [
         ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
+        ({}, Synchronous(samples=64), {}, "strategy.samples = 64 is more than the samples: there are 48"),
+        ({}, AdaptiveLoad(loads=(8, 64)), {}, "strategy.loads = 64 is more than the samples: there are 48"),
         ({"batch": 64}, Synchronous(), {}, "job.batch = 64 is more than the samples: there are 48"),
         ({}, Synchronous(), {"on": local(49)}, "workers = 49 is more than the samples: there are 48"),
         ({}, FastestK(k=3), {}, "k = 3 results of 2 workers: lower k or add workers"),

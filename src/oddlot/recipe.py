@@ -32,6 +32,7 @@ from oddlot.wire.codec import Codec, Plain
 
 MOST_ROWS = 64
 """of samples that are named in an error"""
+WHOLE_NAMES = {"batch": "job.batch", "samples": "strategy.samples", "loads": "strategy.loads"}
 FEW = 10
 """samples: so few that the data may be something else than was meant"""
 
@@ -116,11 +117,12 @@ class Recipe:
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
         *around, inner = _layers(self.strategy)
-        name, samples = _name(inner), _given(inner).get("samples", inf) or self.job.batch
+        samples = _largest_task(inner, self.job.batch)
         if any(isinstance(one, Deadline) for one in around) and samples <= self.job.batch:
+            setting = next(name for name in ("samples", "steps", "loads") if name in _given(inner))
             warn(
-                f"Deadline ends a task after a minibatch, and those of {name} are of {samples} samples, which is one "
-                f"(batch = {self.job.batch}): give them more with {name}(samples=N) (--set strategy.inner.samples=N)"
+                f"Deadline ends a task after a minibatch, and those of {_name(inner)} have no other one ({samples} "
+                f"samples, batch = {self.job.batch}): give it larger {setting} (--set strategy.inner.{setting}=...)"
             )
 
     def _check_sizes(self) -> None:
@@ -131,7 +133,10 @@ class Recipe:
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         workers = "machines" if hasattr(self.on, "machines") else "workers"
+        given = _given(_layers(self.strategy)[-1])
         sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.settings.shards}
+        of_tasks = {"samples": given.get("samples"), "loads": max(given.get("loads") or [0])}
+        sizes |= {name: size for name, size in of_tasks.items() if isinstance(size, int)}
         for name, size in sizes.items():
             alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
             if alone:
@@ -139,7 +144,7 @@ class Recipe:
                     f"{name} = {size} of {self.samples} samples: a shard would have one alone", name
                 )
             if size > self.samples:
-                setting = "job.batch" if name == "batch" else name
+                setting = WHOLE_NAMES.get(name, name)
                 raise UsageError(
                     f"{setting} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
                     name,
@@ -253,6 +258,16 @@ def _schedule(schedule: Schedule | None) -> str | None:
     if is_dataclass(type(schedule)):
         return repr(schedule)
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
+
+
+def _largest_task(strategy: Any, batch: int) -> float:
+    """The samples of one, where that is known; else infinity."""
+    given = _given(strategy)
+    if "steps" in given:
+        return int(given["steps"]) * batch
+    if "samples" in given:
+        return given["samples"] or batch
+    return max(getattr(strategy, "wants_fitted", lambda _: ())(batch), default=inf)
 
 
 def _name(strategy: object) -> str:

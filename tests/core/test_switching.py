@@ -1,5 +1,7 @@
 """When a stage ends: by the signs of inner products, by a metric that has ceased to fall, by the error."""
 
+from collections.abc import Callable
+
 import pytest
 
 from oddlot.core.errors import UsageError
@@ -39,16 +41,27 @@ def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
 def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
     rises = losses(-1.0, -2.0, -1.5, -2.0, -2.1, -2.1)
     assert stages(ByPlateau("rate", patience=2), rises)[-1] > 0
-    assert stages(ByPlateau("loss", "max", patience=2), losses(1.0, 2.0, 1.5, 2.0, 2.1, 2.1)) == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-    ]
-    with pytest.raises(UsageError, match=r"mode = 'most' must be 'min' or 'max'"):
-        ByPlateau(mode="most")
+    values = (1.0, 2.0, 1.5, 2.0, 2.1, 2.1)
+    for switch in (ByPlateau("accuracy", patience=2), ByPlateau("f1", "max", patience=2)):
+        found = stages(switch, [Evaluated(at, {switch.metric: value}) for at, value in enumerate(values)])
+        assert found == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: ByPlateau(mode="most"), "mode = 'most' must be 'min', 'max' or None"),
+        (lambda: ByPlateau("accuracy", "min"), "mode = 'min': the accuracy rises as the model gets better"),
+        (lambda: ByPlateau(mode="max"), "mode = 'max': the loss falls as the model gets better"),
+        (
+            lambda: ByError(1.0, "accuracy"),
+            "metric = 'accuracy' rises as the model gets better: an error falls",
+        ),
+    ],
+)
+def test_a_way_that_a_metric_does_not_go_is_told(make: Callable[[], Switch], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()
 
 
 def test_nan_is_no_new_lowest_value() -> None:

@@ -184,12 +184,26 @@ def test_a_deadline_has_one_alarm() -> None:
     assert sum(type(record.event).__name__ == "Ticked" for record in run.records) < 12
 
 
-@pytest.mark.parametrize(("samples", "warnings"), [(None, 1), (BATCH, 1), (2 * BATCH, 0)])
+@pytest.mark.parametrize(
+    ("inner", "setting"),
+    [
+        (Synchronous(), "samples"),
+        (Synchronous(BATCH), "samples"),
+        (Synchronous(2 * BATCH), ""),
+        (LocalSGD(steps=1), "steps"),
+        (LocalSGD(steps=2), ""),
+        (oddlot.AdaptiveLoad(), "loads"),
+        (oddlot.AdaptiveLoad(loads=(2 * BATCH,)), ""),
+        (VCASGD(), ""),
+    ],
+)
 def test_a_deadline_that_can_end_nothing_is_told(
-    recwarn: pytest.WarningsRecorder, samples: int | None, warnings: int
+    recwarn: pytest.WarningsRecorder, inner: Strategy, setting: str
 ) -> None:
-    ran(Deadline(Synchronous(samples)), machines(2), torch.zeros(40), "epochs>=1")
-    assert [("those of Synchronous" in str(one.message)) for one in recwarn] == [True] * warnings
+    ran(Deadline(inner), machines(2), torch.zeros(40), "epochs>=1", shards=4)
+    told = [str(one.message) for one in recwarn if "Deadline ends" in str(one.message)]
+    assert len(told) == bool(setting)
+    assert all(f"give it larger {setting} (--set strategy.inner.{setting}=" in one for one in told)
 
 
 def test_a_copy_has_a_deadline_too() -> None:

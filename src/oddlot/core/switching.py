@@ -6,9 +6,13 @@ from math import inf, isfinite, nan
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, Must, at_least, check_settings
+from oddlot.core.errors import UsageError
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.strategy import STATE
 from oddlot.core.words import Changed, Evaluated, Event
+
+KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises"}
+"""metrics of which it is known which way they go as a model gets better"""
 
 
 @dataclass
@@ -40,8 +44,8 @@ class ByPlateau:
     """A stage ends when a metric gets no better, as `torch.optim.lr_scheduler.ReduceLROnPlateau` tells it."""
 
     metric: str = "loss"
-    mode: Annotated[str, Must("'min' or 'max'", {"min", "max"}.__contains__)] = "min"
-    """min where the metric falls as the model gets better, as a loss does; max where it rises, as the accuracy"""
+    mode: Annotated[str | None, Must("'min', 'max' or None", {"min", "max", None}.__contains__)] = None
+    """min where the metric falls as the model gets better, max where it rises; None: max for the accuracy, else min"""
     patience: AtLeastOne = 5
     """evaluations without a new best value"""
     best: float | None = field(default=None, metadata=STATE)
@@ -51,12 +55,22 @@ class ByPlateau:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.mode not in {None, KNOWN.get(self.metric, self.mode)}:
+            raise UsageError(
+                f"mode = {self.mode!r}: the {self.metric} {WAYS[KNOWN[self.metric]]} as the model gets better",
+                "mode",
+            )
+
+    @property
+    def rises(self) -> bool:
+        """The metric does, as the model gets better."""
+        return (self.mode or KNOWN.get(self.metric)) == "max"
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
         """Which one it is after this event."""
         if not isinstance(event, Evaluated):
             return at
-        value, sign = value_of(event, self.metric), 1 if self.mode == "min" else -1
+        value, sign = value_of(event, self.metric), -1 if self.rises else 1
         if sign * value < (inf if self.best is None else sign * self.best):  # and never where it is NaN
             self.best, self.since = value, 0
         else:
@@ -79,6 +93,10 @@ class ByError:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if KNOWN.get(self.metric) == "max":
+            raise UsageError(
+                f"metric = {self.metric!r} rises as the model gets better: an error falls", "metric"
+            )
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
         """Which one it is after this event."""
