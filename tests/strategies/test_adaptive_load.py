@@ -324,7 +324,9 @@ def test_a_fleet_that_changes_all_the_time_is_measured_for_a_part_of_it() -> Non
 def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
     with pytest.raises(UsageError, match="metric = 'los' is not evaluated: did you mean `loss`"):
         trained(AdaptiveLoad(switch=switch))
-    with pytest.raises(UsageError, match="metric = 'loss' is not evaluated: there are: none"):
+    with pytest.raises(
+        UsageError, match="metric = 'loss' is not evaluated: nothing is, as the job has no evaluation"
+    ):
         oddlot.fit(
             replace(a_job(FALLING), evaluation=None, metrics={}),
             AdaptiveLoad(switch=ByPlateau()),

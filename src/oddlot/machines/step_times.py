@@ -155,6 +155,6 @@ def _number(text: str, line: int) -> float:
 
 def _time(text: str, line: int) -> float:
     value = _number(text, line)
-    if value <= 0:
-        raise UsageError(f"line {line}: {text!r} is no time above 0")
+    if not 0 < value < LONGEST:
+        raise UsageError(f"line {line}: {text!r} is no time above 0 and below {LONGEST:g}")
     return value

@@ -47,6 +47,7 @@ class AdaptiveK:
     k: AtLeastOne = 1
     """results that a round waits for, at first"""
     rise: AtLeastOne = 1
+    """by so many at a time"""
     most: AtLeastOne | None = None
     """k goes no higher; None: than there are workers"""
     window: AtLeastOne = WINDOW
@@ -85,7 +86,7 @@ class AdaptiveK:
         elif isinstance(event, Changed) and event.inner is not None and k + self.rise <= most:
             rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
             self.rises, k = self.rises + rises, k + rises * self.rise
-        k, may_rise = (k, False) if self.times else (min(k, most), k + self.rise <= most)
+        may_rise = not self.times and k + self.rise <= most
         yield from fastest(
             event, view, self.round, k, self.samples or view.batch, self.window if may_rise else 0
         )

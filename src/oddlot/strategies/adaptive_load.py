@@ -67,8 +67,8 @@ class AdaptiveLoad:
     """samples of a round, at least: the learning rate has to suit them. Rounds with fewer are left out, also those of
     the table, unless all have fewer. None: the job's batch"""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
-    """a stage's rounds have so many times the samples of those before, or more, but for the last stage's; one is left
-    out where a later one has them for a tenth more seconds; neither where the error ends stages"""
+    """rounds grow by at least so much from stage to stage, but for the last one; stages whose rounds are hardly shorter
+    than those of a stage so much larger are left out. Not where the error ends stages"""
     measuring: FromZeroBelowOne = 0.02
     """share of the time for rounds that wait for everybody to be measured, after the first ones, and up to a tenth of
     it where the fleet becomes another one; 0: none"""
@@ -109,9 +109,10 @@ class AdaptiveLoad:
         """UsageError: what ends stages is not evaluated."""
         metric = getattr(self.switch, "metric", None)
         if metric is not None and metric not in names:
-            raise UsageError(
-                f"metric = {metric!r} is not evaluated: {or_nearest(metric, names)}", "switch.metric"
+            why = (
+                or_nearest(metric, names) if names else "nothing is, as the job has no evaluation or no maths"
             )
+            raise UsageError(f"metric = {metric!r} is not evaluated: {why}", "switch.metric")
 
     @property
     def reads_gradients(self) -> bool:
