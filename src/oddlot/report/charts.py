@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, inf, log10
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oddlot.units import clock
 
@@ -21,6 +21,7 @@ NEAR, HIDDEN = 1.0, 0.5
 """pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
 Point = tuple[float, float]
 Mark = tuple[float, str]
+Row = TypeVar("Row")
 """seconds, and what was then"""
 
 
@@ -107,18 +108,18 @@ def lanes(
     end: float,
     moments: Sequence[Mark] = (),
 ) -> str:
-    """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, the first ones.
+    """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, some.
 
     `moments` stand upright through all lanes.
     """
-    shown = dict(list(rows.items())[:MOST_LANES])
+    shown, picked = _some(list(rows.items()))
     if not shown:
         return nothing(title)
     height = TOP + LANE * len(shown) + BOTTOM
     across, unit = clock(end)
     x = Axis.until(end, unit=unit)
     parts = [_grid(x, None, height), _names(across, "", height)]
-    for number, (name, spells) in enumerate(shown.items()):
+    for number, (name, spells) in enumerate(shown):
         top = TOP + LANE * number
         parts.append(
             f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{top + 13}">{escape(name)}</text>'
@@ -130,26 +131,19 @@ def lanes(
                     f'<path class="mark {state}" d="{boxes}"><title>{escape(f"{name} {state}")}</title></path>'
                 )
         parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
-    states = sorted({state for spells in shown.values() for state, intervals in spells.items() if intervals})
+    states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
     legend = [(state, state, False) for state in states]
     legend += [("fault", "a fault on purpose", False)] if any(marks.values()) else []
     parts += _uprights(x, height, moments)
     legend += _legend_of(moments)
-    more = len(rows) - len(shown)
-    return _figure(
-        title + (f" (the first {MOST_LANES} of {len(rows):,})" if more else ""),
-        height,
-        parts,
-        _legend(legend),
-    )
+    return _figure(title + picked, height, parts, _legend(legend))
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """A bar for each row that has anything; of many, the first ones."""
-    shown = [row for row in rows if sum(row.parts.values()) > 0]
+    """A bar for each row that has anything; of many, for some."""
+    shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
     if not shown:
         return nothing(title)
-    more, shown = len(shown) - MOST_LANES, shown[:MOST_LANES]
     told = LETTER * max(len(row.told) for row in shown)
     x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - RIGHT - told, ())
     drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
@@ -166,8 +160,15 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
                 at += value
         drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
     legend = [(f"c{number}", name, False) for number, name in enumerate(names)] if len(names) > 1 else []
-    title += f" (the first {MOST_LANES} of {MOST_LANES + more:,})" if more > 0 else ""
-    return _figure(title, TOP + LANE * len(shown) + 8, drawn, _legend(legend))
+    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, _legend(legend))
+
+
+def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
+    """All, or of many some from everywhere among them, as those who are alike often stand together; and what to say."""
+    if len(rows) <= MOST_LANES:
+        return rows, ""
+    step = (len(rows) - 1) / (MOST_LANES - 1)
+    return [rows[round(step * at)] for at in range(MOST_LANES)], f" ({MOST_LANES} of {len(rows):,})"
 
 
 def nothing(title: str) -> str:
