@@ -372,6 +372,13 @@ def test_a_goal_that_never_comes_is_refused() -> None:
         ({"data": (torch.zeros(0, 2),)}, Synchronous(), {}, "data is empty"),
         ({"evaluation": []}, Synchronous(), {}, "the evaluation set is empty"),
         ({}, Synchronous(samples=64), {}, "strategy.samples = 64 is more than the samples: there are 48"),
+        (
+            {},
+            Deadline(Synchronous(samples=64)),
+            {},
+            "strategy.inner.samples = 64 is more than the samples: there are 48",
+        ),
+        ({}, AdaptiveLoad(((1, 64, 1.0),)), {}, "strategy.table = 64 is more than the samples: there are 48"),
         ({}, AdaptiveLoad(loads=(8, 64)), {}, "strategy.loads = 64 is more than the samples: there are 48"),
         ({"batch": 64}, Synchronous(), {}, "job.batch = 64 is more than the samples: there are 48"),
         ({}, Synchronous(), {"on": local(49)}, "workers = 49 is more than the samples: there are 48"),

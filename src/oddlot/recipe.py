@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
-from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
-from oddlot.core.spans import Span
+from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import warn
 from oddlot.core.wrapper import Wrapper
@@ -21,7 +20,17 @@ from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_folder import FORMAT
+from oddlot.strategies.adaptive_k import AdaptiveK
+from oddlot.strategies.adaptive_load import AdaptiveLoad
+from oddlot.strategies.asynchronous import Asynchronous
 from oddlot.strategies.deadline import Deadline
+from oddlot.strategies.downpour import Downpour
+from oddlot.strategies.elastic_averaging import ElasticAveraging
+from oddlot.strategies.fastest_k import FastestK
+from oddlot.strategies.local_sgd import LocalSGD
+from oddlot.strategies.proportional_load import ProportionalLoad
+from oddlot.strategies.quorum import Quorum
+from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
@@ -32,7 +41,6 @@ from oddlot.wire.codec import Codec, Plain
 
 MOST_ROWS = 64
 """of samples that are named in an error"""
-WHOLE_NAMES = {"batch": "job.batch", "samples": "strategy.samples", "loads": "strategy.loads"}
 FEW = 10
 """samples: so few that the data may be something else than was meant"""
 
@@ -116,13 +124,14 @@ class Recipe:
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
-        *around, inner = _layers(self.strategy)
-        samples = _largest_task(inner, self.job.batch)
-        if any(isinstance(one, Deadline) for one in around) and samples <= self.job.batch:
-            setting = next(name for name in ("samples", "steps", "loads") if name in _given(inner))
+        kinds = {type(one) for one in _layers(self.strategy)}
+        task = _largest_task(self.strategy, self.job.batch)
+        if task is None or Deadline not in kinds or ProportionalLoad in kinds:
+            return
+        if len(minibatch_cuts(task.samples, self.job.batch)) == 2:
             warn(
-                f"Deadline ends a task after a minibatch, and those of {_name(inner)} have no other one ({samples} "
-                f"samples, batch = {self.job.batch}): give it larger {setting} (--set strategy.inner.{setting}=...)"
+                f"Deadline ends a task after a minibatch, and here they have no other one ({task.samples} samples, "
+                f"batch = {self.job.batch}): make strategy.{task.setting} larger"
             )
 
     def _check_sizes(self) -> None:
@@ -133,10 +142,10 @@ class Recipe:
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         workers = "machines" if hasattr(self.on, "machines") else "workers"
-        given = _given(_layers(self.strategy)[-1])
         sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.settings.shards}
-        of_tasks = {"samples": given.get("samples"), "loads": max(given.get("loads") or [0])}
-        sizes |= {name: size for name, size in of_tasks.items() if isinstance(size, int)}
+        task = _largest_task(self.strategy, self.job.batch)
+        if task and not task.setting.endswith("steps"):  # which end with the epoch
+            sizes[task.setting] = task.samples
         for name, size in sizes.items():
             alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
             if alone:
@@ -144,7 +153,8 @@ class Recipe:
                     f"{name} = {size} of {self.samples} samples: a shard would have one alone", name
                 )
             if size > self.samples:
-                setting = WHOLE_NAMES.get(name, name)
+                is_own = name in {"batch", workers, "shards"}
+                setting = "job.batch" if name == "batch" else name if is_own else f"strategy.{name}"
                 raise UsageError(
                     f"{setting} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
                     name,
@@ -260,14 +270,29 @@ def _schedule(schedule: Schedule | None) -> str | None:
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
-def _largest_task(strategy: Any, batch: int) -> float:
-    """The samples of one, where that is known; else infinity."""
-    given = _given(strategy)
-    if "steps" in given:
-        return int(given["steps"]) * batch
-    if "samples" in given:
-        return given["samples"] or batch
-    return max(getattr(strategy, "wants_fitted", lambda _: ())(batch), default=inf)
+class _Task(NamedTuple):
+    """The largest one that a strategy gives."""
+
+    setting: str
+    """what says so, of the strategy or of one inside it"""
+    samples: int
+
+
+def _largest_task(strategy: Strategy, batch: int) -> _Task | None:
+    """Where it is known: of strategies that are ours."""
+    match strategy:
+        case Wrapper(inner):
+            found = _largest_task(inner, batch)
+            return found and _Task(f"inner.{found.setting}", found.samples)
+        case Synchronous() | FastestK() | AdaptiveK() | Asynchronous():
+            return _Task("samples", strategy.samples or batch)
+        case LocalSGD() | Quorum() | Downpour() | ElasticAveraging():
+            return _Task("steps", strategy.steps * batch)
+        case AdaptiveLoad() if strategy.table:
+            return _Task("table", max(samples for _, samples, _ in strategy.table))
+        case AdaptiveLoad():
+            return _Task("loads", max(strategy.wants_fitted(batch)))
+    return None
 
 
 def _name(strategy: object) -> str:

@@ -35,12 +35,12 @@ def test_gradients_end_a_stage_after_its_burn_in() -> None:
 def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
     falls = losses(3.0, 2.0, 2.5, 2.0, 1.9, 1.9, 1.9, 2.0, 2.0)
     assert stages(ByPlateau(patience=2), [Changed(0), *falls]) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
-    assert stages(ByPlateau("rate", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
+    assert stages(ByPlateau("rate", "min", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
 
 
 def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
     rises = losses(-1.0, -2.0, -1.5, -2.0, -2.1, -2.1)
-    assert stages(ByPlateau("rate", patience=2), rises)[-1] > 0
+    assert stages(ByPlateau("rate", "min", patience=2), rises)[-1] > 0
     values = (1.0, 2.0, 1.5, 2.0, 2.1, 2.1)
     for switch in (ByPlateau("accuracy", patience=2), ByPlateau("f1", "max", patience=2)):
         found = stages(switch, [Evaluated(at, {switch.metric: value}) for at, value in enumerate(values)])
@@ -51,6 +51,8 @@ def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
     ("make", "told"),
     [
         (lambda: ByPlateau(mode="most"), "mode = 'most' must be 'min', 'max' or None"),
+        (lambda: ByPlateau(mode=["max"]), "mode = ..max.. must be 'min', 'max' or None"),  # type: ignore[arg-type]  # so wrong
+        (lambda: ByPlateau("p1"), "mode = None: say whether p1 falls"),
         (lambda: ByPlateau("accuracy", "min"), "mode = 'min': the accuracy rises as the model gets better"),
         (lambda: ByPlateau(mode="max"), "mode = 'max': the loss falls as the model gets better"),
         (
@@ -75,6 +77,6 @@ def test_the_error_decides_which_stage_it_is_and_never_goes_back() -> None:
     assert stages(switch, losses(9.0, 2.01, 1.99, 1.1, 4.0, 1.0)) == [0, 0, 1, 2, 2, 3]
 
 
-@pytest.mark.parametrize("switch", [ByPlateau("los", patience=5), ByError(1.0, "los")])
+@pytest.mark.parametrize("switch", [ByPlateau("los", "min", patience=5), ByError(1.0, "los")])
 def test_a_metric_that_was_not_finite_is_left_out_and_ends_nothing(switch: Switch) -> None:
     assert stages(switch, losses(1.0)) == [0]

@@ -113,11 +113,13 @@ def test_a_metric_that_has_ceased_to_fall_ends_stages() -> None:
         (stage.choice.k, stage.choice.samples) for stage in stages(Choice(*row) for row in ROWS)
     )
     falling = rounds(
-        trained(AdaptiveLoad(ROWS, ByPlateau("error", patience=10), least=1), until="versions>=200")
+        trained(AdaptiveLoad(ROWS, ByPlateau("error", "min", patience=10), least=1), until="versions>=200")
     )
     assert {(k, samples) for _, k, samples in falling} == {first}
     still = rounds(
-        trained(AdaptiveLoad(ROWS, ByPlateau("error", patience=10), least=1), 0 * FALLING, "versions>=200")
+        trained(
+            AdaptiveLoad(ROWS, ByPlateau("error", "min", patience=10), least=1), 0 * FALLING, "versions>=200"
+        )
     )
     assert (*still[0][1:],) == first
     assert (*still[-1][1:],) == last
@@ -320,7 +322,7 @@ def test_a_fleet_that_changes_all_the_time_is_measured_for_a_part_of_it() -> Non
     assert whole < 0.2 * run.summary["seconds"]
 
 
-@pytest.mark.parametrize("switch", [ByPlateau("los"), ByError(1.0, "los")])
+@pytest.mark.parametrize("switch", [ByPlateau("los", "min"), ByError(1.0, "los")])
 def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
     with pytest.raises(UsageError, match="metric = 'los' is not evaluated: did you mean `loss`"):
         trained(AdaptiveLoad(switch=switch))

@@ -51,6 +51,7 @@ from oddlot.strategies import WRAPPERS
 from oddlot.testing import run_story
 from tests.fits import a_job, everything, fleet, trained
 from tests.strategies.slow_fleets import BATCH, PACE, STRAGGLES, actions, machines, ran
+from tests.toys import Backups
 
 # --- time ------------------------------------------------------------------------------------------
 
@@ -184,17 +185,30 @@ def test_a_deadline_has_one_alarm() -> None:
     assert sum(type(record.event).__name__ == "Ticked" for record in run.records) < 12
 
 
+@dataclass
+class Own(Backups):
+    """Of a user's own, with settings that are called as ours are and mean something else."""
+
+    steps: str = "auto"
+    loads: float = 0.5
+
+
 @pytest.mark.parametrize(
     ("inner", "setting"),
     [
-        (Synchronous(), "samples"),
-        (Synchronous(BATCH), "samples"),
+        (Synchronous(), "inner.samples"),
+        (Synchronous(BATCH), "inner.samples"),
+        (Synchronous(BATCH + 1), "inner.samples"),  # which stands in no minibatch alone
         (Synchronous(2 * BATCH), ""),
-        (LocalSGD(steps=1), "steps"),
+        (BackupTasks(Synchronous()), "inner.inner.samples"),
+        (ProportionalLoad(Synchronous()), ""),
+        (LocalSGD(steps=1), "inner.steps"),
         (LocalSGD(steps=2), ""),
-        (oddlot.AdaptiveLoad(), "loads"),
+        (oddlot.AdaptiveLoad(), "inner.loads"),
         (oddlot.AdaptiveLoad(loads=(2 * BATCH,)), ""),
+        (oddlot.AdaptiveLoad(((1, BATCH, 1.0),)), "inner.table"),
         (VCASGD(), ""),
+        (Own(), ""),
     ],
 )
 def test_a_deadline_that_can_end_nothing_is_told(
@@ -202,8 +216,7 @@ def test_a_deadline_that_can_end_nothing_is_told(
 ) -> None:
     ran(Deadline(inner), machines(2), torch.zeros(40), "epochs>=1", shards=4)
     told = [str(one.message) for one in recwarn if "Deadline ends" in str(one.message)]
-    assert len(told) == bool(setting)
-    assert all(f"give it larger {setting} (--set strategy.inner.{setting}=" in one for one in told)
+    assert [one.endswith(f"make strategy.{setting} larger") for one in told] == [True] * bool(setting)
 
 
 def test_a_copy_has_a_deadline_too() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from oddlot.core.errors import JobError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
 from tests.torch_optimizers import torch_optimizer
@@ -59,6 +60,30 @@ def test_a_sparse_gradient_is_stepped_along() -> None:
     assert found[0][1, 0] == 0.0
 
 
+@pytest.mark.parametrize("rule", [Adam(weight_decay=0.1), AdamW()])
+def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Rule) -> None:
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1, 1, 3])).sum().backward()
+    with pytest.raises(JobError, match=f"^{type(rule).__name__} takes no sparse gradients"):
+        local_optimizer(rule, table.parameters()).step()
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch.dtype) -> None:
+    """A bfloat16 would end at 256."""
+    ours, theirs = parameters(torch.float32)[:1], parameters(torch.float32)[:1]
+    torch.set_default_dtype(default)
+    try:
+        one, other = local_optimizer(Adam(0.1), ours), torch_optimizer(Adam(0.1), theirs)
+        for _ in range(300):
+            for tensor, optimizer in ((ours[0], one), (theirs[0], other)):
+                tensor.grad = tensor.detach() * 0.5
+                optimizer.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(ours[0], theirs[0])
+
+
 def test_nothing_without_a_gradient_is_no_step() -> None:
     (one, *_) = parameters(torch.float32)
     LocalOptimizer(SGD(0.5), [one]).step()
@@ -69,6 +94,7 @@ def test_the_compiler_is_not_imported() -> None:
     """It takes a second or more, in the midst of a worker's first task."""
     program = """
 import sys, torch
+from oddlot.core.errors import JobError
 from oddlot.core.rules import SGD, Adam, AdamW
 from oddlot.train.local_optimizer import local_optimizer
 for rule in (SGD(0.1, 0.9), Adam(0.1), AdamW(0.1)):

@@ -59,9 +59,9 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
         later = [
             (_crossing(now, one), one) for one in left if one.seconds > now.seconds and one.floor < now.floor
         ]
-        if not later:
+        until, following = max(later, default=(0.0, now), key=lambda pair: (pair[0], -pair[1].floor))
+        if until <= now.floor:  # where it has stopped to fall already, no choice is left but the lowest floor
             return [*found, Stage(now, 0.0)]
-        until, following = max(later, key=lambda pair: (pair[0], -pair[1].floor))
         found.append(Stage(now, until))
         now = following
 

@@ -41,11 +41,11 @@ class ByGradients:
 
 @dataclass
 class ByPlateau:
-    """A stage ends when a metric gets no better, as `torch.optim.lr_scheduler.ReduceLROnPlateau` tells it."""
+    """A stage ends when a metric gets no better."""
 
     metric: str = "loss"
-    mode: Annotated[str | None, Must("'min', 'max' or None", {"min", "max", None}.__contains__)] = None
-    """min where the metric falls as the model gets better, max where it rises; None: max for the accuracy, else min"""
+    mode: Annotated[str | None, Must("'min', 'max' or None", ("min", "max", None).__contains__)] = None
+    """min where the metric falls as the model gets better, max where it rises; None: as it is with loss and accuracy"""
     patience: AtLeastOne = 5
     """evaluations without a new best value"""
     best: float | None = field(default=None, metadata=STATE)
@@ -55,6 +55,11 @@ class ByPlateau:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.mode is None and self.metric not in KNOWN:
+            raise UsageError(
+                f"mode = None: say whether {self.metric} falls ('min') or rises ('max') as the model gets better",
+                "mode",
+            )
         if self.mode not in {None, KNOWN.get(self.metric, self.mode)}:
             raise UsageError(
                 f"mode = {self.mode!r}: the {self.metric} {WAYS[KNOWN[self.metric]]} as the model gets better",

@@ -85,8 +85,6 @@ class Worker:
         self.machine = setup.machines[index] if setup.machines else None
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
-        if setup.job.local_optimizer:
-            import_module("torch._dynamo")  # which PyTorch's optimizers do, in the midst of the first task
         device = choose_device(setup.job.device, index)
         constants = {name: torch.as_tensor(value) for name, value in setup.constants.items()}
         self.learner = Learner(
@@ -132,6 +130,10 @@ class Worker:
                 self.hub.send(encode(Say.LEAVING))
 
     def _task(self, task: Task, weights: int, out: int) -> None:
+        if task.kind != "gradient" and (self.setup.job.local_optimizer or self.setup.job.sparse):
+            import_module(
+                "torch._dynamo"
+            )  # as PyTorch's optimizers do at their first use, in the midst of a task
         received = time.perf_counter()
         size = self.learner.load(task.version, self.flat(weights))
         if task.kind == "gradient" and not self.setup.layout.has_buffers:

@@ -19,9 +19,9 @@ WIDER, MOST_WIDER = 3.0, 3
 """pixels by which a line is wider for each one that lies on it, and how many count"""
 NEAR, HIDDEN = 1.0, 0.5
 """pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
+Row = TypeVar("Row")
 Point = tuple[float, float]
 Mark = tuple[float, str]
-Row = TypeVar("Row")
 """seconds, and what was then"""
 
 

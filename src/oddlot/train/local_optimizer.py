@@ -9,6 +9,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from oddlot.core.errors import JobError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 
 
@@ -64,9 +65,18 @@ class LocalOptimizer:
         gradients: list[Tensor],
         lr: float,
     ) -> None:
+        if any(one.is_sparse for one in gradients):
+            raise JobError(
+                f"{type(rule).__name__} takes no sparse gradients, but Adam without weight_decay does"
+            )
+        counts = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         for place, one in zip(places, parameters, strict=True):
             if place not in self.memory:
-                self.memory[place] = torch.zeros_like(one), torch.zeros_like(one), torch.tensor(0.0)
+                self.memory[place] = (
+                    torch.zeros_like(one),
+                    torch.zeros_like(one),
+                    torch.tensor(0.0, dtype=counts),
+                )
         means, squares, steps = zip(*(self.memory[place] for place in places), strict=True)
         step = adamw if isinstance(rule, AdamW) else adam
         step(
