@@ -300,21 +300,23 @@ def test_a_line_that_another_one_hides_is_wider() -> None:
         [(0.5, 1.5), (1.0, 2.0)],
     )
     for drawn, widths in (
-        ([same, other, same], ["4.8", "", ""]),
-        ([same, same, same], ["7.8", "4.8", ""]),
-        ([same] * 9, [*["10.8"] * 6, "7.8", "4.8", ""]),
-        ([part, same], ["4.8", ""]),
+        ([same, other, same], ["3.8", "", ""]),
+        ([same, same, same], ["5.8", "3.8", ""]),
+        ([same] * 9, [*["5.8"] * 7, "3.8", ""]),
+        ([part, same], ["3.8", ""]),
         ([[(0.0, 1.0), (0.5, 2.0), (2.0, 2.0)], [(0.0, 1.0), (0.5, 2.0), (2.0, 0.0)]], ["", ""]),
-        ([[(0.0, 2.0), (1.0, 2.0)], [(0.0, 2.0), (2.0, 2.0)], other], ["4.8", "", ""]),
-        ([[(1.0, 1.0)], [(1.0, 1.0)], [(1.0, 2.0)]], ["9.0", "", ""]),
+        ([[(0.0, 2.0), (1.0, 2.0)], [(0.0, 2.0), (2.0, 2.0)], other], ["3.8", "", ""]),
+        ([[(1.0, 1.0)], [(1.0, 1.0)], [(1.0, 2.0)]], ["8.0", "", ""]),
         ([[(1.0, 1.0)], other], ["", ""]),
         ([[(0.0, 1.0), (2.0, 2.0)], [(0.0, 2.0), (2.0, 1.0)]], ["", ""]),
     ):
-        figure = lines("t", "x", "y", [Line("a", points, 0) for points in drawn], 2.0)
-        found = re.findall(
-            r'<path class="mark line(?: point)? c0"(?: style="stroke-width: ([0-9.]+)")?', figure
-        )
-        assert found == widths
+        for colors in (range(len(drawn)), [0] * len(drawn)):
+            rows = [Line("a", points, color) for points, color in zip(drawn, colors, strict=True)]
+            found = re.findall(
+                r'<path class="mark line(?: point)? c\d+"(?: style="stroke-width: ([0-9.]+)")?',
+                lines("t", "x", "y", rows, 2.0),
+            )
+            assert found == (widths if len({*colors}) > 1 else [""] * len(drawn)), "of one colour none"
 
 
 def test_what_stands_behind_a_bar_has_room() -> None:

@@ -15,8 +15,8 @@ LANE = 18
 MOST_LANES = 48
 LETTER = 6.5
 """the width of a small one, on average"""
-WIDER, MOST_WIDER = 3.0, 3
-"""pixels by which a line is wider for each one that lies on it, and how many count"""
+WIDER, MOST_WIDER = 2.0, 2
+"""pixels by which a line is wider for each one of another colour that lies on it, and how many count"""
 NEAR, HIDDEN = 1.0, 0.5
 """pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
 Row = TypeVar("Row")
@@ -66,7 +66,8 @@ def lines(
     parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
     drawn_at = [[(x(px), y(py)) for px, py in line.points] for line in drawn]
     for number, (line, points) in enumerate(zip(drawn, drawn_at, strict=True)):
-        over = sum(_hides(other, points) for other in drawn_at[number + 1 :])
+        later = zip(drawn[number + 1 :], drawn_at[number + 1 :], strict=True)
+        over = sum(other.color != line.color and _hides(its, points) for other, its in later)
         style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
         path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
         thick = 1.8
