@@ -104,7 +104,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
 
 
 def test_who_is_late_is_not_of_the_quorum() -> None:
-    """Of two learners that two waits for one more, though two late ones have come."""
+    """A half of four are two: two that are late and one that is not are too few."""
     story = """strategy Quorum(steps=1, quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a

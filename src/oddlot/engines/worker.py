@@ -131,9 +131,8 @@ class Worker:
 
     def _task(self, task: Task, weights: int, out: int) -> None:
         if task.kind != "gradient" and (self.setup.job.local_optimizer or self.setup.job.sparse):
-            import_module(
-                "torch._dynamo"
-            )  # as PyTorch's optimizers do at their first use, in the midst of a task
+            # As PyTorch's optimizers do at their first use, in the midst of a task.
+            import_module("torch._dynamo")
         received = time.perf_counter()
         size = self.learner.load(task.version, self.flat(weights))
         if task.kind == "gradient" and not self.setup.layout.has_buffers:
