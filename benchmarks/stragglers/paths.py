@@ -1,4 +1,4 @@
-"""Plots of single runs of the joint study: k and load over the distance, the distance over time and over what was computed."""
+"""Plots of single runs of the joint study: k and load over the distance, and that over time and what was computed."""
 
 from functools import partial
 from itertools import accumulate
