@@ -65,7 +65,7 @@ STRATEGIES = [
         Asynchronous(damping=0.5),
         LocalSGD(steps=2),
     ),
-    *(AdaptiveLoad(switch=ByGradients(window=2)), Quorum(steps=2)),
+    *(AdaptiveLoad(switch=ByGradients(window=2)), Quorum(LocalSGD(steps=2))),
     *(
         BackupTasks(Synchronous(), slow=1.0),
         Deadline(LocalSGD(steps=2), 0.01),

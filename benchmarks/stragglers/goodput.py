@@ -18,11 +18,13 @@ from torch import nn
 from benchmarks.report import show, told
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
+    SGD,
     VCASGD,
     AdaptiveLoad,
     Job,
     Lifetime,
     Link,
+    LocalSGD,
     Lognormal,
     Machine,
     Quorum,
@@ -51,7 +53,7 @@ POLICIES: dict[str, Callable[[int], Strategy]] = {
     "joint": lambda learners: AdaptiveLoad(
         loads=tuple(STEPS * BATCH // part for part in (8, 4, 2, 1)), least=learners * STEPS * BATCH * 2 // 5
     ),
-    "quorum": lambda _: Quorum(steps=STEPS),
+    "quorum": lambda _: Quorum(LocalSGD(STEPS, SGD(0.7, 0.9, nesterov=True))),
     "vc_asgd": lambda _: VCASGD(newest=True),
 }
 """of so many learners; joint: without gradients it stays in its first stage, the soonest rounds that have two fifths of

@@ -24,6 +24,7 @@ from oddlot import (
     FastestK,
     Job,
     Link,
+    LocalSGD,
     ProportionalLoad,
     Quorum,
     Simulated,
@@ -89,7 +90,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "asynchronous": Asynchronous,
     PLAIN: lambda: Asynchronous(damping=0.0),
     "backup tasks": lambda: BackupTasks(Synchronous()),
-    "quorum": lambda: Quorum(steps=4),
+    "quorum": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True))),
 }
 Asked = tuple[str, str, str, int]
 """job, record, policy and seed"""

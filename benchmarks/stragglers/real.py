@@ -11,10 +11,12 @@ from benchmarks.ddp import Group
 from benchmarks.report import show, told
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
+    SGD,
     AdaptiveLoad,
     BackupTasks,
     FastestK,
     Local,
+    LocalSGD,
     Machine,
     ProportionalLoad,
     Quorum,
@@ -33,7 +35,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "joint, not told anything": AdaptiveLoad,
     "loads in proportion": lambda: ProportionalLoad(Synchronous()),
     "backup tasks": lambda: BackupTasks(Synchronous()),
-    "quorum": lambda: Quorum(steps=4),
+    "quorum": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True))),
     "synchronous, a batch for all": lambda: Synchronous(BATCH // 4),
     "loads in proportion, a batch for all": lambda: ProportionalLoad(Synchronous(BATCH // 4)),
     "k = 3, a batch for three": lambda: FastestK(k=3, samples=BATCH // 3),

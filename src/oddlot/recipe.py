@@ -29,7 +29,6 @@ from oddlot.strategies.elastic_averaging import ElasticAveraging
 from oddlot.strategies.fastest_k import FastestK
 from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
-from oddlot.strategies.quorum import Quorum
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.job import Job, accuracy, choose_device
@@ -286,7 +285,7 @@ def _largest_task(strategy: Strategy, batch: int) -> _Task | None:
             return found and _Task(f"inner.{found.setting}", found.samples)
         case Synchronous() | FastestK() | AdaptiveK() | Asynchronous():
             return _Task("samples", strategy.samples or batch)
-        case LocalSGD() | Quorum() | Downpour() | ElasticAveraging():
+        case LocalSGD() | Downpour() | ElasticAveraging():
             return _Task("steps", strategy.steps * batch)
         case AdaptiveLoad() if strategy.table:
             return _Task("table", max(samples for _, samples, _ in strategy.table))

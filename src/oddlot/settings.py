@@ -55,7 +55,7 @@ from oddlot.machines.tables import (
     validator,
 )
 from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
-from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.strategies import BY_NAME, WRAPPERS, LocalSGD
 from oddlot.tasks import check_task, load_task
 from oddlot.train.schedules import Cosine, Linear, MultiStep
 
@@ -132,10 +132,14 @@ OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
 SWITCH = Choice("kind", SWITCH_TABLES, SWITCH_TABLES["gradients"])
-STRATEGY_TABLES = {
-    name: table_of(kind, choices={Rule: OPTIMIZER, Switch: SWITCH}, name=name)
-    for name, kind in BY_NAME.items()
-}
+OF_STRATEGIES: dict[Any, Choice] = {Rule: OPTIMIZER, Switch: SWITCH}
+OF_STRATEGIES[LocalSGD] = Choice(
+    "name",
+    {"local_sgd": table_of(LocalSGD, choices=OF_STRATEGIES, name="local_sgd")},
+    change_of(LocalSGD, choices=OF_STRATEGIES),
+)
+"""Inside `Quorum`"""
+STRATEGY_TABLES = {name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()}
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 STRATEGY_TABLES |= {
     name: table_of(kind, choices={Inner: STRATEGY}, name=name) for name, kind in WRAPPERS.items()

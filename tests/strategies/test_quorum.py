@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import oddlot
-from oddlot import BackupTasks, Link, LocalSGD, Machine, Quorum, Simulated
+from oddlot import SGD, BackupTasks, Link, LocalSGD, Machine, Quorum, Simulated
 from oddlot.core.errors import UsageError
-from oddlot.core.words import Step
+from oddlot.core.words import Start, Step
 from oddlot.testing import run_story
 from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
@@ -16,7 +16,7 @@ from tests.strategies.slow_fleets import PACE, actions, machines, ran
 
 def test_learners_wait_for_no_straggler() -> None:
     """One is a hundred times slower: the others merge without it, and its steps count when they come."""
-    run = ran(Quorum(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
+    run = ran(Quorum(LocalSGD(steps=4)), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     waits = ran(LocalSGD(steps=4), machines(4, 100.0), torch.zeros(40_000), "seconds>=900")
     assert run.summary["samples_merged"] > 2.5 * waits.summary["samples_merged"]
     merged = {update.rpartition(":")[0] for step in actions(run, Step) for update in step.shares}
@@ -25,13 +25,34 @@ def test_learners_wait_for_no_straggler() -> None:
     assert idle < 0.06, "the windows of grace"
 
 
+def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside() -> None:
+    """The same tasks, the same shares, the same rule: it says when to meet, and nothing else."""
+    inside = LocalSGD(steps=3, server=SGD(0.7, 0.9, nesterov=True))
+    one, other = (
+        ran(strategy, machines(3), torch.arange(90.0), "epochs>=2")
+        for strategy in (inside, Quorum(inside, quorum=1.0))
+    )
+    assert actions(one, Start) == actions(other, Start)
+    assert [step.shares for step in actions(one, Step)] == [
+        pytest.approx(step.shares) for step in actions(other, Step)
+    ]
+    weights = [run.model.get_parameter("weight").item() for run in (one, other)]
+    assert weights[0] == pytest.approx(weights[1])
+
+
 def test_learners_that_are_silent_are_not_waited_for() -> None:
     """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
     chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")])
 
     def steps(misfortune: oddlot.Chaos | None) -> int:
         fleet = machines(4, 100.0)
-        run = ran(Quorum(steps=8, grace=0.0), fleet, torch.zeros(20_000), "seconds>=1100", chaos=misfortune)
+        run = ran(
+            Quorum(LocalSGD(steps=8), grace=0.0),
+            fleet,
+            torch.zeros(20_000),
+            "seconds>=1100",
+            chaos=misfortune,
+        )
         times = [record.now for record in run.records if any(isinstance(one, Step) for one in record.actions)]
         return sum(time > 700 for time in times)
 
@@ -42,7 +63,9 @@ def test_nobody_has_two_tasks_at_once() -> None:
     """They would begin with the same version, and count as two learners."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]
     one, two = (
-        trained(a_job(count=480), Quorum(steps=2), Simulated(machines, in_flight=at_once), "epochs>=2")[0]
+        trained(
+            a_job(count=480), Quorum(LocalSGD(steps=2)), Simulated(machines, in_flight=at_once), "epochs>=2"
+        )[0]
         for at_once in (1, 2)
     )
     assert one.summary["versions"] == two.summary["versions"] == 2 * 480 / (3 * 2 * BATCH)
@@ -50,7 +73,7 @@ def test_nobody_has_two_tasks_at_once() -> None:
 
 def test_a_learner_that_leaves_is_not_counted() -> None:
     """Of three that wait for all of them one leaves when it has brought something: then the other two are all."""
-    story = """strategy Quorum(steps=1, quorum=1.0, grace=9.0)
+    story = """strategy Quorum(LocalSGD(steps=1), quorum=1.0, grace=9.0)
 data size=100 in_flight=1 batch=4
 join a
 join b
@@ -64,7 +87,7 @@ finish c
 
 
 def test_the_window_of_grace_is_a_share_of_the_time_in_which_somebody_worked() -> None:
-    story = """strategy Quorum(steps=1, grace=0.5)
+    story = """strategy Quorum(LocalSGD(steps=1), grace=0.5)
 data size=100 in_flight=1 batch=4
 wait 3600
 join a
@@ -78,7 +101,7 @@ wait alarm
 
 def test_who_is_late_counts_for_less() -> None:
     """By one version for a half: trusted in full, late steps and momentum swing against each other."""
-    story = """strategy Quorum(steps=1, grace=0.0)
+    story = """strategy Quorum(LocalSGD(steps=1), grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
 join b
@@ -97,7 +120,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
     """A fast learner that waits for the merge does what three slow ones have begun, over and over."""
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
     alone, both = (
-        ran(make(Quorum(steps=4)), three_slow, torch.zeros(40_000), "seconds>=1000")
+        ran(make(Quorum(LocalSGD(steps=4))), three_slow, torch.zeros(40_000), "seconds>=1000")
         for make in (lambda one: one, BackupTasks[Any])
     )
     assert both.summary["versions"] > 3 * alone.summary["versions"]
@@ -105,7 +128,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
 
 def test_who_is_late_is_not_of_the_quorum() -> None:
     """A half of four are two: two that are late and one that is not are too few."""
-    story = """strategy Quorum(steps=1, quorum=0.5, grace=0.0)
+    story = """strategy Quorum(LocalSGD(steps=1), quorum=0.5, grace=0.0)
 data size=100 in_flight=1 batch=4
 join a
 join b
@@ -127,7 +150,7 @@ finish a
 
 def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
     """7 samples in a task are minibatches of 5 and 2."""
-    strategy = Quorum(steps=2, quorum=1.0)
+    strategy = Quorum(LocalSGD(steps=2), quorum=1.0)
     run = ran(strategy, machines(2), torch.zeros(17), "epochs>=1")
     (step,) = actions(run, Step)
     assert step.shares == pytest.approx({"m0:1": 50 / 74.5, "m1:2": 24.5 / 74.5})

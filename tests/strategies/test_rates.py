@@ -38,7 +38,7 @@ ONE: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "adaptive_load": (strategies.AdaptiveLoad(((1, BATCH, 1.0),)), {"optimizer": SGD(0.1, momentum=0.9)}),
     "asynchronous": (strategies.Asynchronous(), {"optimizer": SGD(0.1, 0.9, weight_decay=0.01)}),
     "local_sgd": (strategies.LocalSGD(steps=3), {}),
-    "quorum": (strategies.Quorum(steps=3, server=SGD(1.0)), {}),
+    "quorum": (strategies.Quorum(strategies.LocalSGD(steps=3)), {}),
     "federated_averaging": (strategies.FederatedAveraging(), {}),
     "downpour": (strategies.Downpour(steps=2), {}),
     "vc_asgd": (strategies.VCASGD(alpha=0.0), {}),

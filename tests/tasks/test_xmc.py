@@ -12,7 +12,6 @@ import torch
 
 import oddlot
 from oddlot import (
-    SGD,
     VCASGD,
     AdaptiveK,
     AdaptiveLoad,
@@ -63,7 +62,7 @@ STRATEGIES: dict[str, tuple[Strategy, int]] = {
     "adaptive_load": (AdaptiveLoad(((1, 32, 1.0),)), 1),
     "asynchronous": (Asynchronous(), 1),
     "local_sgd": (LocalSGD(steps=2), 1),
-    "quorum": (Quorum(steps=2, server=SGD(1.0)), 1),
+    "quorum": (Quorum(LocalSGD(steps=2)), 1),
     "vc_asgd": (VCASGD(alpha=0.5), 4),
     "federated_averaging": (FederatedAveraging(), 4),
     "elastic_averaging": (ElasticAveraging(), 1),

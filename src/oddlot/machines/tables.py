@@ -39,7 +39,7 @@ class Change(Table):
         """`begin` with them. UsageError: it has no such setting."""
         for key in sorted(self.model_fields_set - settings_of(type(begin)).keys()):
             raise UsageError(f"{key} is no setting of {begin}: name another kind of it", key)
-        return replace(begin, **given(self, type(begin)))
+        return replace(begin, **given(self, type(begin), begin))
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def table_of(
     return table
 
 
-def change_of(*kinds: type) -> type[Change]:
+def change_of(*kinds: type, choices: Mapping[Any, Choice] = MappingProxyType({})) -> type[Change]:
     """A table with some of the settings of any of these dataclasses."""
-    hints = {name: hint for kind in kinds for name, hint in hints_of(kind).items()}
-    columns: dict[str, Any] = {name: (column(hint), None) for name, hint in hints.items()}
+    hints = {name: hints_of(kind)[name] for kind in kinds for name in settings_of(kind)}
+    columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
     return create_model("Change", __base__=Change, **columns)
 
 
@@ -125,8 +125,9 @@ def settings_of(kind: type) -> dict[str, "Field[Any]"]:
     return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
 
 
-def given(table: Table, kind: type) -> dict[str, Any]:
-    """What a table says about the dataclass `kind`, ready to make one."""
+def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
+    """What a table says about the dataclass `kind`, ready to make one. What it changes is that of `begin`, or else what
+    its class has."""
     known = settings_of(kind)
     values = {
         name: getattr(table, name)
@@ -139,7 +140,8 @@ def given(table: Table, kind: type) -> dict[str, Any]:
             values[name] = value.make()
         elif isinstance(value, Change):
             try:
-                values[name] = value.make(default_of(known[name]))
+                now = default_of(known[name]) if begin is None else getattr(begin, name)
+                values[name] = value.make(now)
             except UsageError as error:
                 raise UsageError(str(error), f"{name}.{error.key}") from None
     return values

@@ -31,7 +31,7 @@ BY_NAME = {
 """Strategies by the names that the command line and job files use."""
 
 WRAPPERS = {"backup_tasks": BackupTasks, "deadline": Deadline, "proportional_load": ProportionalLoad}
-"""Those around another one, which is their `inner`, by such names"""
+"""Those around any other one, which is their `inner`, by such names"""
 
 __all__ = [
     "BY_NAME",

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, Must, NotNegative, check_settings
-from oddlot.core.rules import SGD, Rule
+from oddlot.core.checks import Must, NotNegative
+from oddlot.core.rules import SGD
 from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import (
@@ -22,12 +22,19 @@ from oddlot.core.words import (
     UpdateId,
     Wake,
 )
+from oddlot.core.wrapper import Wrapper
+from oddlot.strategies.local_sgd import LocalSGD
+
+
+def _diloco() -> LocalSGD:
+    return LocalSGD(server=SGD(lr=0.7, momentum=0.9, nesterov=True))
 
 
 @dataclass
-class Quorum:
-    """Everybody takes `steps` steps at a time on its own clock. Once a quorum of the learners has brought something,
-    and a window of grace has passed, the model moves by the server rule along the weighted mean of start - end.
+class Quorum(Wrapper[LocalSGD]):
+    """Everybody takes the local steps of the `LocalSGD` inside on its own clock. Once a quorum of the learners has
+    brought something, and a window of grace has passed, the model moves by its server rule along the weighted mean of
+    start - end: meetings that wait for few in place of its rounds, which wait for everybody.
 
     Those who were merged go on from there. Who is late is not waited for and not cancelled: its steps, from an older
     model, are merged with the next round's, and it goes on at once when it comes. The window is a share of what the
@@ -43,16 +50,14 @@ class Quorum:
     merge and models are whole: one that went on before its own steps had been merged would lose them.
     """
 
-    steps: AtLeastOne = 8
-    """local steps of one job's batch each, between two meetings"""
+    inner: LocalSGD = field(default_factory=_diloco)
+    """what a learner does between two meetings, and the rule at the hub: as DiLoCo has it"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
     """a merge waits for so many updates that are not late as this share of the learners, whoever brings them"""
     grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
     damping: NotNegative = 1.0
     """the power with which an update's share falls with its staleness, as `Asynchronous` has it"""
-    server: Rule = field(default_factory=lambda: SGD(lr=0.7, momentum=0.9, nesterov=True))
-    """the rule at the hub: as DiLoCo has it"""
     round: dict[UpdateId, float] = field(default_factory=dict)
     """state: the weight of every update of this round"""
     late: dict[UpdateId, int] = field(default_factory=dict)
@@ -65,9 +70,6 @@ class Quorum:
     """state: when it did, or somebody began to work, in seconds"""
     closes: float | None = field(default=None, metadata=STATE)
     """state: when the window of grace ends, once there is a quorum"""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
@@ -111,7 +113,7 @@ class Quorum:
     def _assign(self, nodes: Iterable[NodeId], view: View) -> Iterator[Command]:
         for node in nodes:
             if view.has_no_task(node):
-                yield Assign(node, self.steps * view.batch, "delta")
+                yield Assign(node, self.inner.steps * view.batch, "delta")
 
     def _merge(self, now: float) -> Command:
         total = sum(self.round.values())
