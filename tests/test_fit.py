@@ -61,7 +61,7 @@ STRATEGIES = [
     *(
         Synchronous(),
         FastestK(k=1),
-        AdaptiveK(window=2, burn_in=2),
+        AdaptiveK(switch=ByGradients(window=2, burn_in=2)),
         Asynchronous(damping=0.5),
         LocalSGD(steps=2),
     ),

@@ -13,6 +13,7 @@ import pytest
 from oddlot import settings
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.core.switching import ByPlateau
 from oddlot.engines.on_local import Local
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile, Override, describe_settings
@@ -281,6 +282,10 @@ def test_rows_are_lists_of_lists(tmp_path: Path) -> None:
     assert JobFile.read(str(path)).strategy() == AdaptiveK(times=((1.0, 2), (2.0, 3)))
     words = [Override.parse(text) for text in ("strategy=adaptive_load", "strategy.table=[[1, 4, 0.5]]")]
     assert JobFile.read(str(path), words).strategy() == AdaptiveLoad(((1, 4, 0.5),))
+    words = [Override.parse(text) for text in ("strategy=adaptive_k", "strategy.switch=plateau")]
+    assert JobFile.read("digits", words).strategy() == AdaptiveK(switch=ByPlateau())
+    with pytest.raises(UsageError, match="unknown switch `error`: there are: gradients, plateau"):
+        JobFile.read("digits", [*words[:1], Override.parse("strategy.switch=error")])
     told = r"`strategy.times\[0\]\[1\]` is 'x': it must be a valid integer"
     with pytest.raises(UsageError, match=told):
         JobFile.read(str(path), [Override.parse("strategy.times=[[1.0, 'x']]")]).strategy()

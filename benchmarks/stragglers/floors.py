@@ -19,7 +19,7 @@ from benchmarks.stragglers.least_squares import (
     trained,
 )
 from benchmarks.stragglers.processes import in_processes
-from oddlot import AdaptiveK, AdaptiveLoad, ByError, FastestK, Strategy
+from oddlot import AdaptiveK, AdaptiveLoad, ByError, ByGradients, FastestK, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
@@ -75,7 +75,7 @@ def _policies() -> dict[str, Callable[[], Strategy]]:
     return {
         "k = 40": lambda: FastestK(k=40),
         OURS: lambda: AdaptiveK(k=10, rise=10, most=40),
-        PAPERS: lambda: AdaptiveK(k=10, rise=10, most=40, window=1, threshold=10, burn_in=200),
+        PAPERS: lambda: AdaptiveK(k=10, rise=10, most=40, switch=ByGradients(1, 10, 200)),
         "by the known error": lambda: AdaptiveLoad(table, ByError(a_of(RATE), "excess"), least=1),
     }
 

@@ -40,7 +40,7 @@ from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
-from oddlot.core.switching import ByError, ByGradients, ByPlateau, Switch
+from oddlot.core.switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
 from oddlot.core.wrapper import Inner
 from oddlot.goal import Every
 from oddlot.machines.tables import (
@@ -70,8 +70,9 @@ Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-SWITCHES: dict[str, type[Switch]] = {"gradients": ByGradients, "plateau": ByPlateau, "error": ByError}
-KINDS: dict[Any, Mapping[str, type]] = {Rule: OPTIMIZERS, Switch: SWITCHES}
+BY_NO_CONSTANTS: dict[str, type[ByNoConstants]] = {"gradients": ByGradients, "plateau": ByPlateau}
+SWITCHES: dict[str, type[Switch]] = {**BY_NO_CONSTANTS, "error": ByError}
+KINDS: dict[Any, Mapping[str, type]] = {Rule: OPTIMIZERS, Switch: SWITCHES, ByNoConstants: BY_NO_CONSTANTS}
 """of dataclasses that stand for each other, by the names that job files use"""
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
 DEEPEST = 3
@@ -90,13 +91,13 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 
 def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[str]:
     """A line for each setting of a dataclass: name, default (as `made` has it), and what stands beneath it."""
-    meanings = _meanings(kind)
+    meanings, hints = _meanings(kind), get_type_hints(kind)
     for name, one in settings_of(kind).items():
         default = default_of(one) if made is None else getattr(made, name)
-        if default is MISSING and get_type_hints(kind)[name] is Inner:
+        if default is MISSING and hints[name] is Inner:
             yield f'{prefix}{name}.name = "synchronous"   # or any other one, with its settings'
         elif is_dataclass(default) and not isinstance(default, type):
-            for kinds in (kinds for union, kinds in KINDS.items() if isinstance(default, union)):
+            if kinds := KINDS.get(hints[name]):
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
                 others = (word for word in kinds if word != kind_now)
@@ -131,8 +132,11 @@ OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
 """Without a kind, some numbers of the optimizer that is there change."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
-SWITCH = Choice("kind", SWITCH_TABLES, SWITCH_TABLES["gradients"])
-OF_STRATEGIES: dict[Any, Choice] = {Rule: OPTIMIZER, Switch: SWITCH}
+OF_STRATEGIES: dict[Any, Choice] = {Rule: OPTIMIZER}
+OF_STRATEGIES |= {
+    union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
+    for union in (Switch, ByNoConstants)
+}
 OF_STRATEGIES[LocalSGD] = Choice(
     "name",
     {"local_sgd": table_of(LocalSGD, choices=OF_STRATEGIES, name="local_sgd")},

@@ -75,7 +75,9 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     ),
     "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4)),
     "downpour": lambda chance: Downpour(chance.randint(1, 4)),
-    "adaptive_k": lambda chance: AdaptiveK(chance.randint(1, 2), window=chance.choice([1, 2]), threshold=0),
+    "adaptive_k": lambda chance: AdaptiveK(
+        chance.randint(1, 2), switch=ByGradients(window=chance.choice([1, 2]), threshold=0)
+    ),
     "adaptive_load": lambda chance: AdaptiveLoad(ROUNDS, ByGradients(chance.choice([1, 2]), 0), least=1),
     "quorum": lambda chance: Quorum(LocalSGD(chance.randint(1, 3)), chance.choice([0.3, 1.0])),
     "backup_tasks": lambda chance: BackupTasks(Synchronous(9), chance.choice([1.0, 2.0])),

@@ -12,6 +12,9 @@ from oddlot import (
     SGD,
     AdaptiveK,
     AdaptiveLoad,
+    ByError,
+    ByGradients,
+    ByPlateau,
     Exponential,
     Job,
     Machine,
@@ -59,7 +62,9 @@ def rounds(run: Run) -> list[tuple[float, int]]:
 
 
 def test_it_waits_for_more_when_gradients_are_noise() -> None:
-    found = [k for _, k in rounds(trained(AdaptiveK(window=1, threshold=1, burn_in=5), NOISE))]
+    found = [
+        k for _, k in rounds(trained(AdaptiveK(switch=ByGradients(window=1, threshold=1, burn_in=5)), NOISE))
+    ]
     whole = found[:-WORKERS]  # at the end of the data there is less
     assert whole == sorted(whole)
     assert set(whole) == {1, 2, 3, 4, 5}
@@ -67,7 +72,10 @@ def test_it_waits_for_more_when_gradients_are_noise() -> None:
 
 
 def test_it_stays_as_long_as_the_model_moves_on() -> None:
-    found = [k for _, k in rounds(trained(AdaptiveK(window=1, threshold=0), torch.ones(SAMPLES)))]
+    found = [
+        k
+        for _, k in rounds(trained(AdaptiveK(switch=ByGradients(window=1, threshold=0)), torch.ones(SAMPLES)))
+    ]
     assert set(found) == {1}
 
 
@@ -76,7 +84,7 @@ def test_it_stays_as_long_as_the_model_moves_on() -> None:
     [
         (AdaptiveK(), 0.0, True),
         (AdaptiveK(), 30.0, False),
-        (AdaptiveK(window=1, threshold=10), 30.0, True),
+        (AdaptiveK(switch=ByGradients(window=1, threshold=10)), 30.0, True),
     ],
 )
 def test_by_default_a_steep_direction_hides_no_progress(
@@ -102,7 +110,7 @@ def test_nothing_is_measured_where_k_cannot_rise() -> None:
 
 def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
     """Though the model's are still: the run goes on, and the log takes them."""
-    run = trained(AdaptiveK(window=1), torch.full((SAMPLES,), 3e30))
+    run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((SAMPLES,), 3e30))
     told = [record.event for record in run.records if isinstance(record.event, Changed)]
     assert told
     assert all(one.inner is None for one in told)
@@ -115,8 +123,27 @@ def test_without_the_maths_it_is_said_that_nothing_adapts() -> None:
 
 
 def test_steps_of_k_and_its_limit() -> None:
-    strategy = AdaptiveK(k=1, rise=2, most=3, window=1, threshold=0)
+    strategy = AdaptiveK(k=1, rise=2, most=3, switch=ByGradients(window=1, threshold=0))
     assert {k for _, k in rounds(trained(strategy, NOISE))[:-WORKERS]} == {1, 3}
+
+
+def test_k_rises_when_a_metric_gets_no_better() -> None:
+    """As soon as its patience is over, at each evaluation here, up to all workers; never for gradients."""
+    job = Job(
+        lambda: nn.Linear(1, 1, bias=False),
+        (NOISE,),
+        training_step=slope,
+        evaluation=(NOISE[:1],),
+        predict=lambda model, batch: (model(torch.ones(1, 1)), batch[0]),
+        metrics={"level": lambda outputs, targets: 1.0},
+        optimizer=SGD(lr=0.01),
+        batch=4,
+    )
+    on = Simulated([Machine(f"m{number}", 0.25, Exponential()) for number in range(WORKERS)])
+    plateau = AdaptiveK(switch=ByPlateau("level", "min", patience=2))
+    run = oddlot.fit(job, plateau, on, until="epochs>=1", evaluate_every="50 versions")
+    found = [k for _, k in rounds(run)][:-WORKERS]
+    assert [found[round_] for round_ in (50, 110, 210, 310, 410)] == [1, 1, 2, 3, 4]
 
 
 def test_times_that_are_given() -> None:
@@ -146,7 +173,7 @@ def test_of_windows_progress_of_long_ago_is_forgotten() -> None:
 def test_windows_of_rounds_are_what_is_compared() -> None:
     """Whoever never ends one never learns anything."""
     for window, ks in ((4, {1, 2, 3, 4, 5}), (SAMPLES, {1})):
-        found = rounds(trained(AdaptiveK(window=window, threshold=0), NOISE))
+        found = rounds(trained(AdaptiveK(switch=ByGradients(window=window, threshold=0)), NOISE))
         assert {k for _, k in found[:-WORKERS]} == ks
 
 
@@ -154,6 +181,14 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
     ("make", "told"),
     [
         (lambda: AdaptiveK(k=0), "k = 0 must be at least 1"),
+        (
+            lambda: AdaptiveK(switch=ByError(1.0)),  # type: ignore[arg-type]  # on purpose
+            r"switch = ByError\(.*\) must be ByGradients\(...\) or ByPlateau\(...\)",
+        ),
+        (
+            lambda: AdaptiveK(switch=ByPlateau()).check_metrics(["accuracy"]),
+            "metric = 'loss' is not evaluated: there are: accuracy",
+        ),
         (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, none below the one before, and k"),
         (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, none below the one before, and k"),
         (lambda: AdaptiveK(times=((1.0, 0),)), "and k, at least 1"),

@@ -1,12 +1,13 @@
 """What ends a stage of rounds: noise that outweighs progress, a metric that has ceased to fall, or the error itself."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, Must, at_least, check_settings
 from oddlot.core.errors import UsageError
+from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.strategy import STATE
 from oddlot.core.words import Changed, Evaluated, Event
@@ -17,8 +18,12 @@ KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises
 
 @dataclass
 class ByGradients:
-    """A stage ends when gradients that follow each other point back and forth, as `AdaptiveK` sees it. The count
-    begins anew where rounds become others."""
+    """A stage ends when gradients, summed over a window of rounds, point back and forth (`oddlot.core.pflug`). The
+    count begins anew where rounds become others.
+
+    Algorithm 1 of Kas Hanna et al. (ICASSP 2020) is `window=1, threshold=10, burn_in=200`, which takes noise for the
+    end of progress where the learning rate times the largest curvature is above 1.
+    """
 
     window: AtLeastOne = WINDOW
     """rounds whose gradients are summed, and compared with the sum of those before"""
@@ -112,6 +117,20 @@ class ByError:
 
 
 Switch = ByGradients | ByPlateau | ByError
+ByNoConstants = ByGradients | ByPlateau
+
+
+def check_metrics(switch: Switch, names: Collection[str]) -> None:
+    """UsageError: what ends stages is not evaluated."""
+    metric = getattr(switch, "metric", None)
+    if metric is not None and metric not in names:
+        why = or_nearest(metric, names) if names else "nothing is, as the job has no evaluation or no maths"
+        raise UsageError(f"metric = {metric!r} is not evaluated: {why}", "switch.metric")
+
+
+def rounds_measured(switch: Switch) -> int:
+    """The rounds whose gradients are summed before they are compared; 0: none are."""
+    return switch.window if isinstance(switch, ByGradients) else 0
 
 
 def value_of(event: Evaluated, metric: str) -> float:

@@ -1,18 +1,18 @@
 """Rounds that wait for few workers at first, and for more when the model no longer gains by it."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from operator import itemgetter
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, Must, at_least, check_settings
+from oddlot.core.checks import AtLeastOne, Must, check_settings
 from oddlot.core.errors import UsageError
-from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import Changed, Command, Event, UpdateId
+from oddlot.core.switching import ByGradients, ByNoConstants, check_metrics, rounds_measured
+from oddlot.core.words import Command, Event, UpdateId
 
 
 def _are_times(rows: object) -> bool:
@@ -35,10 +35,9 @@ class AdaptiveK:
     other tasks are cancelled.
 
     Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
-    rises when gradients, summed over a window of rounds, point back and forth (`oddlot.core.pflug`); the paper's
-    algorithm 1 is `window=1, threshold=10, burn_in=200`, which takes noise for the end of progress where the learning
-    rate times the largest curvature is above 1. With `times`, k changes at these instead, such
-    as those of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
+    rises when gradients, summed over a window of rounds, point back and forth; the paper's algorithm 1 is
+    `switch=ByGradients(window=1, threshold=10, burn_in=200)`. With `times`, k changes at these instead, such as those
+    of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
     2020), algorithm 1 and theorem 1.
@@ -50,12 +49,8 @@ class AdaptiveK:
     """by so many at a time"""
     most: AtLeastOne | None = None
     """k goes no higher; None: than there are workers"""
-    window: AtLeastOne = WINDOW
-    """rounds whose gradients are summed, and compared with the sum of those before"""
-    threshold: Annotated[int, at_least(0)] = THRESHOLD
-    """so many more negative inner products than positive ones before k rises"""
-    burn_in: Annotated[int, at_least(0)] = 0
-    """rounds after a rise in which k stays"""
+    switch: ByNoConstants = field(default_factory=ByGradients)
+    """what makes k rise"""
     times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()
     """rows of seconds on the run's clock, and the k from then on; then nothing else changes it"""
     samples: AtLeastOne | None = None
@@ -64,8 +59,6 @@ class AdaptiveK:
     """state: the samples of every update of this round"""
     rises: int = field(default=0, metadata=STATE)
     """state: how often k has risen"""
-    pflug: Pflug = field(default_factory=Pflug, metadata=STATE)
-    """state: of the gradients since then"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -77,21 +70,25 @@ class AdaptiveK:
         check_enough(self.k, workers)
         check_enough(max((k for _, k in self.times), default=1), workers, "times")
 
+    def check_metrics(self, names: Collection[str]) -> None:
+        """UsageError: what makes k rise is not evaluated."""
+        if not self.times:
+            check_metrics(self.switch, names)
+
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""
         k, most = self.k + self.rises * self.rise, self.most or max(self.k, len(view.nodes))
         if self.times:
             past = bisect_right(self.times, view.now, key=itemgetter(0))
             k = self.times[past - 1][1] if past else self.k
-        elif isinstance(event, Changed) and event.inner is not None and k + self.rise <= most:
-            rises = self.pflug.count(event.inner, self.window, self.threshold, self.burn_in)
-            self.rises, k = self.rises + rises, k + rises * self.rise
+        elif k + self.rise <= most:
+            self.rises = self.switch.stage(event, self.rises, ())
+            k = self.k + self.rises * self.rise
         may_rise = not self.times and k + self.rise <= most
-        yield from fastest(
-            event, view, self.round, k, self.samples or view.batch, self.window if may_rise else 0
-        )
+        measure = rounds_measured(self.switch) if may_rise else 0
+        yield from fastest(event, view, self.round, k, self.samples or view.batch, measure)
 
     @property
     def reads_gradients(self) -> bool:
         """It adapts to nothing else."""
-        return not self.times
+        return not self.times and isinstance(self.switch, ByGradients)

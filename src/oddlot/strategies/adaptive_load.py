@@ -7,12 +7,11 @@ from typing import Annotated
 
 from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
 from oddlot.core.pflug import Pflug
 from oddlot.core.rounds import check_enough, fastest
 from oddlot.core.stages import Choice, spaced, stages
 from oddlot.core.strategy import STATE, View
-from oddlot.core.switching import ByError, ByGradients, Switch
+from oddlot.core.switching import ByError, ByGradients, Switch, check_metrics, rounds_measured
 from oddlot.core.words import Command, Event, Fitted, UpdateId
 
 Row = tuple[int, int, float]
@@ -107,12 +106,7 @@ class AdaptiveLoad:
 
     def check_metrics(self, names: Collection[str]) -> None:
         """UsageError: what ends stages is not evaluated."""
-        metric = getattr(self.switch, "metric", None)
-        if metric is not None and metric not in names:
-            why = (
-                or_nearest(metric, names) if names else "nothing is, as the job has no evaluation or no maths"
-            )
-            raise UsageError(f"metric = {metric!r} is not evaluated: {why}", "switch.metric")
+        check_metrics(self.switch, names)
 
     @property
     def reads_gradients(self) -> bool:
@@ -131,9 +125,8 @@ class AdaptiveLoad:
         if not self.samples:
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]
-        measure = 0
-        if isinstance(self.switch, ByGradients) and self.stage + 1 < len(self.path):  # another one follows
-            measure = self.switch.window
+        follows = self.stage + 1 < len(self.path)
+        measure = rounds_measured(self.switch) if follows else 0
         patience = PATIENCE * self.longest or None
         if (yield from fastest(event, view, self.round, k, self.samples, measure, then, patience)):
             if self.whole:
