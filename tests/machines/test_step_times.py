@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,9 @@ def test_no_machine_is_like_nothing() -> None:
     for times in ({}, {"a": ()}):
         with pytest.raises(UsageError, match="there is no machine that takes any time"):
             machines_like(times, 3)
-    with pytest.raises(UsageError, match="count = 0 must be at least 1"):
-        machines_like({"a": (1.0,)}, 0)
+    for count in (0, "3", 2.0):
+        with pytest.raises(UsageError, match=f"count = {count!r} must be a whole number, at least 1"):
+            machines_like({"a": (1.0,)}, count)  # type: ignore[arg-type]  # on purpose
 
 
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
@@ -84,6 +86,8 @@ Read = Callable[[Path], StepTimes]
         (read_minibatch_times, MINIBATCHES + "3,0,25,3\n", "line 5: 4 columns of 5"),
         (read_minibatch_times, MINIBATCHES + "3,0,25,3,NaN\n", "line 5: 'NaN' is no number"),
         (read_minibatch_times, MINIBATCHES + "3,0,25,3,0\n", "line 5: '0' is no time above 0"),
+        (read_minibatch_times, MINIBATCHES + "3,,25,3,9\n", "line 5: the machine has no name"),
+        (read_minibatch_times, MINIBATCHES + f"3,{'x' * 200_000},25,3,9\n", "line 5: field larger than"),
         (read_minibatch_times, MINIBATCHES[:32], "it holds no times"),
         (read_minibatch_times, "", "line 1: no column worker"),
         (read_operation_times, OPERATIONS.replace(",16,", ",x,"), "line 3: 'x' is no number"),
@@ -111,8 +115,8 @@ def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> N
     assert machines[1].delay.start(Random(1))() == 1.0
 
 
-@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308)])
-def test_there_is_no_machine_like_times_that_cannot_be(record: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308), ("1.0",)])
+def test_there_is_no_machine_like_times_that_cannot_be(record: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match="above 0 and finite"):
         machines_like({"a": (1.0,), "b": record}, 2)
 

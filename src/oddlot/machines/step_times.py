@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from math import inf
+from numbers import Integral, Real
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
@@ -35,7 +37,9 @@ def read_minibatch_times(path: Path | str) -> StepTimes:
 
     def parse(text: str) -> StepTimes:
         rows = _columns(text, "worker", "time", "batch_time_norm")
-        return _in_order((worker, _number(when, at), _time(time, at)) for at, (worker, when, time) in rows)
+        return _in_order(
+            (_name(worker, at), _number(when, at), _time(time, at)) for at, (worker, when, time) in rows
+        )
 
     return read_packed(Path(path), parse)
 
@@ -54,7 +58,7 @@ def read_operation_times(path: Path | str) -> StepTimes:
             text, "dp_rank", "stage", "step", "optype", "duration"
         ):
             if kind in COMPUTING:
-                sums[rank, stage, _number(step, at)] += _time(duration, at)
+                sums[_name(rank, at), stage, _number(step, at)] += _time(duration, at)
         slowest = defaultdict[tuple[str, float], float](float)
         for (rank, _, number), seconds in sums.items():
             slowest[rank, number] = max(seconds, slowest[rank, number])
@@ -79,7 +83,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
                 values.add(value)
             if row[:3] == [suite, sku, lifespan]:
                 result = _time(row[6], at)
-                found.append((row[3], row[4], result if row[5] in TIMES else 1 / result))
+                found.append((_name(row[3], at), row[4], result if row[5] in TIMES else 1 / result))
         for name, value, values in zip(
             ("suite", "sku", "lifespan"), (suite, sku, lifespan), known, strict=True
         ):
@@ -101,10 +105,10 @@ def machines_like(
     """
     if not times or not all(times.values()):
         raise UsageError("there is no machine that takes any time", "times")
-    if not all(0 < time < LONGEST for record in times.values() for time in record):
+    if not all(_is_time(time) for record in times.values() for time in record):
         raise UsageError("a time that was recorded must be above 0 and finite", "times")
-    if count < 1:
-        raise UsageError(f"count = {count} must be at least 1", "count")
+    if not _is_count(count):
+        raise UsageError(f"count = {count!r} must be a whole number, at least 1", "count")
     records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
     found = []
     for number in range(count):
@@ -115,10 +119,25 @@ def machines_like(
     return found
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, Real) and 0 < float(value) < LONGEST
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and int(value) >= 1
+
+
 def _columns(text: str, *names: str) -> Rows:
     """The line and these columns of every row."""
     table = csv.reader(StringIO(text, newline=""))
-    heading = next(table, [])
+    try:
+        yield from _rows(table, names)
+    except csv.Error as error:
+        raise UsageError(f"line {table.line_num}: {error}") from None
+
+
+def _rows(table: Any, names: Sequence[str]) -> Rows:
+    heading: list[str] = next(table, [])
     if missing := [name for name in names if name not in heading]:
         raise UsageError(
             f"line 1: no column {missing[0]}, of the columns {', '.join(names)} that there must be"
@@ -141,6 +160,12 @@ def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
         raise UsageError("a time is too long for a number")
     by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
     return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}
+
+
+def _name(text: str, line: int) -> str:
+    if not text:
+        raise UsageError(f"line {line}: the machine has no name")
+    return text
 
 
 def _number(text: str, line: int) -> float:

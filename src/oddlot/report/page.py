@@ -113,6 +113,7 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     """A table of the closing figures, a column a run."""
     rows: dict[str, Callable[[Figures], str]] = {
+        "strategy": lambda run: run.settings["strategy"],
         "ended": lambda run: run.summary["ended"],
         "quality": lambda run: (
             ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
