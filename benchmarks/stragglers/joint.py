@@ -23,12 +23,12 @@ from oddlot.machines.response import Hypoexponential
 RATE, GOAL, RATIOS, COMMUNICATION = 2e-4, 0.01, (0.3, 1.0, 3.0, 10.0), 1.0
 """learning rate, distance, mean seconds of a whole task's computation over those of communication, and these"""
 LOADS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 36, LOAD)
-BY_ERROR = ("k alone", "k and load", "both, fitted")
+BY_ERROR = ("k alone", "k and load", "k and load, fitted")
 """whose stages end by the error and a constant that are known; fitted: response times are measured in the run"""
 BY_SIGNS: dict[str, Callable[[], Strategy]] = {
     "k alone, by signs": AdaptiveK,
-    "both, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
-    "both, with the defaults": AdaptiveLoad,
+    "k and load, by signs": lambda: AdaptiveLoad(loads=LOADS, least=1),
+    "k and load, with the defaults": AdaptiveLoad,
 }
 """which are not told anything; the last one's rounds have a job's batch at least, LOAD rows"""
 POLICIES = (*BY_ERROR, *BY_SIGNS)
@@ -54,7 +54,7 @@ def strategy(ratio: float, policy: str) -> Strategy:
     if policy in BY_SIGNS:
         return BY_SIGNS[policy]()
     switch = ByError(a_of(RATE), "excess")
-    if policy == "both, fitted":
+    if policy == "k and load, fitted":
         return AdaptiveLoad(switch=switch, loads=LOADS, least=1)
     response = Hypoexponential(COMMUNICATION, ratio * COMMUNICATION / LOAD)
     loads = LOADS if policy == "k and load" else [LOAD]
@@ -96,8 +96,8 @@ def _table(
         "joint_time_ratio_max": over("k and load", "k alone", "seconds"),
         "joint_gradient_ratio_max": over("k and load", "k alone", "used"),
         "joint_iteration_ratio_max": over("k and load", "k alone", "rounds"),
-        "fitted_over_oracle": over("both, fitted", "k and load", "seconds"),
-        "joint_time_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "seconds"),
-        "joint_gradient_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "used"),
-        "joint_iteration_ratio_by_signs_max": over("both, by signs", "k alone, by signs", "rounds"),
+        "fitted_over_oracle": over("k and load, fitted", "k and load", "seconds"),
+        "joint_time_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "seconds"),
+        "joint_gradient_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "used"),
+        "joint_iteration_ratio_by_signs_max": over("k and load, by signs", "k alone, by signs", "rounds"),
     }

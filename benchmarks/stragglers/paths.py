@@ -35,13 +35,20 @@ def measure(quick: bool) -> dict[str, float]:
     if quick:
         return {}
     begin = float(problem().best.norm())
+    _draw_path(begin, runs)
+    _draw_distance(runs)
+    return {}
+
+
+def _draw_path(begin: float, runs: dict[str, list[Point]]) -> None:
+    """The k and the load over how far the distance has fallen."""
     fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
     alone, both, fitted = BY_ERROR
     path = [
-        Line("k where it adapts alone", [(down, one.k) for down, one in fallen[alone]], 0),
-        Line("k where both adapt", [(down, one.k) for down, one in fallen[both]], 1),
-        Line("load where both adapt", [(down, one.load) for down, one in fallen[both]], 2),
-        Line("the same, fitted", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
+        Line("k, adapted alone", [(down, one.k) for down, one in fallen[alone]], 0),
+        Line("k, adapted with the load", [(down, one.k) for down, one in fallen[both]], 1),
+        Line("load", [(down, one.load) for down, one in fallen[both]], 2),
+        Line("load, fitted", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
     ]
     save(
         PLOTS / "stragglers_path.svg",
@@ -50,6 +57,10 @@ def measure(quick: bool) -> dict[str, float]:
         "k, load",
         path,
     )
+
+
+def _draw_distance(runs: dict[str, list[Point]]) -> None:
+    """It over time, and over the gradients that it took."""
     curves = [
         Line(name, [(one.seconds, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())
@@ -67,7 +78,6 @@ def measure(quick: bool) -> dict[str, float]:
         up,
         cost,
     )
-    return {}
 
 
 def _run(distance: float, policy: str) -> list[Point]:

@@ -1,0 +1,39 @@
+"""What the study of stragglers (`benchmarks.stragglers`) reckons by: its clock, its closed forms, its policies."""
+
+from dataclasses import is_dataclass
+
+import pytest
+import torch
+
+from benchmarks.stragglers import __main__, goodput, joint, networks, real
+from benchmarks.stragglers.merged import merged_a_second
+from oddlot import FastestK, LocalSGD, Quorum, Synchronous
+from tests.strategies.slow_fleets import PACE, machines, ran
+
+
+def test_lock_step_keeps_what_is_drawn() -> None:
+    """Eight learners, each of which fails every hour or every ten, over a hundred thousand hours."""
+    for between in (goodput.HOUR, 10 * goodput.HOUR):
+        drawn = goodput.drawn_lock_step(8, between, 1e5 * goodput.HOUR)
+        assert drawn == pytest.approx(goodput.lock_step(8, between), rel=0.02)
+    assert goodput.lock_step(8, goodput.between_at(8, 0.27)) == pytest.approx(0.27)
+
+
+def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
+    """Three alike work all the time; of a fourth, ten times as slow, rounds of the first three take nothing."""
+    run = ran(Synchronous(), machines(3), torch.zeros(3_000), "epochs>=1")
+    assert merged_a_second(run) == pytest.approx(3 / PACE)
+    run = ran(FastestK(k=3), machines(4, 10.0), torch.zeros(3_000), "seconds>=90")
+    assert merged_a_second(run) == pytest.approx(3 / PACE)
+    run = ran(Quorum(LocalSGD(steps=2), grace=0.0), machines(4, 10.0), torch.zeros(9_000), "seconds>=250")
+    assert merged_a_second(run) == pytest.approx(3.1 / PACE, rel=0.02)
+
+
+def test_every_policy_of_every_part_can_be_made() -> None:
+    made = [joint.strategy(1.0, name) for name in joint.POLICIES]
+    assert len(set(map(repr, made))) == len(made), "each is another one"
+    for policies in (networks.POLICIES, real.POLICIES):
+        made = [make() for make in policies.values()]
+        assert all(map(is_dataclass, made))
+    assert all(is_dataclass(make(8)) for make in goodput.POLICIES.values())
+    assert {"theory", "floors", "joint", "goodput", "networks", "paths", "real"} == __main__.PARTS.keys()
