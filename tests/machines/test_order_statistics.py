@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
+from oddlot.machines.delays import ShiftedExponential, Trace
 from oddlot.machines.order_statistics import mean_seconds, rounds_of
-from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted
+from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted, drawn
 
 WORKERS, DRAWS = 20, 20_000
 KS = (1, 2, 10, 19, 20)
@@ -50,6 +51,16 @@ MODELS: list[tuple[Any, Callable[[np.random.Generator, int, tuple[int, int]], Nu
         lambda rng, b, of: rng.choice(np.array([1.0, 0.5, 3.0]) + b * np.array([0.02, 0.03, 0.1]), of),
     ),
 ]
+
+
+def test_of_a_delay_it_is_the_mean_of_its_draws() -> None:
+    """A shift of half a second and an exponential of half a second, behind a second of communication."""
+    found = mean_seconds([drawn(ShiftedExponential(0.5), 0.1, 1.0)] * WORKERS, 10, KS)
+    expected = [1.5 + 0.5 * (harmonic(WORKERS) - harmonic(WORKERS - k)) for k in KS]
+    assert found == pytest.approx(expected, rel=0.02)
+    assert mean_seconds([drawn(Trace((1.0, 3.0)), 0.1)] * 2, 10, (1, 2)) == pytest.approx(
+        [1.5, 2.5], rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("model", "draw"), MODELS, ids=lambda one: repr(one)[:20])

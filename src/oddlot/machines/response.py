@@ -1,6 +1,7 @@
 """How long a worker takes from being asked to having answered, by the number of samples that it is asked for."""
 
 from dataclasses import dataclass
+from random import Random
 from typing import Annotated, Protocol
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from oddlot.core.checks import AboveZero, FromZeroBelowOne, check_settings
 from oddlot.core.errors import UsageError
+from oddlot.machines.delays import Delay
 
 Numbers = NDArray[np.float64]
 BLOCK = 1 << 22
@@ -68,7 +70,10 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class Erlang:
-    """Each sample takes an exponential time of its own, independent of the others', and communication another one."""
+    """Each sample takes an exponential time of its own, independent of the others', and communication another one.
+
+    Where a whole task's time scatters as the delay of that name says, however many samples it has, that is `drawn`.
+    """
 
     communication_seconds: AboveZero
     """mean"""
@@ -132,3 +137,20 @@ class Measured:
     def survival(self, seconds: Numbers, samples: int) -> Numbers:
         taken = self.taken(samples)
         return 1 - np.searchsorted(taken, seconds, "right") / len(taken)
+
+
+def drawn(
+    delay: Delay,
+    seconds_per_sample: float,
+    communication_seconds: float = 0.0,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Measured:
+    """The response times of a machine whose tasks scatter around their mean as `delay` says, such as one that was
+    fitted (`oddlot.machines.fitting`): so many of them, drawn. Communication always takes as long.
+
+    Means over the fastest of them are off by about the times' standard deviation over the root of `draws`.
+    """
+    time = delay.start(Random(seed))
+    times = tuple(seconds_per_sample * time() for _ in range(draws))
+    return Measured((communication_seconds,) * draws, times)
