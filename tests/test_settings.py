@@ -17,7 +17,17 @@ from oddlot.core.switching import ByPlateau
 from oddlot.engines.on_local import Local
 from oddlot.machines.tables import settings_of
 from oddlot.settings import JobFile, Override, describe_settings
-from oddlot.strategies import BY_NAME, AdaptiveK, AdaptiveLoad, Asynchronous, FastestK, LocalSGD, Synchronous
+from oddlot.strategies import (
+    BY_NAME,
+    INSIDE,
+    WRAPPERS,
+    AdaptiveK,
+    AdaptiveLoad,
+    Asynchronous,
+    FastestK,
+    LocalSGD,
+    Synchronous,
+)
 from oddlot.train.schedules import Cosine, Linear, MultiStep
 from oddlot.wire.codec import Half, Plain
 
@@ -354,13 +364,14 @@ def test_state_is_no_setting() -> None:
     assert list(settings_of(Strange)) == ["least", "names"]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", [*BY_NAME, *WRAPPERS])
 def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> None:
     """What `oddlot strategies` prints is itself a job file's text."""
-    lines = list(describe_settings(BY_NAME[name], "strategy."))
+    kind: Any = {**BY_NAME, **WRAPPERS}[name]
+    lines = list(describe_settings(kind, "strategy."))
     plain = tomllib.loads("\n".join(lines)).get("strategy", {})
-    kind = BY_NAME[name]
-    assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == kind()
+    made = kind(INSIDE.get(kind, Synchronous)()) if name in WRAPPERS else kind()
+    assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == made
     told_of = (line for line in lines if not line.startswith("#   "))  # that is what other kinds would have
     assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
 

@@ -55,7 +55,7 @@ from oddlot.machines.tables import (
     validator,
 )
 from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
-from oddlot.strategies import BY_NAME, WRAPPERS, LocalSGD
+from oddlot.strategies import BY_NAME, INSIDE, WRAPPERS, Synchronous
 from oddlot.tasks import check_task, load_task
 from oddlot.train.schedules import Cosine, Linear, MultiStep
 
@@ -95,7 +95,11 @@ def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[
     for name, one in settings_of(kind).items():
         default = default_of(one) if made is None else getattr(made, name)
         if default is MISSING and hints[name] is Inner:
-            yield f'{prefix}{name}.name = "synchronous"   # or any other one, with its settings'
+            inside = INSIDE.get(kind, Synchronous)()
+            word = next(word for word, one in BY_NAME.items() if isinstance(inside, one))
+            yield f'{prefix}{name}.name = "{word}"   # or another one, with its settings'
+            if kind in INSIDE:
+                yield from describe_settings(type(inside), f"{prefix}{name}.", inside)
         elif is_dataclass(default) and not isinstance(default, type):
             if kinds := KINDS.get(hints[name]):
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
@@ -137,16 +141,20 @@ OF_STRATEGIES |= {
     union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
     for union in (Switch, ByNoConstants)
 }
-OF_STRATEGIES[LocalSGD] = Choice(
-    "name",
-    {"local_sgd": table_of(LocalSGD, choices=OF_STRATEGIES, name="local_sgd")},
-    change_of(LocalSGD, choices=OF_STRATEGIES),
-)
-"""Inside `Quorum`"""
 STRATEGY_TABLES = {name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()}
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
+
+
+def _inside(wrapper: type) -> Choice:
+    """Any strategy; where none is named, some settings of the one that the wrapper has then."""
+    if wrapper not in INSIDE:
+        return STRATEGY
+    begins = INSIDE[wrapper]
+    return replace(STRATEGY, otherwise=change_of(type(begins()), begins=begins, choices=OF_STRATEGIES))
+
+
 STRATEGY_TABLES |= {
-    name: table_of(kind, choices={Inner: STRATEGY}, name=name) for name, kind in WRAPPERS.items()
+    name: table_of(kind, choices={Inner: _inside(kind)}, name=name) for name, kind in WRAPPERS.items()
 }
 
 

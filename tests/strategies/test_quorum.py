@@ -6,7 +6,19 @@ import pytest
 import torch
 
 import oddlot
-from oddlot import SGD, BackupTasks, Link, LocalSGD, Machine, Quorum, Simulated
+from oddlot import (
+    SGD,
+    BackupTasks,
+    Deadline,
+    Link,
+    LocalSGD,
+    Machine,
+    ProportionalLoad,
+    Quorum,
+    Simulated,
+    Strategy,
+    Synchronous,
+)
 from oddlot.core.errors import UsageError
 from oddlot.core.words import Start, Step
 from oddlot.testing import run_story
@@ -25,19 +37,47 @@ def test_learners_wait_for_no_straggler() -> None:
     assert idle < 0.06, "the windows of grace"
 
 
-def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside() -> None:
+@pytest.mark.parametrize(
+    "inside",
+    [
+        LocalSGD(steps=3, server=SGD(0.7, 0.9, nesterov=True)),
+        ProportionalLoad(LocalSGD(steps=3)),
+        Deadline(LocalSGD(steps=3), seconds=1.2),
+        Synchronous(samples=9),
+    ],
+    ids=repr,
+)
+def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy) -> None:
     """The same tasks, the same shares, the same rule: it says when to meet, and nothing else."""
-    inside = LocalSGD(steps=3, server=SGD(0.7, 0.9, nesterov=True))
     one, other = (
-        ran(strategy, machines(3), torch.arange(90.0), "epochs>=2")
+        ran(strategy, machines(3), torch.arange(90.0), "epochs>=2", lr=0.1)
         for strategy in (inside, Quorum(inside, quorum=1.0))
     )
     assert actions(one, Start) == actions(other, Start)
-    assert [step.shares for step in actions(one, Step)] == [
-        pytest.approx(step.shares) for step in actions(other, Step)
-    ]
+    shares = [[step.shares for step in actions(run, Step)] for run in (one, other)]
+    assert shares[0] == [pytest.approx(each) for each in shares[1]]
     weights = [run.model.get_parameter("weight").item() for run in (one, other)]
     assert weights[0] == pytest.approx(weights[1])
+
+
+def test_gradients_count_by_their_samples() -> None:
+    """Also where that is a part of a task; who is late is merged with the next round."""
+    story = """strategy Quorum(Synchronous(samples=8), quorum=0.6, grace=0.0)
+data size=100 in_flight=1 batch=4
+join a
+join b
+join c
+wait 1
+finish a
+finish b samples=2
+wait alarm
+finish c
+"""
+    told = run_story(story)
+    assert "> step a:1*0.80 b:2*0.20" in told
+    assert told.endswith("finish c\n> assign c:6 8 [0:34-42] v1\n"), told
+    later = run_story(f"{story}wait 1\nfinish a\nfinish b\nwait alarm\n")
+    assert "> step c:3*0.17 a:4*0.33 b:5*0.33" in later, later
 
 
 def test_learners_that_are_silent_are_not_waited_for() -> None:
@@ -158,4 +198,4 @@ def test_a_learner_s_weight_is_its_samples_times_samples_a_step() -> None:
 
 def test_a_window_that_never_ends_is_none() -> None:
     with pytest.raises(UsageError, match="grace = 1e\\+308 must be from 0 to 1,000"):
-        Quorum(grace=1e308)
+        Quorum(LocalSGD(), grace=1e308)

@@ -100,7 +100,7 @@ def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
     return centre if meet_every else model
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", [*BY_NAME, "quorum"])
 def test_one_worker_is_a_plain_loop_with_pytorch_s_scheduler_and_clipping(name: str) -> None:
     strategy, changes = ONE[name]
     meet: dict[str, Any] = {"meet_every": 2, "rate": 0.4} if name == "elastic_averaging" else {}

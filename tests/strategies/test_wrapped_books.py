@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from oddlot.strategies import WRAPPERS
 from tests.fits import a_job, everything, fleet, trained
 
 AROUND: dict[str, Callable[[], Strategy]] = {
+    "quorum": lambda: Quorum(ProportionalLoad(LocalSGD(steps=2, server=SGD(0.7, 0.9, nesterov=True)))),
     "backup_tasks": lambda: BackupTasks(LocalSGD(steps=2, server=SGD(0.7, 0.9, nesterov=True)), slow=1.0),
     "deadline": lambda: Deadline(Synchronous(samples=12), 0.3),
     "proportional_load": lambda: ProportionalLoad(BackupTasks(Asynchronous())),
@@ -122,8 +124,17 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
         (lambda: ProportionalLoad(Synchronous(), least=0.0), "least = 0.0 must be above 0"),
         (lambda: oddlot.AdaptiveK(k=5, most=3), "most = 3 is below k = 5"),
         (lambda: oddlot.AdaptiveLoad(((1, 4, 1.0),), loads=(4,)), "loads are for rounds that are measured"),
-        (lambda: Quorum(Synchronous()), "inner = Synchronous(samples=None, round={}) must be LocalSGD(...)"),  # type: ignore[arg-type]
-        (lambda: Quorum(quorum=1.5), "quorum = 1.5 must be above 0 and at most 1"),
+        *(
+            (partial(Quorum, inner), f"inner = {repr(inner)[:60]}")
+            for inner in (
+                FastestK(k=2),
+                Asynchronous(),
+                VCASGD(),
+                Quorum(LocalSGD()),
+                Deadline(oddlot.AdaptiveK()),
+            )
+        ),
+        (lambda: Quorum(LocalSGD(), quorum=1.5), "quorum = 1.5 must be above 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
@@ -159,6 +170,8 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
     lower = named(quorum, "strategy.inner.server.lr=0.5", "strategy.grace=0")
     assert lower == Quorum(LocalSGD(8, SGD(0.5, 0.9, nesterov=True)), grace=0)
     assert named(quorum, "strategy.inner=local_sgd", "strategy.inner.steps=4") == Quorum(LocalSGD(4))
+    around = named(quorum, "strategy.inner=proportional_load", "strategy.inner.inner.samples=4")
+    assert around == Quorum(ProportionalLoad(Synchronous(4)))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +179,8 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
     [
         (["strategy=quorum", "strategy.steps=2"], "--set strategy.steps=2: unknown key `steps` of Quorum"),
         (
-            ["strategy=quorum", "strategy.inner=synchronous"],
-            "--set strategy.inner=synchronous: unknown inner `synchronous`: there are: local_sgd",
+            ["strategy=quorum", "strategy.inner=asynchronous"],
+            "--set strategy.inner=asynchronous: inner = Asynchronous(samples=None, damping=1.0",
         ),
         (
             ["strategy=quorum", "strategy.inner.server.eps=1"],

@@ -24,11 +24,11 @@ class Strategy(Protocol):
     copied, compared and saved. The commands of one event are collected before any is carried out.
 
     It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense;
-    `check_metrics(names)`, which does so where too little is evaluated; `server`,
-    the rule at the hub in place of the job's optimizer; `epoch_barrier`, true where an epoch must wait for the one
-    before; `whole_shards`, true where a task is a whole shard of the data; `reads_gradients`, true where it adapts to
-    what `Changed` tells of them; and `wants_fitted(batch)`, for tasks of how many samples it wants to be told what
-    rounds take (`Fitted`).
+    `check_metrics(names)`, which does so where too little is evaluated; `server`, the rule at the hub in place of the
+    job's optimizer; `epoch_barrier`, true where an epoch must wait for the one before; `whole_shards`, true where a
+    task is a whole shard of the data; `waits_for_all`, true where a round is a step along the updates of everybody who
+    works, for whom it waits; `reads_gradients`, true where it adapts to what `Changed` tells of them; and
+    `wants_fitted(batch)`, for tasks of how many samples it wants to be told what rounds take (`Fitted`).
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:
@@ -121,6 +121,38 @@ class View:
     def staleness(self, update: Facts) -> int:
         """How many versions were made since the update's task started."""
         return self._conductor.version - update.based_on
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed(View):
+    """What a strategy inside another one is shown of it: who else is idle and what else is open is kept from it, and
+    nobody has room for more than one task."""
+
+    shown_idle: Mapping[NodeId, None]
+    shown_tasks: Mapping[TaskId, Task]
+
+    @property
+    def idle(self) -> Collection[NodeId]:
+        """Those of the shown ones, each with one free slot."""
+        return self.shown_idle.keys()
+
+    @property
+    def tasks(self) -> Mapping[TaskId, Task]:
+        """Those that are shown as open."""
+        return self.shown_tasks
+
+    def free(self, node: NodeId) -> int:
+        """One, where the worker is shown as idle."""
+        return int(node in self.shown_idle)
+
+    def since(self, task: TaskId) -> float:
+        """When it was given out; now, where it has been answered and is shown as open."""
+        return self._conductor.busy.get(self.tasks[task].node, {}).get(task, self.now)
+
+    @classmethod
+    def of(cls, view: View, idle: Mapping[NodeId, None], tasks: Mapping[TaskId, Task]) -> "Narrowed":
+        """The same moment."""
+        return cls(view._conductor, idle, tasks)
 
 
 def assign(

@@ -56,6 +56,11 @@ class Wrapper(Generic[Inner]):
         return bool(getattr(self.inner, "whole_shards", False))
 
     @property
+    def waits_for_all(self) -> bool:
+        """A round waits for everybody who works."""
+        return bool(getattr(self.inner, "waits_for_all", False))
+
+    @property
     def reads_gradients(self) -> bool:
         """It adapts to what is measured of gradients."""
         return bool(getattr(self.inner, "reads_gradients", False))

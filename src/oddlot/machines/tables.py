@@ -35,8 +35,13 @@ class Maker(Table):
 class Change(Table):
     """Some settings of one of several dataclasses."""
 
+    begins: ClassVar[Callable[[], Any] | None] = None
+    """makes what they change; None: that is told"""
+
     def make(self, begin: Any) -> Any:
         """`begin` with them. UsageError: it has no such setting."""
+        begins = type(self).begins
+        begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - settings_of(type(begin)).keys()):
             raise UsageError(f"{key} is no setting of {begin}: name another kind of it", key)
         return replace(begin, **given(self, type(begin), begin))
@@ -94,11 +99,17 @@ def table_of(
     return table
 
 
-def change_of(*kinds: type, choices: Mapping[Any, Choice] = MappingProxyType({})) -> type[Change]:
-    """A table with some of the settings of any of these dataclasses."""
+def change_of(
+    *kinds: type,
+    begins: Callable[[], Any] | None = None,
+    choices: Mapping[Any, Choice] = MappingProxyType({}),
+) -> type[Change]:
+    """A table with some of the settings of any of these dataclasses, which change what `begins` makes."""
     hints = {name: hints_of(kind)[name] for kind in kinds for name in settings_of(kind)}
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
-    return create_model("Change", __base__=Change, **columns)
+    table = create_model("Change", __base__=Change, **columns)
+    table.begins = begins
+    return table
 
 
 def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
@@ -133,7 +144,7 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
         name: getattr(table, name)
         for name in known
         # said, or a choice that was made for it
-        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker)
+        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | Change)
     }
     for name, value in values.items():
         if isinstance(value, Maker):

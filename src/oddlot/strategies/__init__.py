@@ -1,5 +1,10 @@
 """One algorithm per file: a dataclass of settings with `on(event, view)`."""
 
+from collections.abc import Callable
+from functools import partial
+
+from oddlot.core.rules import SGD
+from oddlot.core.strategy import Strategy
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
@@ -22,7 +27,6 @@ BY_NAME = {
     "adaptive_load": AdaptiveLoad,
     "asynchronous": Asynchronous,
     "local_sgd": LocalSGD,
-    "quorum": Quorum,
     "federated_averaging": FederatedAveraging,
     "elastic_averaging": ElasticAveraging,
     "downpour": Downpour,
@@ -30,11 +34,22 @@ BY_NAME = {
 }
 """Strategies by the names that the command line and job files use."""
 
-WRAPPERS = {"backup_tasks": BackupTasks, "deadline": Deadline, "proportional_load": ProportionalLoad}
-"""Those around any other one, which is their `inner`, by such names"""
+WRAPPERS = {
+    "quorum": Quorum,
+    "backup_tasks": BackupTasks,
+    "deadline": Deadline,
+    "proportional_load": ProportionalLoad,
+}
+"""Those around another one, which is their `inner`, by such names"""
+
+INSIDE: dict[type, Callable[[], Strategy]] = {
+    Quorum: partial(LocalSGD, server=SGD(lr=0.7, momentum=0.9, nesterov=True))
+}
+"""What is inside where a job file does not name it, other than `Synchronous()`: as the wrapper's paper has it"""
 
 __all__ = [
     "BY_NAME",
+    "INSIDE",
     "VCASGD",
     "WRAPPERS",
     "AdaptiveK",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.rules import SGD, Rule
@@ -26,6 +27,7 @@ class LocalSGD:
     """local steps of one job's batch each"""
     server: Rule = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
+    waits_for_all: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 

@@ -1,16 +1,15 @@
-"""Independent learners, merged whenever enough of them have something new."""
+"""Learners on their own clocks, whose updates are merged whenever enough of them have something new."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from oddlot.core.checks import Must, NotNegative
-from oddlot.core.rules import SGD
+from oddlot.core.checks import Must, NotNegative, short
+from oddlot.core.errors import UsageError
 from oddlot.core.spans import minibatch_cuts
-from oddlot.core.strategy import STATE, View
+from oddlot.core.strategy import STATE, Narrowed, View
 from oddlot.core.words import (
     Arrived,
-    Assign,
     Cancelled,
     Command,
     Event,
@@ -18,50 +17,42 @@ from oddlot.core.words import (
     Leaving,
     Lost,
     NodeId,
+    Rang,
     Step,
+    Task,
     UpdateId,
     Wake,
 )
-from oddlot.core.wrapper import Wrapper
-from oddlot.strategies.local_sgd import LocalSGD
-
-
-def _diloco() -> LocalSGD:
-    return LocalSGD(server=SGD(lr=0.7, momentum=0.9, nesterov=True))
+from oddlot.core.wrapper import Inner, Wrapper
 
 
 @dataclass
-class Quorum(Wrapper[LocalSGD]):
-    """Everybody takes the local steps of the `LocalSGD` inside on its own clock. Once a quorum of the learners has
-    brought something, and a window of grace has passed, the model moves by its server rule along the weighted mean of
-    start - end: meetings that wait for few in place of its rounds, which wait for everybody.
+class Quorum(Wrapper[Inner]):
+    """As the strategy inside, whose rounds wait for everybody, but everybody works on its own clock. Once a quorum of
+    the learners has brought something, and a window of grace has passed, the round closes without the others.
 
-    Those who were merged go on from there. Who is late is not waited for and not cancelled: its steps, from an older
-    model, are merged with the next round's, and it goes on at once when it comes. The window is a share of what the
-    round has taken, so that it costs no more than that; it ends where everybody has brought something. Nobody has two
-    tasks at once.
+    Put `LocalSGD` inside: with `server=SGD(lr=0.7, momentum=0.9, nesterov=True)` this is the paper's. Those who were
+    merged go on from there. Who is late is not waited for and not cancelled: its steps, from an older model, are merged
+    with the next round's, and it goes on at once when it comes. The window is a share of what the round has taken, so
+    that it costs no more than that; it ends where everybody has brought something. Nobody has two tasks at once.
 
-    A learner's weight is its samples times its samples a step, so that those who computed more, in steps of more
-    samples, count more. The share of one that is s versions late is (1 + s) ** -damping of that: trusted in full, late
-    steps and the server rule's momentum swing against each other.
+    A learner's weight is that of the strategy inside, which goes by samples, times its samples a local step, so that
+    those who computed more, in steps of more samples, count more. The share of one that is s versions late is
+    (1 + s) ** -damping of that: trusted in full, late steps and the server rule's momentum swing against each other.
 
     Paper: Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026, arXiv 2604.21428), the
     syncer. There learners compute on while it merges, and models travel in fragments; here a learner waits for the
     merge and models are whole: one that went on before its own steps had been merged would lose them.
     """
 
-    inner: LocalSGD = field(default_factory=_diloco)
-    """what a learner does between two meetings, and the rule at the hub: as DiLoCo has it"""
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
     """a merge waits for so many updates that are not late as this share of the learners, whoever brings them"""
     grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
     """the share of what a round has taken until the quorum was there, for which it stays open for others"""
     damping: NotNegative = 1.0
     """the power with which an update's share falls with its staleness, as `Asynchronous` has it"""
-    round: dict[UpdateId, float] = field(default_factory=dict)
-    """state: the weight of every update of this round"""
-    late: dict[UpdateId, int] = field(default_factory=dict)
-    """state: by how many versions each of them is"""
+    round: dict[UpdateId, Facts] = field(default_factory=dict)
+    """state: the updates of this round, of which the strategy inside does not know yet"""
     fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
     """state: those that are not late, of learners that are still there: who has brought them"""
     quiet: dict[NodeId, bool] = field(default_factory=dict)
@@ -70,6 +61,19 @@ class Quorum(Wrapper[LocalSGD]):
     """state: when it did, or somebody began to work, in seconds"""
     closes: float | None = field(default=None, metadata=STATE)
     """state: when the window of grace ends, once there is a quorum"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not super().waits_for_all:
+            raise UsageError(
+                f"inner = {short(self.inner)} must be a strategy whose rounds wait for everybody, such as LocalSGD()",
+                "inner",
+            )
+
+    @property
+    def waits_for_all(self) -> bool:
+        """No round does."""
+        return False
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
@@ -80,10 +84,10 @@ class Quorum(Wrapper[LocalSGD]):
             yield Wake(self.closes)
         everybody = not view.tasks or len(self.fresh) >= there
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
-            yield self._merge(view.now)
-            yield from self._assign(view.idle, view)
-        elif view.work_left:
-            yield from self._assign(self._without_work(event, view), view)
+            yield from self._close(view)
+        else:  # for whoever does not wait for the merge
+            told = Rang(view.now) if isinstance(event, Arrived) else event
+            yield from self.inner.on(told, _seen(view, self._without_work(event, view), view.tasks))
 
     def _note(self, event: Event, view: View) -> None:
         """What has come in, and who is there."""
@@ -92,9 +96,8 @@ class Quorum(Wrapper[LocalSGD]):
         match event:
             case Arrived(update):
                 self.quiet.pop(update.sender, None)
-                self.round[update.id] = _weight(update, view.batch)
-                self.late[update.id] = view.staleness(update)
-                if not self.late[update.id] and update.sender in view.nodes:
+                self.round[update.id] = update
+                if not view.staleness(update) and update.sender in view.nodes:
                     self.fresh[update.id] = update.sender
             case Leaving(node) | Lost(node):
                 self.fresh = {update: sender for update, sender in self.fresh.items() if sender != node}
@@ -110,23 +113,34 @@ class Quorum(Wrapper[LocalSGD]):
         waiting = set(self.fresh.values())
         return [node for node in view.idle if node not in waiting]
 
-    def _assign(self, nodes: Iterable[NodeId], view: View) -> Iterator[Command]:
-        for node in nodes:
-            if view.has_no_task(node):
-                yield Assign(node, self.inner.steps * view.batch, "delta")
+    def _close(self, view: View) -> Iterator[Command]:
+        """The strategy inside is told of one after another, as if these alone had worked."""
+        missing = {id_: Task(id_, one.sender, (), one.based_on, one.kind) for id_, one in self.round.items()}
+        for update in self.round.values():
+            del missing[update.id]
+            idle = () if missing else view.idle
+            for command in self.inner.on(Arrived(update), _seen(view, idle, missing)):
+                yield self._weighed(command, view) if isinstance(command, Step) else command
+        self.round, self.fresh = {}, {}
+        self.began, self.closes = view.now, None
 
-    def _merge(self, now: float) -> Command:
-        total = sum(self.round.values())
-        trust = {update: (1 + late) ** -self.damping for update, late in self.late.items()}
-        step = Step({update: weight / total * trust[update] for update, weight in self.round.items()})
-        self.round.clear()
-        self.late.clear()
-        self.fresh.clear()
-        self.began, self.closes = now, None
-        return step
+    def _weighed(self, step: Step, view: View) -> Step:
+        """With shares that go by samples a step too; they have the same sum, but for what is late."""
+        updates = [(share, self.round[update]) for update, share in step.shares.items()]
+        weights = [share * _samples_a_step(update, view) for share, update in updates]
+        scale = sum(step.shares.values()) / sum(weights)
+        trusts = [(1 + view.staleness(update)) ** -self.damping for _, update in updates]
+        shares = (scale * weight * trust for weight, trust in zip(weights, trusts, strict=True))
+        return replace(step, shares=dict(zip(step.shares, shares, strict=True)))
 
 
-def _weight(update: Facts, batch: int) -> float:
-    """Its samples times its samples a step."""
-    steps = len(minibatch_cuts(update.samples, batch)) - 1
-    return update.samples * update.samples / steps
+def _seen(view: View, idle: Iterable[NodeId], tasks: Mapping[str, Task]) -> View:
+    """By the strategy inside: of those who are idle, whoever holds no other task."""
+    return Narrowed.of(view, {node: None for node in idle if view.has_no_task(node)}, tasks)
+
+
+def _samples_a_step(update: Facts, view: View) -> float:
+    """Samples of one of its local steps; a gradient has none."""
+    if update.kind != "delta":
+        return 1.0
+    return update.samples / (len(minibatch_cuts(update.samples, view.batch)) - 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from oddlot.core.checks import AtLeastOne, check_settings
 from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
@@ -20,6 +21,7 @@ class Synchronous:
 
     samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
+    waits_for_all: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 
