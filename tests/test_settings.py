@@ -286,6 +286,13 @@ def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
     assert JobFile.read(str(path), other).strategy() == LocalSGD(server=Adam())
 
 
+def test_the_kind_that_is_there_already_changes_nothing_else() -> None:
+    """Its settings are those that are listed, and not those of its class."""
+    words = ["strategy=local_sgd", "strategy.server=sgd", "strategy.server.momentum=0.9"]
+    found = JobFile.read("digits", [Override.parse(text) for text in words])
+    assert found.strategy() == LocalSGD(server=SGD(lr=1.0, momentum=0.9))
+
+
 def test_rows_are_lists_of_lists(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('task = "digits"\n[strategy]\nname = "adaptive_k"\ntimes = [[1.0, 2], [2.0, 3]]\n')

@@ -24,6 +24,7 @@ import ast
 import inspect
 import json
 import tomllib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -89,11 +90,11 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 """Another word for one of these throws the table's other keys away."""
 
 
-def describe_settings(kind: type, prefix: str, made: object = None) -> Iterator[str]:
-    """A line for each setting of a dataclass: name, default (as `made` has it), and what stands beneath it."""
+def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
+    """A line for each setting of a dataclass: name, default (as `begin` has it), and what stands beneath it."""
     meanings, hints = _meanings(kind), get_type_hints(kind)
     for name, one in settings_of(kind).items():
-        default = default_of(one) if made is None else getattr(made, name)
+        default = default_of(one) if begin is None else getattr(begin, name)
         if default is MISSING and hints[name] is Inner:
             inside = INSIDE.get(kind, Synchronous)()
             word = next(word for word, one in BY_NAME.items() if isinstance(inside, one))
@@ -131,7 +132,7 @@ def _meanings(kind: type) -> dict[str, str]:
     return meanings
 
 
-OPTIMIZER_TABLES = {name: table_of(kind, kind=name) for name, kind in OPTIMIZERS.items()}
+OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
 OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
 """Without a kind, some numbers of the optimizer that is there change."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
@@ -141,16 +142,21 @@ OF_STRATEGIES |= {
     union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
     for union in (Switch, ByNoConstants)
 }
-STRATEGY_TABLES = {name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()}
+STRATEGY_TABLES: dict[str, Any] = {
+    name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()
+}
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 
 
 def _inside(wrapper: type) -> Choice:
-    """Any strategy; where none is named, some settings of the one that the wrapper has then."""
+    """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
     if wrapper not in INSIDE:
         return STRATEGY
     begins = INSIDE[wrapper]
-    return replace(STRATEGY, otherwise=change_of(type(begins()), begins=begins, choices=OF_STRATEGIES))
+    kind = type(begins())
+    word = next(word for word, one in BY_NAME.items() if one is kind)
+    change = change_of(kind, begins=begins, choices=OF_STRATEGIES, name=word)
+    return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change)
 
 
 STRATEGY_TABLES |= {

@@ -162,14 +162,19 @@ def test_job_files_name_what_is_inside() -> None:
 
 
 def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
-    """What is not said stays as DiLoCo has it; of a `local_sgd` that is named it is as that one has it."""
+    """What is not said stays as DiLoCo has it, also where what is there already is named."""
     quorum = "strategy=quorum"
     nesterov = SGD(0.7, 0.9, nesterov=True)
     assert named(quorum) == Quorum(LocalSGD(8, nesterov))
     assert named(quorum, "strategy.inner.steps=4") == Quorum(LocalSGD(4, nesterov))
     lower = named(quorum, "strategy.inner.server.lr=0.5", "strategy.grace=0")
     assert lower == Quorum(LocalSGD(8, SGD(0.5, 0.9, nesterov=True)), grace=0)
-    assert named(quorum, "strategy.inner=local_sgd", "strategy.inner.steps=4") == Quorum(LocalSGD(4))
+    assert named(quorum, "strategy.inner=local_sgd", "strategy.inner.steps=4") == Quorum(
+        LocalSGD(4, nesterov)
+    )
+    assert named(quorum, "strategy.inner.server=sgd") == Quorum(LocalSGD(8, nesterov))
+    adam = named(quorum, "strategy.inner.server=adam", "strategy.inner=local_sgd")
+    assert adam == Quorum(LocalSGD(8, oddlot.Adam()))
     around = named(quorum, "strategy.inner=proportional_load", "strategy.inner.inner.samples=4")
     assert around == Quorum(ProportionalLoad(Synchronous(4)))
 

@@ -20,6 +20,8 @@ class Maker(Table):
     """A table with all settings of a dataclass, refused where the dataclass refuses them."""
 
     makes: ClassVar[type]
+    alone: ClassVar[bool] = True
+    """nothing else says what is made; otherwise what it is a part of is refused in its place"""
 
     def make(self) -> Any:
         """The dataclass. What is not said is as its class has it."""
@@ -28,7 +30,8 @@ class Maker(Table):
     @model_validator(mode="after")
     def _can_be_made(self) -> Self:
         with as_fault():
-            self.make()
+            if self.alone:
+                self.make()
         return self
 
 
@@ -37,12 +40,14 @@ class Change(Table):
 
     begins: ClassVar[Callable[[], Any] | None] = None
     """makes what they change; None: that is told"""
+    choosers: ClassVar[frozenset[str]] = frozenset()
+    """keys that have named it"""
 
     def make(self, begin: Any) -> Any:
         """`begin` with them. UsageError: it has no such setting."""
         begins = type(self).begins
         begin = begins() if begins else begin
-        for key in sorted(self.model_fields_set - settings_of(type(begin)).keys()):
+        for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
             raise UsageError(f"{key} is no setting of {begin}: name another kind of it", key)
         return replace(begin, **given(self, type(begin), begin))
 
@@ -52,7 +57,7 @@ class Choice:
     """A table whose key `chooser` names its kind; it may be that name alone."""
 
     chooser: str
-    tables: Mapping[str, type[Maker]]
+    tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
     """when no kind is named; None: one has to be"""
 
@@ -80,11 +85,12 @@ class Choice:
 
 
 def table_of(
-    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), **choosers: str
+    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), alone: bool = True, **choosers: str
 ) -> type[Maker]:
     """A table with the settings of a dataclass, optional where they have a default, or a choice that has one.
 
-    `choices` say which hints stand for a choice of tables; `choosers` are the keys that named this table.
+    `choices` say which hints stand for a choice of tables; `alone` is `Maker.alone`; `choosers` are the keys that named
+    this table.
     """
     hints, columns = hints_of(kind), dict[str, Any]()
     for name, one in settings_of(kind).items():
@@ -95,7 +101,7 @@ def table_of(
         columns[name] = (column(hints[name], choices), default)
     columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model(f"{kind.__name__}Table", __base__=Maker, **columns)
-    table.makes, table.whose = kind, f" of {kind.__name__}"
+    table.makes, table.alone, table.whose = kind, alone, f" of {kind.__name__}"
     return table
 
 
@@ -103,12 +109,15 @@ def change_of(
     *kinds: type,
     begins: Callable[[], Any] | None = None,
     choices: Mapping[Any, Choice] = MappingProxyType({}),
+    **choosers: str,
 ) -> type[Change]:
-    """A table with some of the settings of any of these dataclasses, which change what `begins` makes."""
+    """A table with some of the settings of any of these dataclasses, which change what `begins` makes. `choosers` are
+    the keys that named it."""
     hints = {name: hints_of(kind)[name] for kind in kinds for name in settings_of(kind)}
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
+    columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model("Change", __base__=Change, **columns)
-    table.begins = begins
+    table.begins, table.choosers = begins, frozenset(choosers)
     return table
 
 
@@ -136,6 +145,14 @@ def settings_of(kind: type) -> dict[str, "Field[Any]"]:
     return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
 
 
+def _made(table: Maker | Change, now: Any) -> Any:
+    """What the table says in place of a default: what is not said stays, also where the kind that it has is named."""
+    if isinstance(table, Change):
+        return table.make(now)
+    is_there = type(now) is getattr(table, "makes", None)
+    return replace(now, **given(table, type(now), now)) if is_there else table.make()
+
+
 def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
     """What a table says about the dataclass `kind`, ready to make one. What it changes is that of `begin`, or else what
     its class has."""
@@ -147,12 +164,11 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
         if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | Change)
     }
     for name, value in values.items():
-        if isinstance(value, Maker):
-            values[name] = value.make()
-        elif isinstance(value, Change):
+        if isinstance(value, Maker | Change):
             try:
-                now = default_of(known[name]) if begin is None else getattr(begin, name)
-                values[name] = value.make(now)
+                values[name] = _made(
+                    value, default_of(known[name]) if begin is None else getattr(begin, name)
+                )
             except UsageError as error:
                 raise UsageError(str(error), f"{name}.{error.key}") from None
     return values
