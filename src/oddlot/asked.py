@@ -170,7 +170,7 @@ class Asked:
         from oddlot.run_folder import RunFolder
 
         console = Console(stderr=self.as_json, quiet=self.quiet)
-        title = f"{settings.name} with {settings.table.strategy.name}"  # type: ignore[attr-defined]  # every strategy table has it
+        title = f"{settings.name} with {' around '.join(settings.strategy_names)}"
         tally = Tally()
         # What the job's own code prints is not part of the answer.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()

@@ -311,7 +311,7 @@ def _given(strategy: Any) -> dict[str, Any]:
 def _settings(strategy: Any) -> str:
     """A strategy that has not begun, as text without its state."""
     told = [
-        f"{name}={_settings(value) if hasattr(value, 'on') else repr(value)}"
+        f"{name}={_settings(value) if is_dataclass(value) else repr(value)}"
         for name, value in _given(strategy).items()
         if value not in ({}, [])
     ]

@@ -325,6 +325,15 @@ class JobFile:
         """What a folder of this task's runs is called."""
         return self.source.path.stem if self.source.path else self.table.task.rpartition(":")[2]
 
+    @property
+    def strategy_names(self) -> list[str]:
+        """What its strategy is called, and those inside."""
+        names, table = list[str](), getattr(self.table, "strategy", None)
+        while table is not None:
+            names.append(table.name)
+            table = getattr(table, "inner", None)
+        return names
+
     def strategy(self) -> Strategy:
         """The strategy, new."""
         strategy: Strategy = self.table.strategy.make()

@@ -2,6 +2,7 @@
 
 from math import inf, nan
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,14 @@ def test_times_that_are_all_alike() -> None:
 def test_what_is_no_time_is_refused(times: list[float]) -> None:
     with pytest.raises(UsageError, match="at least two times, each finite and above 0"):
         fit_delays(times)
+
+
+@pytest.mark.parametrize("times", [{"m0": (1.0, 2.0)}, "abc", [[1.0, 2.0], [3.0, 4.0, 5.0]]])
+def test_what_is_no_row_of_numbers_is_refused(times: Any) -> None:
+    with pytest.raises(UsageError, match="a fit needs numbers: the times of one machine"):
+        fit_delays(times)
+    with pytest.raises(UsageError, match="a fit needs at least two times"):
+        fit_delays([[1.0, 2.0], [3.0, 4.0]])  # type: ignore[list-item]  # on purpose
 
 
 def test_times_that_no_lognormal_fits_are_fitted_by_others() -> None:

@@ -58,6 +58,8 @@ def test_of_a_delay_it_is_the_mean_of_its_draws() -> None:
     found = mean_seconds([drawn(ShiftedExponential(0.5), 0.1, 1.0)] * WORKERS, 10, KS)
     expected = [1.5 + 0.5 * (harmonic(WORKERS) - harmonic(WORKERS - k)) for k in KS]
     assert found == pytest.approx(expected, rel=0.02)
+    with pytest.raises(UsageError, match="seconds_per_sample = -1 must be finite and not negative"):
+        drawn(ShiftedExponential(0.5), -1)
     assert mean_seconds([drawn(Trace((1.0, 3.0)), 0.1)] * 2, 10, (1, 2)) == pytest.approx(
         [1.5, 2.5], rel=0.02
     )
@@ -101,7 +103,9 @@ def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(
     [
         (0, [1], [], "no workers"),
         (2, [], [], "no loads"),
-        (2, [0], [], "a load of 0 must be at least 1"),
+        (2, [0], [], "a load of 0 must be a whole number, at least 1"),
+        (2, [1, float("nan")], [], "a load of nan must be a whole number"),
+        (2, [2.5], [], "a load of 2.5 must be a whole number"),
         (2, [1], [3], "from 1 to 2"),
         (2, [1], [0], "from 1 to 2"),
     ],

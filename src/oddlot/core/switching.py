@@ -7,7 +7,7 @@ from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, Must, at_least, check_settings
 from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.nearest import nearest, or_nearest
 from oddlot.core.pflug import THRESHOLD, WINDOW, Pflug
 from oddlot.core.strategy import STATE
 from oddlot.core.words import Changed, Evaluated, Event
@@ -61,8 +61,10 @@ class ByPlateau:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.mode is None and self.metric not in KNOWN:
+            meant = nearest(self.metric, KNOWN)
             raise UsageError(
-                f"mode = None: say whether {self.metric} falls ('min') or rises ('max') as the model gets better",
+                f"mode = None: say whether {self.metric} falls ('min') or rises ('max') as the model gets better"
+                + (f", or is `{meant}` meant?" if meant else ""),
                 "mode",
             )
         if self.mode not in {None, KNOWN.get(self.metric, self.mode)}:

@@ -36,8 +36,15 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
     An exponential, one behind a shift (the least time), an Erlang by its variance, a lognormal by that of the
     logarithms. UsageError: fewer than two times, or one that is not finite and above 0.
     """
-    given = np.sort(np.asarray(times, dtype=np.float64))
-    if len(given) < 2 or not (np.isfinite(given).all() and given[0] > 0 and given[0] / given[-1] > 0):
+    try:
+        given = np.sort(np.asarray(times, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise UsageError("a fit needs numbers: the times of one machine, of a record `times[name]`") from None
+    if (
+        given.ndim != 1
+        or len(given) < 2
+        or not (np.isfinite(given).all() and given[0] > 0 and given[0] / given[-1] > 0)
+    ):
         raise UsageError("a fit needs at least two times, each finite and above 0")
     relative = given / given.mean()
     found = [

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ def rounds_of(
     """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
 
     For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer. UsageError:
-    there are no workers, a load is below 1, or one of `ks` is not from 1 to all workers.
+    there are no workers, a load is no whole number from 1 on, or one of `ks` none from 1 to all workers.
     """
     _check(workers, loads, ks)
     ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
@@ -42,10 +44,16 @@ def rounds_of(
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
     if not workers or not loads:
         raise UsageError("no workers, or no loads, take no time", "loads" if workers else "workers")
-    if min(loads) < 1:
-        raise UsageError(f"a load of {min(loads)} must be at least 1", "loads")
-    if ks and not 1 <= min(ks) <= max(ks) <= len(workers):
-        raise UsageError(f"ks = {list(ks)} must be from 1 to {len(workers)}, as there are workers", "ks")
+    if wrong := [load for load in loads if not _is_whole(load, 1, inf)]:
+        raise UsageError(f"a load of {wrong[0]} must be a whole number, at least 1", "loads")
+    if not all(_is_whole(k, 1, len(workers)) for k in ks):
+        raise UsageError(
+            f"ks = {list(ks)} must be whole numbers from 1 to {len(workers)}, as there are workers", "ks"
+        )
+
+
+def _is_whole(value: object, least: float, most: float) -> bool:
+    return isinstance(value, Integral) and least <= int(value) <= most
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.core.checks import AboveZero, FromZeroBelowOne, check_settings
+from oddlot.core.checks import NOT_NEGATIVE, AboveZero, FromZeroBelowOne, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.machines.delays import Delay
 
@@ -149,8 +149,15 @@ def drawn(
     """The response times of a machine whose tasks scatter around their mean as `delay` says, such as one that was
     fitted (`oddlot.machines.fitting`): so many of them, drawn. Communication always takes as long.
 
-    Means over the fastest of them are off by about the times' standard deviation over the root of `draws`.
+    Means over the fastest of them are off by about the times' standard deviation over the root of `draws`. UsageError:
+    a time is not finite or negative.
     """
+    for name, value in (
+        ("seconds_per_sample", seconds_per_sample),
+        ("communication_seconds", communication_seconds),
+    ):
+        if must := NOT_NEGATIVE(value):
+            raise UsageError(f"{name} = {value} must be {must}", name)
     time = delay.start(Random(seed))
     times = tuple(seconds_per_sample * time() for _ in range(draws))
     return Measured((communication_seconds,) * draws, times)

@@ -46,7 +46,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
-td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
+td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid);
+  overflow-wrap: anywhere; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
 .pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
@@ -129,6 +130,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
         "traffic": lambda run: traffic(run.tally.summary()),
         "store": lambda run: overwritten(run.summary),
+        "faults": lambda run: run.struck,
         "workers": lambda run: (
             f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
             f"{run.tally.starts_lost:,} lost while they started"

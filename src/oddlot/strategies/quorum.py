@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from oddlot.core.checks import Must, NotNegative, short
+from oddlot.core.checks import Must, NotNegative
 from oddlot.core.errors import UsageError
 from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, View
@@ -66,7 +66,7 @@ class Quorum(Wrapper[Inner]):
         super().__post_init__()
         if not super().waits_for_all:
             raise UsageError(
-                f"inner = {short(self.inner)} must be a strategy whose rounds wait for everybody, such as LocalSGD()",
+                f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD() does",
                 "inner",
             )
 
