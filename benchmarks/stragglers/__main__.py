@@ -33,7 +33,11 @@ def main() -> None:
     some.add_argument("--job", nargs="*", choices=list(networks.JOBS), help="of networks")
     some.add_argument("--record", nargs="*", choices=list(networks.RECORDS), help="of networks")
     some.add_argument(
-        "--policy", nargs="*", choices=list(networks.POLICIES), help="of networks: joint, and others"
+        "--policy",
+        nargs="*",
+        metavar="NAME",
+        choices=list(networks.POLICIES),
+        help=f"of networks: joint, and others, in quotes: {'; '.join(networks.POLICIES)}",
     )
     asked = parser.parse_args()
     if asked.policy and ("joint" not in asked.policy or len(asked.policy) == 1):

@@ -149,4 +149,5 @@ def _table(learners: int, between: dict[str, float], hours: float, seeds: range)
     wall = f"{time.perf_counter() - began:.0f} s of wall time"
     title = f"goodput of {learners:,} learners, {hours:g} h, {len(seeds)} runs ({wall})"
     show(title, ("between a learner's failures", "lock-step", "... drawn", *POLICIES), rows)
+    print("A task takes 30 s on average: in a short run tasks may be quicker, and goodput a little above 1.")
     return first
