@@ -383,6 +383,12 @@ def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> N
     assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
 
 
+def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
+    kinds = {kind: "\n".join(describe_settings(kind, "")) for kind in (AdaptiveK, AdaptiveLoad)}
+    assert 'switch.kind = "gradients"   # gradients, plateau\n' in kinds[AdaptiveK]
+    assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]
+
+
 def test_a_setting_s_meaning_is_what_stands_beneath_it() -> None:
     (meaning,) = (line for line in describe_settings(Asynchronous, "") if line.startswith("# samples"))
     source = ast.parse(textwrap.dedent(inspect.getsource(Asynchronous)))

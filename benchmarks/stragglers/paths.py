@@ -4,6 +4,7 @@ from functools import partial
 from itertools import accumulate
 from math import log10
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
@@ -32,17 +33,20 @@ def measure(quick: bool) -> dict[str, float]:
     """Three plots, from one seed; no figures. Quick: down to ten times the distance alone, and none is kept."""
     run = partial(_run, 10 * GOAL if quick else GOAL)
     runs = dict(zip(BY_ERROR, in_processes(run, BY_ERROR), strict=True))
-    if quick:
-        print(f"three paths down to {10 * GOAL}: {', '.join(runs)}; no plot is kept")
-        return {}
-    begin = float(problem().best.norm())
-    _draw_path(begin, runs)
-    _draw_distance(runs)
+    with TemporaryDirectory() as passing:
+        folder = Path(passing) if quick else PLOTS
+        _draw_path(runs, folder)
+        _draw_distance(runs, folder)
+    print(
+        f"three plots of {', '.join(runs)}"
+        + (f", down to {10 * GOAL}: none is kept" if quick else f" in {PLOTS}")
+    )
     return {}
 
 
-def _draw_path(begin: float, runs: dict[str, list[Point]]) -> None:
+def _draw_path(runs: dict[str, list[Point]], folder: Path) -> None:
     """The k and the load over how far the distance has fallen."""
+    begin = float(problem().best.norm())
     fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
     alone, both, fitted = BY_ERROR
     path = [
@@ -52,7 +56,7 @@ def _draw_path(begin: float, runs: dict[str, list[Point]]) -> None:
         Line("load, fitted", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
     ]
     save(
-        PLOTS / "stragglers_path.svg",
+        folder / "stragglers_path.svg",
         f"Workers that are waited for (k, of {WORKERS}) and rows for each (load, at most {LOAD})",
         f"orders of magnitude by which the distance has fallen, from {begin:.0f} to {GOAL}",
         "k, load",
@@ -60,20 +64,20 @@ def _draw_path(begin: float, runs: dict[str, list[Point]]) -> None:
     )
 
 
-def _draw_distance(runs: dict[str, list[Point]]) -> None:
+def _draw_distance(runs: dict[str, list[Point]], folder: Path) -> None:
     """It over time, and over the gradients that it took."""
     curves = [
         Line(name, [(one.seconds, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())
     ]
     about, up = f"computation / communication = {RATIO:g}", "log10(distance)"
-    save(PLOTS / "stragglers_curves.svg", f"Distance over time, {about}", "seconds", up, curves)
+    save(folder / "stragglers_curves.svg", f"Distance over time, {about}", "seconds", up, curves)
     cost = [
         Line(name, [(one.used / 1e3, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())
     ]
     save(
-        PLOTS / "stragglers_cost.svg",
+        folder / "stragglers_cost.svg",
         f"Distance over gradients used, {about}",
         "thousand rows of gradients used",
         up,

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.delays import ShiftedExponential, Trace
+from oddlot.machines.delays import Delay, Deterministic, Lognormal, ShiftedExponential, Trace
+from oddlot.machines.delays import Erlang as DelayErlang
+from oddlot.machines.delays import Exponential as DelayExponential
 from oddlot.machines.order_statistics import mean_seconds, rounds_of
-from oddlot.machines.response import Erlang, Hypoexponential, Measured, Numbers, Shifted, drawn
+from oddlot.machines.response import Erlang, Hypoexponential, Measured, Scattered, Shifted
+from oddlot.machines.survival import Numbers
 
 WORKERS, DRAWS = 20, 20_000
 KS = (1, 2, 10, 19, 20)
@@ -53,16 +57,30 @@ MODELS: list[tuple[Any, Callable[[np.random.Generator, int, tuple[int, int]], Nu
 ]
 
 
-def test_of_a_delay_it_is_the_mean_of_its_draws() -> None:
-    """A shift of half a second and an exponential of half a second, behind a second of communication."""
-    found = mean_seconds([drawn(ShiftedExponential(0.5), 0.1, 1.0)] * WORKERS, 10, KS)
-    expected = [1.5 + 0.5 * (harmonic(WORKERS) - harmonic(WORKERS - k)) for k in KS]
-    assert found == pytest.approx(expected, rel=0.02)
-    with pytest.raises(UsageError, match="seconds_per_sample = -1 must be finite and not negative"):
-        drawn(ShiftedExponential(0.5), -1)
-    assert mean_seconds([drawn(Trace((1.0, 3.0)), 0.1)] * 2, 10, (1, 2)) == pytest.approx(
-        [1.5, 2.5], rel=0.02
-    )
+DELAYS = (
+    *(Deterministic(), DelayExponential(), ShiftedExponential(0.5), DelayErlang(4), Trace((1.0, 3.0))),
+    *(Lognormal(0.05), Lognormal(1.0), Lognormal(0.0)),
+)
+
+
+@pytest.mark.parametrize("delay", DELAYS, ids=repr)
+def test_of_a_delay_it_is_the_mean_of_what_it_draws(delay: Delay) -> None:
+    """Behind a second of communication, for the first and the last of many as well."""
+    found = mean_seconds([Scattered(delay, 0.1, 1.0)] * WORKERS, 10, KS)
+    draws, rng = 4_000, Random(1)
+    drawn = np.sort([[delay.start(rng)() for _ in range(WORKERS)] for _ in range(draws)], 1)
+    drawn = drawn[:, np.array(KS) - 1]
+    assert found == pytest.approx(1 + drawn.mean(0), abs=4 * drawn.std(0).max() / draws**0.5 + 0.005)
+
+
+def test_the_slowest_of_a_thousand_scattered_ones() -> None:
+    """A shift of half a second and an exponential of half a second."""
+    (found,) = mean_seconds([Scattered(ShiftedExponential(0.5), 0.1)] * 1_000, 10, [1_000])
+    assert found == pytest.approx(0.5 + 0.5 * harmonic(1_000), rel=1e-3)
+    with pytest.raises(UsageError, match="seconds_per_sample = -1 must be finite and above 0"):
+        Scattered(ShiftedExponential(0.5), -1)
+    with pytest.raises(UsageError, match=r"delay = <class .* must be"):
+        Scattered(Trace, 1.0)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(("model", "draw"), MODELS, ids=lambda one: repr(one)[:20])

@@ -91,6 +91,12 @@ Read = Callable[[Path], StepTimes]
         (read_minibatch_times, MINIBATCHES[:32], "it holds no times"),
         (read_minibatch_times, "", "line 1: no column worker"),
         (read_operation_times, OPERATIONS.replace(",16,", ",x,"), "line 3: 'x' is no number"),
+        (read_operation_times, OPERATIONS.replace("\n1,0,2", "\n,0,2"), "line 7: the machine has no name"),
+        (
+            lambda path: read_vm_times(path, "OSBench", "D8"),
+            VMS.replace("680,7\n", "680,\n"),
+            "line 5: the machine has no name",
+        ),
         (
             lambda path: read_vm_times(path, "Sysbenc", "D8"),
             VMS,

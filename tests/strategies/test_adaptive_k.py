@@ -122,6 +122,15 @@ def test_without_the_maths_it_is_said_that_nothing_adapts() -> None:
             trained(strategy, NOISE, maths=False)
 
 
+def test_what_k_rises_by_is_what_is_asked_for() -> None:
+    by_plateau = ByPlateau()
+    assert not AdaptiveK(switch=by_plateau).reads_gradients
+    assert not AdaptiveK(times=((1.0, 2),)).reads_gradients
+    AdaptiveK(switch=by_plateau, times=((1.0, 2),)).check_metrics([])
+    with pytest.raises(UsageError, match="metric = 'loss' is not evaluated"):
+        AdaptiveK(switch=by_plateau).check_metrics([])
+
+
 def test_steps_of_k_and_its_limit() -> None:
     strategy = AdaptiveK(k=1, rise=2, most=3, switch=ByGradients(window=1, threshold=0))
     assert {k for _, k in rounds(trained(strategy, NOISE))[:-WORKERS]} == {1, 3}

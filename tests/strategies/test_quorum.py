@@ -1,6 +1,8 @@
 """Learners on their own clocks: who is waited for, for how long, and how much each counts."""
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,8 +21,9 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
-from oddlot.core.errors import UsageError
-from oddlot.core.words import Start, Step
+from oddlot.core.errors import ProtocolError, UsageError
+from oddlot.core.strategy import View, assign_idle
+from oddlot.core.words import Command, Event, Start, Step
 from oddlot.testing import run_story
 from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
@@ -48,7 +51,7 @@ def test_learners_wait_for_no_straggler() -> None:
     ids=repr,
 )
 def test_a_quorum_of_everybody_has_the_rounds_of_the_one_inside(inside: Strategy) -> None:
-    """The same tasks, the same shares, the same rule: it says when to meet, and nothing else."""
+    """The same tasks, the same rule, and the same shares where all minibatches are whole."""
     one, other = (
         ran(strategy, machines(3), torch.arange(90.0), "epochs>=2", lr=0.1)
         for strategy in (inside, Quorum(inside, quorum=1.0))
@@ -78,6 +81,21 @@ finish c
     assert told.endswith("finish c\n> assign c:6 8 [0:34-42] v1\n"), told
     later = run_story(f"{story}wait 1\nfinish a\nfinish b\nwait alarm\n")
     assert "> step c:3*0.17 a:4*0.33 b:5*0.33" in later, later
+
+
+@dataclass
+class Never:
+    """Says that it waits for everybody, and steps for nobody."""
+
+    waits_for_all: ClassVar[bool] = True
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        return assign_idle(view, 4)
+
+
+def test_what_makes_no_step_of_a_whole_round_is_told() -> None:
+    with pytest.raises(ProtocolError, match="Never waits for everybody, and makes no step of a whole round"):
+        ran(Quorum(Never()), machines(3), torch.zeros(40), "epochs>=1")
 
 
 def test_learners_that_are_silent_are_not_waited_for() -> None:

@@ -5,10 +5,10 @@ from dataclasses import is_dataclass
 import pytest
 import torch
 
-from benchmarks.stragglers import __main__, goodput, joint, networks, real
+from benchmarks.stragglers import __main__, goodput, joint, least_squares, networks, real
 from benchmarks.stragglers.merged import merged_a_second
-from oddlot import FastestK, LocalSGD, Quorum, Synchronous
-from tests.strategies.slow_fleets import PACE, machines, ran
+from oddlot import FastestK, Link, LocalSGD, Quorum, Synchronous
+from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
 
 def test_lock_step_keeps_what_is_drawn() -> None:
@@ -19,10 +19,19 @@ def test_lock_step_keeps_what_is_drawn() -> None:
     assert goodput.lock_step(8, goodput.between_at(8, 0.27)) == pytest.approx(0.27)
 
 
+def test_the_least_squares_have_the_paper_s_constants() -> None:
+    """Distances at which rounds of 400 rows end, and a loss of rounds of one."""
+    assert least_squares.floor(5e-4, 400) == pytest.approx(7.9e-3, rel=0.01)
+    assert least_squares.a_of(2e-4) == pytest.approx(0.19, rel=0.02)
+
+
 def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
     """Three alike work all the time; of a fourth, ten times as slow, rounds of the first three take nothing."""
     run = ran(Synchronous(), machines(3), torch.zeros(3_000), "epochs>=1")
     assert merged_a_second(run) == pytest.approx(3 / PACE)
+    far = Link(latency_milliseconds=500)
+    run = ran(Synchronous(), machines(3, link=far), torch.zeros(3_000), "epochs>=1")
+    assert merged_a_second(run) == pytest.approx(3 * BATCH / (BATCH * PACE + 1.0), rel=0.01)
     run = ran(FastestK(k=3), machines(4, 10.0), torch.zeros(3_000), "seconds>=90")
     assert merged_a_second(run) == pytest.approx(3 / PACE)
     run = ran(Quorum(LocalSGD(steps=2), grace=0.0), machines(4, 10.0), torch.zeros(9_000), "seconds>=250")
@@ -30,6 +39,8 @@ def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
 
 
 def test_every_policy_of_every_part_can_be_made() -> None:
+    loads = {name: sorted({row[1] for row in joint.strategy(1.0, name).table}) for name in joint.BY_ERROR}  # type: ignore[attr-defined]
+    assert loads == {"k alone": [40], "k and load": list(joint.LOADS), "k and load, fitted": []}
     made = [joint.strategy(1.0, name) for name in joint.POLICIES]
     assert len(set(map(repr, made))) == len(made), "each is another one"
     for policies in (networks.POLICIES, real.POLICIES):

@@ -127,6 +127,7 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
         *(
             (partial(Quorum, inner), f"inner = {type(inner).__name__}(...) must wait for everybody")
             for inner in (
+                BackupTasks(LocalSGD()),
                 FastestK(k=2),
                 Asynchronous(),
                 VCASGD(),

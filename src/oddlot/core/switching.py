@@ -87,9 +87,10 @@ class ByPlateau:
             self.best, self.since = value, 0
         else:
             self.since += 1
-        over = self.since >= self.patience
-        self.since *= not over
-        return at + over
+        if self.since < self.patience:
+            return at
+        self.since = 0
+        return at + 1
 
 
 @dataclass

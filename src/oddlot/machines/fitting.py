@@ -1,21 +1,18 @@
 """Delay models fitted to times that were measured, and how good the fit is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erfc, exp, sqrt
+from math import exp, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
 from oddlot.machines.delays import Delay, Erlang, Exponential, Lognormal, ShiftedExponential
-from oddlot.machines.response import poisson_below
+from oddlot.machines.survival import Numbers, survival_of
 
 MOST_STAGES = 10_000
 WIDEST = 3.5
 """of the logarithms' standard deviations: beyond it no lognormal is fitted"""
-Numbers = NDArray[np.float64]
-Survival = Callable[[Numbers], Numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +45,18 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
         raise UsageError("a fit needs at least two times, each finite and above 0")
     relative = given / given.mean()
     found = [
-        Fit(delay, _distance(relative, survival(relative)), len(given))
-        for delay, survival in _models(relative)
+        Fit(delay, _distance(relative, survival_of(delay, relative)), len(given))
+        for delay in _models(relative)
     ]
     return sorted(found, key=lambda fit: fit.distance)
 
 
-def _models(times: Numbers) -> list[tuple[Delay, Survival]]:
+def _models(times: Numbers) -> list[Delay]:
     shift = min(float(times[0]), 1 - 1e-9)
     stages = int(np.clip(round(1 / max(float(times.var()), 1 / MOST_STAGES)), 1, MOST_STAGES))
     spread = max(float(np.log(times).std()), 1e-9)
-    found: list[tuple[Delay, Survival]] = [
-        (Exponential(), lambda at: np.exp(-at)),
-        (ShiftedExponential(shift), lambda at: np.exp(-np.maximum(at - shift, 0.0) / (1 - shift))),
-        (Erlang(stages), lambda at: poisson_below(at * stages, stages)),
-    ]
-    if spread < WIDEST:
-        cv = sqrt(exp(spread**2) - 1)
-        found.append((Lognormal(cv), lambda at: _normal_above((np.log(at) + spread**2 / 2) / spread)))
-    return found
-
-
-def _normal_above(at: Numbers) -> Numbers:
-    """The standard normal distribution's survival."""
-    return np.array([0.5 * erfc(value / sqrt(2)) for value in at])
+    found: list[Delay] = [Exponential(), ShiftedExponential(shift), Erlang(stages)]
+    return [*found, Lognormal(sqrt(exp(spread**2) - 1))] if spread < WIDEST else found
 
 
 def _distance(times: Numbers, survival: Numbers) -> float:

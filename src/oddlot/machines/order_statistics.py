@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.response import Measured, Numbers, Response
+from oddlot.machines.response import Measured, Response
+from oddlot.machines.survival import Numbers
 
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""

@@ -1,19 +1,14 @@
 """How long a worker takes from being asked to having answered, by the number of samples that it is asked for."""
 
 from dataclasses import dataclass
-from random import Random
 from typing import Annotated, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from oddlot.core.checks import NOT_NEGATIVE, AboveZero, FromZeroBelowOne, check_settings
+from oddlot.core.checks import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.machines.delays import Delay
-
-Numbers = NDArray[np.float64]
-BLOCK = 1 << 22
-"""terms of a sum that are held at once"""
+from oddlot.machines.survival import Numbers, poisson_below, survival_of
 
 
 class Response(Protocol):
@@ -72,7 +67,7 @@ class Shifted:
 class Erlang:
     """Each sample takes an exponential time of its own, independent of the others', and communication another one.
 
-    Where a whole task's time scatters as the delay of that name says, however many samples it has, that is `drawn`.
+    Where a whole task's time scatters as the delay of that name says, however many samples it has, it is `Scattered`.
     """
 
     communication_seconds: AboveZero
@@ -95,19 +90,6 @@ class Erlang:
         for at, (kept, more) in enumerate(zip(fade.tolist(), gained.tolist(), strict=True), 1):
             found[at] = kept * found[at - 1] + more
         return found
-
-
-def poisson_below(means: Numbers, count: int) -> Numbers:
-    """The chance of fewer events than `count`, by their mean number."""
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
-    found, rows = np.empty_like(means), max(1, BLOCK // count)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for low in range(0, len(means), rows):
-            some = means[low : low + rows, None]
-            terms = np.arange(count) * np.log(some) - logs - some
-            terms[:, 0] = -some[:, 0]
-            found[low : low + rows] = np.exp(terms).sum(1)
-    return np.minimum(found, 1.0)
 
 
 def _seconds(values: object) -> str:
@@ -139,25 +121,19 @@ class Measured:
         return 1 - np.searchsorted(taken, seconds, "right") / len(taken)
 
 
-def drawn(
-    delay: Delay,
-    seconds_per_sample: float,
-    communication_seconds: float = 0.0,
-    draws: int = 10_000,
-    seed: int = 0,
-) -> Measured:
-    """The response times of a machine whose tasks scatter around their mean as `delay` says, such as one that was
-    fitted (`oddlot.machines.fitting`): so many of them, drawn. Communication always takes as long.
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """A task takes as long as its samples do, scattered as the delay model says, such as one that was fitted
+    (`oddlot.machines.fitting`), and communication always the same."""
 
-    Means over the fastest of them are off by about the times' standard deviation over the root of `draws`. UsageError:
-    a time is not finite or negative.
-    """
-    for name, value in (
-        ("seconds_per_sample", seconds_per_sample),
-        ("communication_seconds", communication_seconds),
-    ):
-        if must := NOT_NEGATIVE(value):
-            raise UsageError(f"{name} = {value} must be {must}", name)
-    time = delay.start(Random(seed))
-    times = tuple(seconds_per_sample * time() for _ in range(draws))
-    return Measured((communication_seconds,) * draws, times)
+    delay: Delay
+    seconds_per_sample: AboveZero
+    """mean"""
+    communication_seconds: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def survival(self, seconds: Numbers, samples: int) -> Numbers:
+        since = (seconds - self.communication_seconds) / (self.seconds_per_sample * samples)
+        return survival_of(self.delay, np.maximum(since, 0.0))

@@ -30,6 +30,11 @@ class BackupTasks(Wrapper[Inner]):
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one is late, in seconds on the run's clock"""
 
+    @property
+    def waits_for_all(self) -> bool:
+        """Who waits begins a late task again, for which it has to be seen as idle."""
+        return False
+
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and what is late for those who are idle."""
         commands = list(self.inner.on(event, view))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from oddlot.core.checks import Must, NotNegative
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, View
 from oddlot.core.words import (
@@ -115,12 +115,18 @@ class Quorum(Wrapper[Inner]):
 
     def _close(self, view: View) -> Iterator[Command]:
         """The strategy inside is told of one after another, as if these alone had worked."""
+        merged = False
         missing = {id_: Task(id_, one.sender, (), one.based_on, one.kind) for id_, one in self.round.items()}
         for update in self.round.values():
             del missing[update.id]
             idle = () if missing else view.idle
             for command in self.inner.on(Arrived(update), _seen(view, idle, missing)):
+                merged = merged or isinstance(command, Step)
                 yield self._weighed(command, view) if isinstance(command, Step) else command
+        if not merged:
+            raise ProtocolError(
+                f"{type(self.inner).__name__} waits for everybody, and makes no step of a whole round"
+            )
         self.round, self.fresh = {}, {}
         self.began, self.closes = view.now, None
 
