@@ -26,6 +26,7 @@ from oddlot.strategies import (
     Asynchronous,
     FastestK,
     LocalSGD,
+    Quorum,
     Synchronous,
 )
 from oddlot.train.schedules import Cosine, Linear, MultiStep
@@ -291,6 +292,31 @@ def test_the_kind_that_is_there_already_changes_nothing_else() -> None:
     words = ["strategy=local_sgd", "strategy.server=sgd", "strategy.server.momentum=0.9"]
     found = JobFile.read("digits", [Override.parse(text) for text in words])
     assert found.strategy() == LocalSGD(server=SGD(lr=1.0, momentum=0.9))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('name = "local_sgd"\nserver = { momentum = 0.9 }', "strategy.server=sgd"),
+        ('name = "quorum"\ninner = { steps = 3 }', "strategy.inner=local_sgd"),
+        ('name = "quorum"\ninner = { server = { lr = 0.5 } }', "strategy.inner.server=sgd"),
+        ('name = "deadline"\ninner = { samples = 3 }', "strategy.inner=synchronous"),
+        ('name = "adaptive_k"\nswitch = { window = 3 }', "strategy.switch=gradients"),
+        ("samples = 3", "strategy=synchronous"),
+    ],
+)
+def test_naming_what_a_file_has_unnamed_keeps_its_settings(text: str, word: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(f'task = "digits"\n[strategy]\n{text}\n')
+    named = JobFile.read(str(path), [Override.parse(word)]).strategy()
+    assert named == JobFile.read(str(path)).strategy()
+
+
+def test_a_kind_is_made_with_what_stands_beside_it() -> None:
+    """A momentum that is not said is there already, which `nesterov` needs."""
+    words = ["strategy=quorum", "strategy.inner.server.kind=sgd", "strategy.inner.server.nesterov=true"]
+    found = JobFile.read("digits", [Override.parse(text) for text in words]).strategy()
+    assert found == Quorum(LocalSGD(server=SGD(0.7, 0.9, nesterov=True)))
 
 
 def test_rows_are_lists_of_lists(tmp_path: Path) -> None:

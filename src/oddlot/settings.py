@@ -25,7 +25,7 @@ import inspect
 import json
 import tomllib
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, is_dataclass, replace
@@ -90,17 +90,21 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 """Another word for one of these throws the table's other keys away."""
 
 
+def _word(makes: Callable[[], Strategy]) -> str:
+    """What job files call a strategy."""
+    return next(word for word, kind in BY_NAME.items() if kind is type(makes()))
+
+
 def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
     """A line for each setting of a dataclass: name, default (as `begin` has it), and what stands beneath it."""
     meanings, hints = _meanings(kind), get_type_hints(kind)
     for name, one in settings_of(kind).items():
         default = default_of(one) if begin is None else getattr(begin, name)
         if default is MISSING and hints[name] is Inner:
-            inside = INSIDE.get(kind, Synchronous)()
-            word = next(word for word, one in BY_NAME.items() if isinstance(inside, one))
-            yield f'{prefix}{name}.name = "{word}"   # or another one, with its settings'
+            inside = INSIDE.get(kind, Synchronous)
+            yield f'{prefix}{name}.name = "{_word(inside)}"   # or another one, with its settings'
             if kind in INSIDE:
-                yield from describe_settings(type(inside), f"{prefix}{name}.", inside)
+                yield from describe_settings(type(inside()), f"{prefix}{name}.", inside())
         elif is_dataclass(default) and not isinstance(default, type):
             if kinds := KINDS.get(hints[name]):
                 kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
@@ -152,10 +156,8 @@ def _inside(wrapper: type) -> Choice:
     """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
     if wrapper not in INSIDE:
         return STRATEGY
-    begins = INSIDE[wrapper]
-    kind = type(begins())
-    word = next(word for word, one in BY_NAME.items() if one is kind)
-    change = change_of(kind, begins=begins, choices=OF_STRATEGIES, name=word)
+    begins, word = INSIDE[wrapper], _word(INSIDE[wrapper])
+    change = change_of(type(begins()), begins=begins, choices=OF_STRATEGIES, name=word)
     return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change)
 
 
@@ -214,6 +216,17 @@ class RunTable(Table):
         return value
 
 
+def _unnamed(key: str, around: Mapping[str, Any]) -> str | None:
+    """Which kind of a strategy or its settings the table `key` of this one has, where it does not name it."""
+    match key:
+        case "server" | "switch":
+            return "sgd" if key == "server" else "gradients"
+        case "strategy" | "inner":
+            wrapper = WRAPPERS.get(str(around.get("name"))) if key == "inner" else None
+            return _word(INSIDE.get(wrapper, Synchronous)) if wrapper else "synchronous"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """A value from the command line, and the words that gave it."""
@@ -239,14 +252,16 @@ class Override:
     def put_into(self, table: dict[str, Any]) -> None:
         """Set the value in nested tables, which are made where they are missing."""
         *parents, last = self.keys
+        unnamed: str | None = None
         for depth, key in enumerate(parents, 1):
+            unnamed = _unnamed(key, table)
             inner = table.setdefault(key, {})
             if isinstance(inner, str) and (chooser := NAMED.get(self.keys[:depth])):
                 inner = table[key] = {chooser: inner}
             if not isinstance(inner, dict):
                 raise UsageError(f"{self.flag}: `{key}` is {inner!r}, which has no settings")
             table = inner
-        if self.keys in CHOOSERS and table.get(last) != self.value:
+        if self.keys in CHOOSERS and table.get(last, unnamed) != self.value:
             table.clear()
         table[last] = self.value
 

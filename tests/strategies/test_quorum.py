@@ -1,7 +1,7 @@
 """Learners on their own clocks: who is waited for, for how long, and how much each counts."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
@@ -23,8 +23,10 @@ from oddlot import (
 )
 from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.strategy import View, assign_idle
-from oddlot.core.words import Command, Event, Start, Step
+from oddlot.core.words import Command, Event, HandOver, Start, Step
+from oddlot.core.wrapper import Wrapper
 from oddlot.testing import run_story
+from oddlot.testing.play import Data, Play
 from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
 
@@ -172,6 +174,76 @@ finish a
 wait alarm
 """
     assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
+
+
+def test_how_much_less_is_a_setting() -> None:
+    """And a round ends where everybody has brought something, however long the window is."""
+    story = """strategy Quorum(LocalSGD(steps=1), grace={}, damping={})
+data size=100 in_flight=1 batch=4
+join a
+join b
+wait 1
+finish a
+wait alarm
+finish b
+wait 1
+finish a
+wait alarm
+"""
+    assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0, 0.0))
+    assert "> step b:2*0.12 a:3*0.50" in run_story(story.format(0.0, 2.0))
+    whole = (
+        "strategy Quorum(LocalSGD(steps=1), grace=9.0)\ndata size=100 in_flight=1 batch=4\njoin a\njoin b\n"
+    )
+    assert "finish b\n> step a:1*0.50 b:2*0.50" in run_story(f"{whole}wait 1\nfinish a\nfinish b\n")
+
+
+def test_what_a_leaver_hands_over_is_not_of_the_quorum() -> None:
+    """A half of three are two of those who stay; its steps count all the same."""
+    story = """strategy Quorum(LocalSGD(steps=2), quorum=0.5, grace=0.0)
+data size=100 in_flight=1 batch=4
+join a
+join b
+join c
+join d
+wait 1
+leave d
+finish d samples=4
+finish a
+"""
+    assert "> step" not in run_story(story)
+    assert "> step d:4*" in run_story(f"{story}finish b\nwait alarm\n")
+
+
+@dataclass
+class Hears(Wrapper[LocalSGD]):
+    """Keeps the kinds of events that it is told of."""
+
+    heard: list[str] = field(default_factory=list)
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        self.heard.append(type(event).__name__)
+        return self.inner.on(event, view)
+
+
+def test_the_one_inside_is_told_of_what_closes_a_round() -> None:
+    """Such as the loss of the last one that was waited for."""
+    conductor = Data(100, 1, batch=4).conductor(Quorum(Hears(LocalSGD(steps=1)), quorum=1.0))
+    play = Play(conductor)
+    for line in ("join a", "join b", "finish a", "lose b"):
+        list(play.do(line))
+    assert conductor.version == 1, "closed by the loss"
+    strategy: Any = conductor.strategy
+    assert strategy.inner.heard == ["Joined", "Joined", "Rang", "Lost", "Arrived"]
+
+
+def test_deadlines_inside_hurry_each_task_once() -> None:
+    """Though rounds close, and the one inside sees nobody at work then."""
+    run = ran(
+        Quorum(Deadline(LocalSGD(steps=4), 3.0)), machines(4, 100.0), torch.zeros(40_000), "seconds>=400"
+    )
+    hurried = [action.task for action in actions(run, HandOver)]
+    assert len(hurried) == len(set(hurried)) > 3
 
 
 def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:

@@ -118,6 +118,8 @@ def change_of(
     columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model("Change", __base__=Change, **columns)
     table.begins, table.choosers = begins, frozenset(choosers)
+    if begins:
+        table.whose = f" of {type(begins()).__name__}"
     return table
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 from oddlot.core.checks import AboveZero
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import Assign, Cancel, Command, Event, HandOver, TaskId, Wake
+from oddlot.core.words import Arrived, Assign, Cancel, Cancelled, Command, Event, HandOver, TaskId, Wake
 from oddlot.core.wrapper import Inner, Wrapper
 
 
@@ -32,6 +32,8 @@ class Deadline(Wrapper[Inner]):
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and an end for what has taken too long."""
+        if isinstance(event, Arrived | Cancelled):
+            self.hurried.pop(event.task if isinstance(event, Cancelled) else event.update.id, None)
         commands = list(self.inner.on(event, view))
         yield from commands
         over = {command.task for command in commands if isinstance(command, Cancel)}
@@ -43,7 +45,7 @@ class Deadline(Wrapper[Inner]):
             if task not in over and task not in self.hurried:
                 self.hurried[task] = True
                 yield HandOver(task)
-        if len(self.hurried) > 2 * len(view.tasks):
+        if len(self.hurried) > 2 * (len(view.tasks) + len(view.nodes)):  # others ended without a word
             self.hurried = {task: True for task in self.hurried if task in view.tasks}
         if due < inf and not view.now < self.alarm <= due:
             self.alarm = due

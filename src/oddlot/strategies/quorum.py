@@ -66,7 +66,8 @@ class Quorum(Wrapper[Inner]):
         super().__post_init__()
         if not super().waits_for_all:
             raise UsageError(
-                f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD() does",
+                f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD() does: "
+                "that has `waits_for_all`",
                 "inner",
             )
 
@@ -84,7 +85,7 @@ class Quorum(Wrapper[Inner]):
             yield Wake(self.closes)
         everybody = not view.tasks or len(self.fresh) >= there
         if self.round and (everybody or (self.closes is not None and view.now >= self.closes)):
-            yield from self._close(view)
+            yield from self._close(event, view)
         else:  # for whoever does not wait for the merge
             told = Rang(view.now) if isinstance(event, Arrived) else event
             yield from self.inner.on(told, _seen(view, self._without_work(event, view), view.tasks))
@@ -113,10 +114,12 @@ class Quorum(Wrapper[Inner]):
         waiting = set(self.fresh.values())
         return [node for node in view.idle if node not in waiting]
 
-    def _close(self, view: View) -> Iterator[Command]:
-        """The strategy inside is told of one after another, as if these alone had worked."""
+    def _close(self, event: Event, view: View) -> Iterator[Command]:
+        """The strategy inside is told of this, and then of one after another, as if these alone had worked."""
         merged = False
         missing = {id_: Task(id_, one.sender, (), one.based_on, one.kind) for id_, one in self.round.items()}
+        if not isinstance(event, Arrived):
+            yield from self.inner.on(event, _seen(view, (), missing))
         for update in self.round.values():
             del missing[update.id]
             idle = () if missing else view.idle
