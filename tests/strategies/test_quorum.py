@@ -196,6 +196,9 @@ wait alarm
         "strategy Quorum(LocalSGD(steps=1), grace=9.0)\ndata size=100 in_flight=1 batch=4\njoin a\njoin b\n"
     )
     assert "finish b\n> step a:1*0.50 b:2*0.50" in run_story(f"{whole}wait 1\nfinish a\nfinish b\n")
+    assert "finish a\n> step a:1*1.00" in run_story(f"{whole}wait 1\nleave b\nfinish a\n"), (
+        "who leaves is none"
+    )
 
 
 def test_what_a_leaver_hands_over_is_not_of_the_quorum() -> None:
