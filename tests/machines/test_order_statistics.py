@@ -133,6 +133,11 @@ def test_rounds_that_cannot_be(workers: int, loads: list[int], ks: list[int], to
         rounds_of([Exponential()] * workers, loads, ks)
 
 
+def test_a_delay_alone_is_no_response() -> None:
+    with pytest.raises(UsageError, match="workers are models of response times, such as Scattered"):
+        rounds_of([Lognormal(0.1)], [4])  # type: ignore[list-item]  # on purpose
+
+
 def test_of_ten_thousand_workers() -> None:
     """Block by block."""
     found = mean_seconds([Exponential()] * 10_000, 1, [1, 5_000, 10_000])

@@ -45,6 +45,8 @@ def rounds_of(
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
     if not workers or not loads:
         raise UsageError("no workers, or no loads, take no time", "loads" if workers else "workers")
+    if not all(hasattr(worker, "survival") for worker in workers):
+        raise UsageError("workers are models of response times, such as Scattered(delay, ...)", "workers")
     if wrong := [load for load in loads if not _is_whole(load, 1, inf)]:
         raise UsageError(f"a load of {wrong[0]} must be a whole number, at least 1", "loads")
     if not all(_is_whole(k, 1, len(workers)) for k in ks):

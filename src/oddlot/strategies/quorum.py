@@ -66,8 +66,8 @@ class Quorum(Wrapper[Inner]):
         super().__post_init__()
         if not super().waits_for_all:
             raise UsageError(
-                f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD() does: "
-                "that has `waits_for_all`",
+                f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD and "
+                "Synchronous do (one of your own says so by `waits_for_all = True`)",
                 "inner",
             )
 
