@@ -38,6 +38,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "console": 6,
     "stdio": 6,
     "estimating": 7,
+    "listed": 7,
     "watch": 7,
     "asked": 8,
     "cli": 9,

@@ -15,8 +15,9 @@ from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW
 from oddlot.core.switching import ByPlateau
 from oddlot.engines.on_local import Local
+from oddlot.listed import describe_settings
 from oddlot.machines.tables import settings_of
-from oddlot.settings import JobFile, Override, describe_settings
+from oddlot.settings import JobFile, Override
 from oddlot.strategies import (
     BY_NAME,
     INSIDE,

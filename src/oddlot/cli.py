@@ -178,7 +178,7 @@ def strategies(
     from inspect import getdoc
 
     from oddlot.core.nearest import or_nearest
-    from oddlot.settings import describe_settings
+    from oddlot.listed import describe_settings
     from oddlot.strategies import BY_NAME, WRAPPERS
 
     known = {**BY_NAME, **WRAPPERS}

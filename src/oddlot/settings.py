@@ -20,19 +20,14 @@ kind = "cosine"                                # or "linear", "steps"
 epochs = 30
 """
 
-import ast
-import inspect
-import json
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, is_dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
@@ -50,8 +45,6 @@ from oddlot.machines.tables import (
     Maker,
     as_fault,
     change_of,
-    default_of,
-    settings_of,
     table_of,
     validator,
 )
@@ -90,50 +83,9 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 """Another word for one of these throws the table's other keys away."""
 
 
-def _word(makes: Callable[[], Strategy]) -> str:
+def word_of(makes: Callable[[], Strategy]) -> str:
     """What job files call a strategy."""
     return next(word for word, kind in BY_NAME.items() if kind is type(makes()))
-
-
-def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
-    """A line for each setting of a dataclass: name, default (as `begin` has it), and what stands beneath it."""
-    meanings, hints = _meanings(kind), get_type_hints(kind)
-    for name, one in settings_of(kind).items():
-        default = default_of(one) if begin is None else getattr(begin, name)
-        if default is MISSING and hints[name] is Inner:
-            inside = INSIDE.get(kind, Synchronous)
-            yield f'{prefix}{name}.name = "{_word(inside)}"   # or another one, with its settings'
-            if kind in INSIDE:
-                yield from describe_settings(type(inside()), f"{prefix}{name}.", inside())
-        elif is_dataclass(default) and not isinstance(default, type):
-            if kinds := KINDS.get(hints[name]):
-                kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
-                yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
-                others = (word for word in kinds if word != kind_now)
-                for word in others:
-                    yield f"#   {word}"
-                    yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
-            yield from describe_settings(type(default), f"{prefix}{name}.", default)
-        else:
-            comment = f"   # {meanings[name]}" if name in meanings else ""
-            unset = "# " if default is None else ""
-            yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
-
-
-def _toml(default: Any) -> str:
-    """A setting's default as TOML has it; a sign where there is none."""
-    return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)
-
-
-def _meanings(kind: type) -> dict[str, str]:
-    """The texts beneath a class's fields, which Python itself forgets."""
-    source = ast.parse(dedent(inspect.getsource(kind))).body[0]
-    meanings = {}
-    for one, text in pairwise(ast.iter_child_nodes(source)):
-        match one, text:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                meanings[name] = " ".join(meaning.split())
-    return meanings
 
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
@@ -156,7 +108,7 @@ def _inside(wrapper: type) -> Choice:
     """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
     if wrapper not in INSIDE:
         return STRATEGY
-    begins, word = INSIDE[wrapper], _word(INSIDE[wrapper])
+    begins, word = INSIDE[wrapper], word_of(INSIDE[wrapper])
     change = change_of(type(begins()), begins=begins, choices=OF_STRATEGIES, name=word)
     return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change)
 
@@ -223,7 +175,7 @@ def _unnamed(key: str, around: Mapping[str, Any]) -> str | None:
             return "sgd" if key == "server" else "gradients"
         case "strategy" | "inner":
             wrapper = WRAPPERS.get(str(around.get("name"))) if key == "inner" else None
-            return _word(INSIDE.get(wrapper, Synchronous)) if wrapper else "synchronous"
+            return word_of(INSIDE.get(wrapper, Synchronous)) if wrapper else "synchronous"
     return None
 
 

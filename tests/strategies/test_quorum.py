@@ -30,6 +30,18 @@ from oddlot.testing.play import Data, Play
 from tests.fits import BATCH, a_job, trained
 from tests.strategies.slow_fleets import PACE, actions, machines, ran
 
+ONE_IS_LATE = """data size=100 in_flight=1 batch=4
+join a
+join b
+wait 1
+finish a
+wait alarm
+finish b
+wait 1
+finish a
+wait alarm
+"""
+
 
 def test_learners_wait_for_no_straggler() -> None:
     """One is a hundred times slower: the others merge without it, and its steps count when they come."""
@@ -161,37 +173,15 @@ wait alarm
 
 def test_who_is_late_counts_for_less() -> None:
     """By one version for a half: trusted in full, late steps and momentum swing against each other."""
-    story = """strategy Quorum(LocalSGD(steps=1), grace=0.0)
-data size=100 in_flight=1 batch=4
-join a
-join b
-wait 1
-finish a
-wait alarm
-finish b
-wait 1
-finish a
-wait alarm
-"""
+    story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0)\n{ONE_IS_LATE}"
     assert "> step b:2*0.25 a:3*0.50" in run_story(story), run_story(story)
 
 
 def test_how_much_less_is_a_setting() -> None:
     """And a round ends where everybody has brought something, however long the window is."""
-    story = """strategy Quorum(LocalSGD(steps=1), grace={}, damping={})
-data size=100 in_flight=1 batch=4
-join a
-join b
-wait 1
-finish a
-wait alarm
-finish b
-wait 1
-finish a
-wait alarm
-"""
-    assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0, 0.0))
-    assert "> step b:2*0.12 a:3*0.50" in run_story(story.format(0.0, 2.0))
+    story = f"strategy Quorum(LocalSGD(steps=1), grace=0.0, damping={{}})\n{ONE_IS_LATE}"
+    assert "> step b:2*0.50 a:3*0.50" in run_story(story.format(0.0))
+    assert "> step b:2*0.12 a:3*0.50" in run_story(story.format(2.0))
     whole = (
         "strategy Quorum(LocalSGD(steps=1), grace=9.0)\ndata size=100 in_flight=1 batch=4\njoin a\njoin b\n"
     )
