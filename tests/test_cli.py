@@ -22,7 +22,7 @@ from tests.command import Oddlot
 from tests.processes import ROOT
 
 KEYS = {
-    *("accuracy", "loss", "seconds", "versions", "samples_merged", "samples_wasted"),
+    *("accuracy", "loss", "seconds", "versions", "samples_assigned", "samples_merged", "samples_wasted"),
     *("bytes_up", "bytes_down", "dollars", "run_dir"),
 }
 # --- training ----------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
     shown = re.findall(r"version (\d+) ", resumed.out)
     assert all(int(version) >= second["versions"] for version in shown), "what it had done counts"
     assert "ended    epochs>=3, after 3.0 epochs, " in resumed.out
-    assert "samples  4,311 used, " in resumed.out
+    assert re.search(r"samples  [\d,]+ assigned, 4,311 used, ", resumed.out)
     assert json.loads(Path("runs/digits-2/summary.json").read_text())["samples_merged"] == 3 * 1437
 
 

@@ -51,6 +51,7 @@ def test_the_figures_add_up() -> None:
         tally(record)
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
     assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
+    assert tally.summary()["samples_assigned"] == 6 * 8, "the two of w1:3 that it handed back as well"
     assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
     assert (tally.bytes_up, tally.bytes_down, tally.bytes_data, tally.workers_lost) == (11, 21, 2, 1)
     assert tally.bytes_wasted == 11 + 2 + 1 + 3
@@ -184,6 +185,7 @@ def test_the_figures_of_a_resumed_log() -> None:
     tally = tally_of([*story(), w.Record(8.5, w.Resumed(3, 24, 0.01))], 16)
     assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
     assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
+    assert tally.samples_assigned == 6 * 8, "in the life that was lost too"
     assert tally.dollars == pytest.approx((2 * 3.6 + 7.2) / 3600 + 0.01), "what was lost had its price"
     assert (tally.seconds, tally.bill.dollars_per_second) == (8.5, 0.0)
 

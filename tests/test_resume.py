@@ -176,7 +176,8 @@ def test_after_kill_9_of_everything_a_run_goes_on_with_exact_books(tmp_path: Pat
     joined = [record.event.node for record in records if isinstance(record.event, w.Joined)]
     assert len(joined) == len(set(joined)) >= 2, "names are never used again"
     again = tally_of(records, SAMPLES).summary()
-    for figure in ("versions", "samples_merged", "samples_wasted", "bytes_up", "updates", "metrics"):
+    samples = "samples_assigned", "samples_merged", "samples_wasted"
+    for figure in ("versions", *samples, "bytes_up", "updates", "metrics"):
         assert run.summary[figure] == again[figure], figure
     assert run.records == surviving(records)
 

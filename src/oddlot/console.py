@@ -215,7 +215,8 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
-    used, wasted = figures["samples_merged"], figures["samples_wasted"]
+    used, wasted, assigned = (figures[f"samples_{what}"] for what in ("merged", "wasted", "assigned"))
+    share = 100 * wasted / max(1, used + wasted)
     why = "".join(f", {count:,} {reason}" for reason, count in figures["wasted"].items()).replace(",", ":", 1)
     skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
     early = figures["ended_version"] < figures["versions"]
@@ -225,7 +226,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + alone(figures),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
-        "samples": f"{used:,} used, {wasted:,} wasted ({100 * wasted / max(1, used + wasted):.1f} %){why}{skipped}",
+        "samples": f"{assigned:,} assigned, {used:,} used, {wasted:,} wasted ({share:.1f} %){why}{skipped}",
         "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",

@@ -63,6 +63,9 @@ class Tally:
     seconds: float = 0.0
     versions: int = 0
     updates: int = 0
+    samples_assigned: int = 0
+    """of all tasks given out, those of lives that a resume made void too: merged, skipped, wasted, still under way, or
+    not begun when the task was handed over in part"""
     samples_merged: int = 0
     samples_skipped: int = 0
     """given up, their numbers being bad again and again"""
@@ -158,6 +161,7 @@ class Tally:
             "epochs": self.epochs,
             "versions": self.versions,
             "updates": self.updates,
+            "samples_assigned": self.samples_assigned,
             "samples_merged": self.samples_merged,
             "samples_wasted": self.samples_wasted,
             "wasted": {reason: self.wasted[reason] for reason in WASTES if self.wasted[reason]},
@@ -213,6 +217,7 @@ class Tally:
             case w.Evaluated(version, metrics):
                 self._evaluated(version, metrics)
             case w.Resumed(samples_lost=lost):
+                self.samples_assigned += lost
                 self.wasted["resumed"] += lost
                 self.resumed_at = self.versions
                 for node in list(self.workers):
@@ -269,7 +274,8 @@ class Tally:
     def _action(self, action: w.Action, now: float) -> None:
         match action:
             case w.Start(task):
-                self.under_way[task.id] = samples_in(task.spans)
+                self.under_way[task.id] = samples = samples_in(task.spans)
+                self.samples_assigned += samples
                 worker = self.workers[task.node]
                 worker.begun = worker.begun if worker.tasks else now
                 worker.tasks.add(task.id)

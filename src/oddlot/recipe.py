@@ -92,6 +92,7 @@ class Recipe:
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
         self._warn_of_no_gradients()
+        self._warn_of_unequal_loads()
         self._warn_of_one_minibatch()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
@@ -120,6 +121,16 @@ class Recipe:
         if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
             name = _name(_layers(self.strategy)[-1])
             warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
+
+    def _warn_of_unequal_loads(self) -> None:
+        """A strategy that measures rounds of equal loads would get none to measure."""
+        layers = _layers(self.strategy)
+        wants_fitted = getattr(self.strategy, "wants_fitted", lambda _: ())
+        if ProportionalLoad in map(type, layers) and wants_fitted(self.job.batch):
+            name = _name(layers[-1])
+            warn(
+                f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone"
+            )
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""

@@ -126,11 +126,19 @@ def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(
         (2, [2.5], [], "a load of 2.5 must be a whole number"),
         (2, [1], [3], "from 1 to 2"),
         (2, [1], [0], "from 1 to 2"),
+        (2, [1], [True], "from 1 to 2"),
+        (2, [True], [], "a load of True must be a whole number"),
+        (2, 4, [], "loads = 4 must be a list"),
     ],
 )
-def test_rounds_that_cannot_be(workers: int, loads: list[int], ks: list[int], told: str) -> None:
+def test_rounds_that_cannot_be(workers: int, loads: Any, ks: list[int], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         rounds_of([Exponential()] * workers, loads, ks)
+
+
+def test_rounds_of_what_can_be_passed_over_once() -> None:
+    once = rounds_of((Exponential() for _ in range(3)), iter([1, 2]), iter([1, 3]))
+    assert once == rounds_of([Exponential()] * 3, [1, 2], [1, 3])
 
 
 def test_a_delay_alone_is_no_response() -> None:

@@ -56,9 +56,17 @@ def test_no_machine_is_like_nothing() -> None:
     for times in ({}, {"a": ()}):
         with pytest.raises(UsageError, match="there is no machine that takes any time"):
             machines_like(times, 3)
-    for count in (0, "3", 2.0):
+    for count in (0, "3", 2.0, True):
         with pytest.raises(UsageError, match=f"count = {count!r} must be a whole number, at least 1"):
             machines_like({"a": (1.0,)}, count)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("times", [[(1.0,)], {"a": "1.0"}, {"a": 1.0}, {"a": iter([1.0])}])
+def test_what_is_no_record_is_told(times: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"times = .* must be records by|a record of .* must be a list of times"
+    ):
+        machines_like(times, 3)
 
 
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> N
     assert machines[1].delay.start(Random(1))() == 1.0
 
 
-@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308), ("1.0",)])
+@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308), ("1.0",), (True,)])
 def test_there_is_no_machine_like_times_that_cannot_be(record: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match="above 0 and finite"):
         machines_like({"a": (1.0,), "b": record}, 2)

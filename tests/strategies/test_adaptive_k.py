@@ -126,7 +126,6 @@ def test_what_k_rises_by_is_what_is_asked_for() -> None:
     by_plateau = ByPlateau()
     assert not AdaptiveK(switch=by_plateau).reads_gradients
     assert not AdaptiveK(times=((1.0, 2),)).reads_gradients
-    AdaptiveK(switch=by_plateau, times=((1.0, 2),)).check_metrics([])
     with pytest.raises(UsageError, match="metric = 'loss' is not evaluated"):
         AdaptiveK(switch=by_plateau).check_metrics([])
 
@@ -197,6 +196,10 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         (
             lambda: AdaptiveK(switch=ByPlateau()).check_metrics(["accuracy"]),
             "metric = 'loss' is not evaluated: there are: accuracy",
+        ),
+        (
+            lambda: AdaptiveK(switch=ByGradients(window=5), times=((1.0, 2),)),
+            "switch has no say where times are given: choose one of them",
         ),
         (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, none below the one before, and k"),
         (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, none below the one before, and k"),

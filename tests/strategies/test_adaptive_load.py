@@ -21,6 +21,7 @@ from oddlot import (
     Lifetime,
     Link,
     Machine,
+    ProportionalLoad,
     Run,
     Simulated,
 )
@@ -293,6 +294,14 @@ def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one()
     )
     assert sum(isinstance(record.event, Lost) for record in run.records) > 20
     assert sum(isinstance(record.event, Fitted) for record in run.records) < 10
+
+
+def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure() -> None:
+    on = Simulated([Machine("m0", 0.1)])
+    with pytest.warns(
+        UserWarning, match="AdaptiveLoad measures rounds of equal loads, and ProportionalLoad makes"
+    ):
+        oddlot.fit(a_job(FALLING), ProportionalLoad(AdaptiveLoad()), on, until="versions>=1")
 
 
 def unsteady(**how: Any) -> Run:

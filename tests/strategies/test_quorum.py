@@ -131,6 +131,33 @@ def test_learners_that_are_silent_are_not_waited_for() -> None:
     assert steps(chaos) > 0.9 * steps(None)
 
 
+def test_who_does_not_say_that_it_has_stopped_is_not_waited_for() -> None:
+    """`a` freezes with a copy of what `b` brings after all: two of the three others are a quorum."""
+    story = """strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=0.6, grace=0.0))
+data size=100 in_flight=1 batch=4
+join a
+join b
+join c
+join d
+wait 1
+finish a
+finish b
+finish c
+finish d
+wait 1
+finish a
+wait alarm
+finish c
+finish d
+finish b
+finish c
+finish d
+"""
+    told = run_story(story)
+    assert "finish b\n> abort a:9\n" in told, told
+    assert "finish d\n> step b:6*0.17 c:10*0.33 d:11*0.33\n" in told, told
+
+
 def test_nobody_has_two_tasks_at_once() -> None:
     """They would begin with the same version, and count as two learners."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]

@@ -1,13 +1,14 @@
 """How long the fastest k of n workers take: means of the order statistics of their response times."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from oddlot.core.checks import short
 from oddlot.core.errors import UsageError
 from oddlot.machines.response import Measured, Response
 from oddlot.machines.survival import Numbers
@@ -26,13 +27,14 @@ BLOCK = 1 << 22
 
 
 def rounds_of(
-    workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int] = ()
+    workers: Iterable[Response], loads: Iterable[int], ks: Iterable[int] = ()
 ) -> tuple[tuple[int, int, float], ...]:
     """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
 
     For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer. UsageError:
     there are no workers, a load is no whole number from 1 on, or one of `ks` none from 1 to all workers.
     """
+    workers, loads, ks = (_listed(*given) for given in (("workers", workers), ("loads", loads), ("ks", ks)))
     _check(workers, loads, ks)
     ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
     return tuple(
@@ -40,6 +42,13 @@ def rounds_of(
         for samples in loads
         for k, seconds in zip(ks, mean_seconds(workers, samples, ks).tolist(), strict=True)
     )
+
+
+def _listed(name: str, given: Iterable[Any]) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise UsageError(f"{name} = {short(given)} must be a list", name) from None
 
 
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
@@ -51,12 +60,12 @@ def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int])
         raise UsageError(f"a load of {wrong[0]} must be a whole number, at least 1", "loads")
     if not all(_is_whole(k, 1, len(workers)) for k in ks):
         raise UsageError(
-            f"ks = {list(ks)} must be whole numbers from 1 to {len(workers)}, as there are workers", "ks"
+            f"ks = {ks} must be whole numbers from 1 to {len(workers)}, as there are workers", "ks"
         )
 
 
 def _is_whole(value: object, least: float, most: float) -> bool:
-    return isinstance(value, Integral) and least <= int(value) <= most
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:

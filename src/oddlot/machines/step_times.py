@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from oddlot.core.checks import short
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.delays import Trace
@@ -103,13 +104,12 @@ def machines_like(
     again with the first; the mean of those recorded takes `seconds_per_sample`. UsageError: `count` is below 1, or
     there is nothing to be like.
     """
-    if not times or not all(times.values()):
-        raise UsageError("there is no machine that takes any time", "times")
-    if not all(_is_time(time) for record in times.values() for time in record):
+    records = _records(times)
+    if not all(_is_time(time) for record in records for time in record):
         raise UsageError("a time that was recorded must be above 0 and finite", "times")
     if not _is_count(count):
         raise UsageError(f"count = {count!r} must be a whole number, at least 1", "count")
-    records, overall = list(times.values()), fmean(fmean(record) for record in times.values())
+    overall = fmean(fmean(record) for record in records)
     found = []
     for number in range(count):
         record = records[number % len(records)]
@@ -119,12 +119,23 @@ def machines_like(
     return found
 
 
+def _records(times: Mapping[str, Sequence[float]]) -> list[Sequence[float]]:
+    if not isinstance(times, Mapping):
+        raise UsageError(f"times = {short(times)} must be records by the names of machines", "times")
+    records = list(times.values())
+    if wrong := [one for one in records if isinstance(one, str | bytes) or not hasattr(one, "__len__")]:
+        raise UsageError(f"times: a record of {short(wrong[0])} must be a list of times", "times")
+    if not records or not all(map(len, records)):
+        raise UsageError("there is no machine that takes any time", "times")
+    return records
+
+
 def _is_time(value: object) -> bool:
-    return isinstance(value, Real) and 0 < float(value) < LONGEST
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < LONGEST
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and int(value) >= 1
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
 
 
 def _columns(text: str, *names: str) -> Rows:

@@ -42,13 +42,16 @@ class Change(Table):
     """makes what they change; None: that is told"""
     choosers: ClassVar[frozenset[str]] = frozenset()
     """keys that have named it"""
+    kinds: ClassVar[tuple[type, ...]] = ()
+    """the dataclasses"""
 
     def make(self, begin: Any) -> Any:
         """`begin` with them. UsageError: it has no such setting."""
         begins = type(self).begins
         begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
-            raise UsageError(f"{key} is no setting of {begin}: name another kind of it", key)
+            others = " or ".join(kind.__name__ for kind in self.kinds if key in settings_of(kind))
+            raise UsageError(f"{key} is no setting of {begin}: name a kind that has it ({others})", key)
         return replace(begin, **given(self, type(begin), begin))
 
 
@@ -117,7 +120,7 @@ def change_of(
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
     columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model("Change", __base__=Change, **columns)
-    table.begins, table.choosers = begins, frozenset(choosers)
+    table.kinds, table.begins, table.choosers = kinds, begins, frozenset(choosers)
     if begins:
         table.whose = f" of {type(begins()).__name__}"
     return table

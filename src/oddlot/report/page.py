@@ -127,7 +127,10 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         "cost": lambda run: cost(run.tally.summary()),
         "epochs": lambda run: f"{run.tally.epochs:.1f}",
         "versions": lambda run: f"{run.tally.versions:,}",
-        "samples": lambda run: f"{run.tally.samples_merged:,} used, {run.tally.samples_wasted:,} wasted",
+        "samples": lambda run: (
+            f"{run.tally.samples_assigned:,} assigned, {run.tally.samples_merged:,} used, "
+            f"{run.tally.samples_wasted:,} wasted"
+        ),
         "traffic": lambda run: traffic(run.tally.summary()),
         "store": lambda run: overwritten(run.summary),
         "faults": lambda run: run.struck,

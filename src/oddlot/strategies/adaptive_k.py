@@ -64,6 +64,8 @@ class AdaptiveK:
         check_settings(self)
         if self.most is not None and self.most < self.k:
             raise UsageError(f"most = {self.most} is below k = {self.k}", "most")
+        if self.times and self.switch != ByGradients():
+            raise UsageError("switch has no say where times are given: choose one of them", "switch")
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""
@@ -72,8 +74,7 @@ class AdaptiveK:
 
     def check_metrics(self, names: Collection[str]) -> None:
         """UsageError: what makes k rise is not evaluated."""
-        if not self.times:
-            check_metrics(self.switch, names)
+        check_metrics(self.switch, names)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""

@@ -79,7 +79,7 @@ class Quorum(Wrapper[Inner]):
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""
         self._note(event, view)
-        there = len(view.nodes) - len(self.quiet)
+        there = self._there(view)
         if self.round and self.closes is None and len(self.fresh) >= self.quorum * there:
             self.closes = view.now + self.grace * (view.now - self.began)
             yield Wake(self.closes)
@@ -106,6 +106,13 @@ class Quorum(Wrapper[Inner]):
             case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
                 if node not in self.fresh.values():
                     self.quiet[node] = True
+
+    def _there(self, view: View) -> int:
+        """How many may bring something, or have: who is quiet, or holds nothing but an aborted task, will not soon."""
+        if not self.quiet and len(view.nodes) <= len(view.idle) + len(view.tasks):
+            return len(view.nodes)
+        working = {task.node for task in view.tasks.values()}.union(self.fresh.values())
+        return sum(node in working or view.has_no_task(node) for node in view.nodes if node not in self.quiet)
 
     def _without_work(self, event: Event, view: View) -> list[NodeId]:
         """Who is not waiting for the merge."""
