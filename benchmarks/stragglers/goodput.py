@@ -55,6 +55,7 @@ POLICIES: dict[str, Callable[[int], Strategy]] = {
         loads=tuple(STEPS * BATCH // part for part in (8, 4, 2, 1)), least=learners * STEPS * BATCH * 2 // 5
     ),
     "quorum": lambda _: Quorum(LocalSGD(STEPS, SGD(0.7, 0.9, nesterov=True))),
+    "quorum_no_grace": lambda _: Quorum(LocalSGD(STEPS, SGD(0.7, 0.9, nesterov=True)), grace=0.0),
     "vc_asgd": lambda _: VCASGD(newest=True),
 }
 """of so many learners; joint: without gradients it stays in its first stage, the soonest rounds that have two fifths of

@@ -91,6 +91,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     PLAIN: lambda: Asynchronous(damping=0.0),
     "backup tasks": lambda: BackupTasks(Synchronous()),
     "quorum": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True))),
+    "quorum, no grace": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True)), grace=0.0),
 }
 Asked = tuple[str, str, str, int]
 """job, record, policy and seed"""

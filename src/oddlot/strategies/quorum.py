@@ -48,7 +48,8 @@ class Quorum(Wrapper[Inner]):
     quorum: Annotated[float, Must("above 0 and at most 1", lambda quorum: 0 < quorum <= 1)] = 0.5
     """a merge waits for so many updates that are not late as this share of the learners, whoever brings them"""
     grace: Annotated[float, Must("from 0 to 1,000", lambda grace: 0 <= grace <= 1_000)] = 0.05
-    """the share of what a round has taken until the quorum was there, for which it stays open for others"""
+    """the share of what a round has taken until the quorum was there, for which it stays open for others: it costs up
+    to as much of the time, and fewer come late; 0: none"""
     damping: NotNegative = 1.0
     """the power with which an update's share falls with its staleness, as `Asynchronous` has it"""
     round: dict[UpdateId, Facts] = field(default_factory=dict)
