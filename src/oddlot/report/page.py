@@ -39,6 +39,31 @@ STATES = {
     "left": "#a8a29e",
     "lost": "#fca5a5",
 }
+FIGURES: dict[str, Callable[[Figures], str]] = {
+    "strategy": lambda run: run.settings["strategy"],
+    "ended": lambda run: run.summary["ended"],
+    "quality": lambda run: (
+        ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
+    ),
+    "time": lambda run: (
+        duration(run.tally.seconds) + (" on the fleet's clock" if run.virtual else "") + alone(run.summary)
+    ),
+    "cost": lambda run: cost(run.tally.summary()),
+    "epochs": lambda run: f"{run.tally.epochs:.1f}",
+    "versions": lambda run: f"{run.tally.versions:,}",
+    "samples": lambda run: (
+        f"{run.tally.samples_assigned:,} assigned, {run.tally.samples_merged:,} used, "
+        f"{run.tally.samples_wasted:,} wasted"
+    ),
+    "traffic": lambda run: traffic(run.tally.summary()),
+    "store": lambda run: overwritten(run.summary),
+    "faults": lambda run: run.struck,
+    "workers": lambda run: (
+        f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
+        f"{run.tally.starts_lost:,} lost while they started"
+    ),
+}
+"""the closing figures, as they are told of a run"""
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827; } }
@@ -113,36 +138,10 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 
 def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     """A table of the closing figures, a column a run."""
-    rows: dict[str, Callable[[Figures], str]] = {
-        "strategy": lambda run: run.settings["strategy"],
-        "ended": lambda run: run.summary["ended"],
-        "quality": lambda run: (
-            ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
-        ),
-        "time": lambda run: (
-            duration(run.tally.seconds)
-            + (" on the fleet's clock" if run.virtual else "")
-            + alone(run.summary)
-        ),
-        "cost": lambda run: cost(run.tally.summary()),
-        "epochs": lambda run: f"{run.tally.epochs:.1f}",
-        "versions": lambda run: f"{run.tally.versions:,}",
-        "samples": lambda run: (
-            f"{run.tally.samples_assigned:,} assigned, {run.tally.samples_merged:,} used, "
-            f"{run.tally.samples_wasted:,} wasted"
-        ),
-        "traffic": lambda run: traffic(run.tally.summary()),
-        "store": lambda run: overwritten(run.summary),
-        "faults": lambda run: run.struck,
-        "workers": lambda run: (
-            f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
-            f"{run.tally.starts_lost:,} lost while they started"
-        ),
-    }
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
     body = [
         f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
-        for what, tell in rows.items()
+        for what, tell in FIGURES.items()
         if any(map(tell, runs))
     ]
     proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
