@@ -82,6 +82,30 @@ def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answe
     assert stage.tell(w.Cancelled("a:1", "a")) == []
 
 
+def test_who_holds_nothing_but_what_was_cancelled_has_stalled() -> None:
+    stage = Stage(in_flight=2)
+    stage.say([w.Cancel(stage.start("a").id)])
+    assert list(View(stage.conductor).stalled) == ["a"]
+    stage.say([w.Assign("a", 8)])
+    assert not stage.conductor.stalled, "it has something to do"
+    stage.say([w.Cancel("a:2")])
+    assert list(stage.conductor.stalled) == ["a"]
+    stage.tell(w.Cancelled("a:1", "a"))
+    assert list(stage.conductor.stalled) == ["a"], "one of two has been answered"
+    stage.tell(w.Cancelled("a:2", "a"))
+    assert not stage.conductor.stalled
+
+
+@pytest.mark.parametrize("gone", [w.Lost("a"), w.Leaving("a")])
+def test_who_is_not_given_work_has_not_stalled(gone: w.Lost | w.Leaving) -> None:
+    stage = Stage()
+    stage.say([w.Cancel(stage.start("a").id)])
+    stage.tell(gone)
+    assert not stage.conductor.stalled
+    stage.tell(w.Cancelled("a:1", "a"))
+    assert not stage.conductor.stalled
+
+
 @pytest.mark.parametrize("over", ["cancelled", "lapsed", "lost", "answered"])
 def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     stage = Stage()
@@ -121,6 +145,7 @@ def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
     assert stage.conductor.alarm == inf
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
+    assert list(stage.conductor.stalled) == ["a"]
     assert stage.conductor.roster.members["a"].lapses == 1
 
 

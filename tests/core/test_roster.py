@@ -1,5 +1,7 @@
 """What is known about a worker: how patient to be with it, and how much to give it."""
 
+from math import inf
+
 import pytest
 
 from oddlot.core.roster import Roster
@@ -169,3 +171,11 @@ def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
     for _ in range(100):
         it.merged("a")
     assert it.load("a", 8) == 8
+
+
+def test_the_median_worker_minds_no_straggler() -> None:
+    assert Roster().median_pace == roster().median_pace == inf
+    it = slow()
+    assert it.median_pace == 0.25
+    it.lose("b")
+    assert it.median_pace == 0.25, "of two the quicker one"

@@ -347,6 +347,12 @@ class World:
         conductor = host.conductor
         out = {task for tasks in conductor.busy.values() for task in tasks}
         assert host.holds.keys() <= out, "a version is held for a task that nobody has"
+        stalled = {
+            node
+            for node in conductor.slots
+            if conductor.busy[node] and conductor.open.keys().isdisjoint(conductor.busy[node])
+        }
+        assert stalled == conductor.stalled.keys()
         if not conductor.busy and conductor.version:
             self.mishaps.add("nobody here")
         if len(self.log) % 7 == 0 or conductor.done:

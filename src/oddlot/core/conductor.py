@@ -50,6 +50,8 @@ class Conductor:
     """those with at least one"""
     busy: dict[w.NodeId, dict[w.TaskId, float]] = field(default_factory=dict)
     """what every worker holds, since when; cancelled and lapsed tasks too, until it has answered"""
+    stalled: dict[w.NodeId, None] = field(default_factory=dict)
+    """those that may be given work, and hold nothing else"""
     open: dict[w.TaskId, w.Task] = field(default_factory=dict)
     inbox: dict[w.UpdateId, w.Facts] = field(default_factory=dict)
     """updates that wait to be stepped, blended or dropped"""
@@ -110,6 +112,7 @@ class Conductor:
     def _leaving(self, event: w.Leaving) -> Iterator[w.Event]:
         if self.slots.pop(event.node, None) is not None:
             self.idle.pop(event.node, None)
+            self.stalled.pop(event.node, None)
             yield event
 
     def _lost(self, event: w.Lost) -> Iterator[w.Event]:
@@ -121,6 +124,7 @@ class Conductor:
                 self.ledger.give_back(task)
         self.slots.pop(node, None)
         self.idle.pop(node, None)
+        self.stalled.pop(node, None)
         self.roster.lose(node)
         self.ledger.lose(node)
         yield event
@@ -132,7 +136,7 @@ class Conductor:
         if counts:
             del self.open[facts.id]
             for other in self.ledger.arrive(facts.id, facts.samples):
-                yield w.Abort(other, self.open.pop(other).node)
+                yield w.Abort(other, self._close(other).node)
             self.inbox[facts.id] = facts
             yield event
         elif known:
@@ -165,7 +169,7 @@ class Conductor:
                 if waiting < 1:
                     self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
                     continue
-            del self.open[name]
+            self._close(name)
             self.ledger.give_back(name)
             self.roster.lapsed(task.node)
             yield w.Cancelled(name, task.node)
@@ -197,7 +201,21 @@ class Conductor:
         if node in self.slots:
             self.slots[node] += 1
             self.idle[node] = None
+        self._see_whether_stalled(node)
         return True
+
+    def _close(self, name: w.TaskId) -> w.Task:
+        """The open task, which its worker still holds, is not open any more."""
+        task = self.open.pop(name)
+        self._see_whether_stalled(task.node)
+        return task
+
+    def _see_whether_stalled(self, node: w.NodeId) -> None:
+        held = self.busy.get(node)
+        if held and node in self.slots and self.open.keys().isdisjoint(held):
+            self.stalled[node] = None
+        else:
+            self.stalled.pop(node, None)
 
     # --- lowering: what a command means for the books, and what the host is to do --------------
 
@@ -227,6 +245,7 @@ class Conductor:
         merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
         task = self.open[task_id] = w.Task(task_id, node, spans, version, kind, pull, merged)
         self.busy[node][task_id] = self.now
+        self.stalled.pop(node, None)
         return w.Start(task), None
 
     def _set_deadlines_anew(self) -> None:
@@ -252,9 +271,9 @@ class Conductor:
         return self.ledger.share(task, command.again) if self.expects(command.again) else ()
 
     def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
-        task = self.open.pop(command.task, None)
-        if task is None:
+        if command.task not in self.open:
             raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
+        task = self._close(command.task)
         self.ledger.give_back(task.id)
         return w.Abort(task.id, task.node), None
 

@@ -54,6 +54,12 @@ class Roster:
     usual: float | None = None
     """seconds a sample, of everybody that ever brought anything: what is expected of somebody new; None before that"""
 
+    @property
+    def median_pace(self) -> float:
+        """Seconds a sample of the median worker that has brought anything; infinity where none has."""
+        known = sorted(member.pace for member in self.members.values() if member.results)
+        return known[(len(known) - 1) // 2] if known else inf
+
     def join(self, node: NodeId, now: float) -> None:
         """The worker is here."""
         self.members[node] = Member(joined=now)

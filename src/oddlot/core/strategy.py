@@ -87,6 +87,11 @@ class View:
         """Those of them that have a free slot."""
         return self._conductor.idle.keys()
 
+    @property
+    def stalled(self) -> Collection[NodeId]:
+        """Those of them that hold nothing but tasks that were cancelled or have lapsed: they have not answered that."""
+        return self._conductor.stalled.keys()
+
     def has_no_task(self, node: NodeId) -> bool:
         """The worker can be given work, and holds no task, not even one that was cancelled or has lapsed."""
         return node in self._conductor.slots and not self._conductor.busy[node]

@@ -10,7 +10,6 @@ from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, View
 from oddlot.core.words import (
     Arrived,
-    Cancelled,
     Command,
     Event,
     Facts,
@@ -56,8 +55,6 @@ class Quorum(Wrapper[Inner]):
     """state: the updates of this round, of which the strategy inside does not know yet"""
     fresh: dict[UpdateId, NodeId] = field(default_factory=dict)
     """state: those that are not late, of learners that are still there: who has brought them"""
-    quiet: dict[NodeId, bool] = field(default_factory=dict)
-    """state: learners that let their lease lapse, and have brought nothing since: they are not waited for"""
     began: float = field(default=0.0, metadata=STATE)
     """state: when it did, or somebody began to work, in seconds"""
     closes: float | None = field(default=None, metadata=STATE)
@@ -97,23 +94,16 @@ class Quorum(Wrapper[Inner]):
             self.began = view.now
         match event:
             case Arrived(update):
-                self.quiet.pop(update.sender, None)
                 self.round[update.id] = update
                 if not view.staleness(update) and update.sender in view.nodes:
                     self.fresh[update.id] = update.sender
             case Leaving(node) | Lost(node):
                 self.fresh = {update: sender for update, sender in self.fresh.items() if sender != node}
-                self.quiet.pop(node, None)
-            case Cancelled(node=node) if node in view.nodes and view.roster.members[node].lapses:
-                if node not in self.fresh.values():
-                    self.quiet[node] = True
 
     def _there(self, view: View) -> int:
-        """How many may bring something, or have: who is quiet, or holds nothing but an aborted task, will not soon."""
-        if not self.quiet and len(view.nodes) <= len(view.idle) + len(view.tasks):
-            return len(view.nodes)
-        working = {task.node for task in view.tasks.values()}.union(self.fresh.values())
-        return sum(node in working or view.has_no_task(node) for node in view.nodes if node not in self.quiet)
+        """How many may bring something, or have."""
+        waiting = set(self.fresh.values()) if view.stalled else ()
+        return len(view.nodes) - sum(node not in waiting for node in view.stalled)
 
     def _without_work(self, event: Event, view: View) -> list[NodeId]:
         """Who is not waiting for the merge."""
