@@ -180,13 +180,13 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     figures |= {
         "metrics": {"accuracy": 0.5, "loss": 1.5},
         "loss": 1.5,
-        "samples_assigned": 4100,
+        "samples_assigned": 4000,
         "samples_merged": 3000,
         "samples_wasted": 1000,
     }
     local = text(summary("digits", figures, virtual=False))
     assert local.startswith("digits: accuracy 0.5000, loss 1.5000\n")
-    assert "4,100 assigned, 3,000 used, 1,000 wasted (25.0 %)" in local
+    assert "4,000 assigned, 3,000 used, 1,000 wasted (25.0 %)" in local
     assert "runs/[red]digits-1: model" in local, "brackets are no markup"
     assert "cost" not in local
     assert "workers" not in local
@@ -196,10 +196,11 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     assert "2 lost\n" in simulated
     starts = text(summary("digits", figures | {"workers_lost": 2, "starts_lost": 3}, virtual=True))
     assert "2 lost, 3 lost starting" in starts
-    met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "samples_skipped": 12}
+    met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "wasted": {"lost": 900, "late": 100}}
+    met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
     told = " ".join(text(summary("digits", figures | met, virtual=True)).split())
     assert "accuracy>=0.9 at version 7, after 0.0 epochs, 9 versions" in told
-    assert "(25.0 %), 12 skipped" in told
+    assert "wasted (24.4 %: 900 lost, 100 late), 12 skipped, 80 handed back, 8 under way" in told
 
 
 @pytest.mark.parametrize(

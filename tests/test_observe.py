@@ -51,7 +51,7 @@ def test_the_figures_add_up() -> None:
         tally(record)
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
     assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
-    assert tally.summary()["samples_assigned"] == 6 * 8, "the two of w1:3 that it handed back as well"
+    assert (tally.samples_assigned, tally.samples_returned) == (6 * 8, 2), "of w1:3 a part was handed over"
     assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
     assert (tally.bytes_up, tally.bytes_down, tally.bytes_data, tally.workers_lost) == (11, 21, 2, 1)
     assert tally.bytes_wasted == 11 + 2 + 1 + 3

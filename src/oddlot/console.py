@@ -16,7 +16,7 @@ from rich.text import Text
 from oddlot.core.words import Arrived, Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
-from oddlot.units import alone, cost, duration, moment, money, overwritten, traffic
+from oddlot.units import alone, cost, duration, moment, money, overwritten, samples, traffic
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -215,10 +215,6 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     """The closing figures, as `Run.summary` has them; `virtual`: the clock and the money are a simulated fleet's."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
-    used, wasted, assigned = (figures[f"samples_{what}"] for what in ("merged", "wasted", "assigned"))
-    share = 100 * wasted / max(1, used + wasted)
-    why = "".join(f", {count:,} {reason}" for reason, count in figures["wasted"].items()).replace(",", ":", 1)
-    skipped = f", {figures['samples_skipped']:,} skipped" if figures["samples_skipped"] else ""
     early = figures["ended_version"] < figures["versions"]
     met = f" at version {figures['ended_version']:,}" if early else ""
     rows = {
@@ -226,7 +222,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + alone(figures),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
-        "samples": f"{assigned:,} assigned, {used:,} used, {wasted:,} wasted ({share:.1f} %){why}{skipped}",
+        "samples": samples(figures),
         "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",

@@ -64,9 +64,10 @@ class Tally:
     versions: int = 0
     updates: int = 0
     samples_assigned: int = 0
-    """of all tasks given out, those of lives that a resume made void too: merged, skipped, wasted, still under way, or
-    not begun when the task was handed over in part"""
+    """of all tasks given out, in lives that a resume made void too: what follows, and what is under way"""
     samples_merged: int = 0
+    samples_returned: int = 0
+    """not begun by whoever handed over a part"""
     samples_skipped: int = 0
     """given up, their numbers being bad again and again"""
     wasted: Counter[str] = field(default_factory=Counter)
@@ -110,7 +111,7 @@ class Tally:
 
     @property
     def samples_wasted(self) -> int:
-        """Of tasks that never counted; what was not begun of a task that was handed over in part is not among them."""
+        """Of tasks that never counted."""
         return self.wasted.total()
 
     @property
@@ -166,6 +167,7 @@ class Tally:
             "samples_wasted": self.samples_wasted,
             "wasted": {reason: self.wasted[reason] for reason in WASTES if self.wasted[reason]},
             "samples_skipped": self.samples_skipped,
+            "samples_returned": self.samples_returned,
             "overwritten": self.overwritten,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -258,7 +260,7 @@ class Tally:
             self._wasted(facts.id, "late")
             return
         self.updates += 1
-        self.under_way.pop(facts.id, None)
+        self.samples_returned += self.under_way.pop(facts.id, facts.samples) - facts.samples
         self.inbox[facts.id], self.read = facts.samples, facts.read
         if facts.loss is not None:
             before = facts.loss if self.training_loss is None else self.training_loss

@@ -69,5 +69,4 @@ class Run:
     @property
     def wasted_share(self) -> float:
         """The part of all samples given out that never reached the model."""
-        wasted, merged = self.summary["samples_wasted"], self.summary["samples_merged"]
-        return wasted / (wasted + merged) if wasted else 0.0
+        return float(self.summary["samples_wasted"] / max(1, self.summary["samples_assigned"]))

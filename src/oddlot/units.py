@@ -55,6 +55,21 @@ def traffic(figures: Mapping[str, Any]) -> str:
     return f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}"
 
 
+def samples(figures: Mapping[str, Any]) -> str:
+    """What was assigned, and what became of it."""
+    assigned, used = figures["samples_assigned"], figures["samples_merged"]
+    wasted, why = figures["samples_wasted"], figures["wasted"]
+    rest = {"skipped": figures["samples_skipped"], "handed back": figures["samples_returned"]}
+    rest["under way"] = assigned - used - wasted - sum(rest.values())
+    reasons = f": {_counted(why)}" if why else ""
+    in_vain = f"{wasted:,} wasted ({100 * wasted / max(1, assigned):.1f} %{reasons})"
+    return ", ".join(filter(None, (f"{assigned:,} assigned", f"{used:,} used", in_vain, _counted(rest))))
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
 def alone(figures: Mapping[str, Any]) -> str:
     """How long nobody was there, where that was long."""
     seconds = figures.get("seconds_without_workers") or 0.0

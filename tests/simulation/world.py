@@ -30,11 +30,10 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import type_of
-from oddlot.core.spans import samples_in
 from oddlot.engines.disturbed import Disturbed
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.mailbox import drive
@@ -281,7 +280,7 @@ class World:
         assert proof.whole == self.epochs, proof
         assert self.tally.epochs == self.epochs
         assert self.tally.samples_merged == proof.merged
-        assert self.tally.samples_assigned == given_out(held) == accounted_for(self.tally, held)
+        assert self.tally.samples_assigned == given_out(held) == self._accounted_for()
         assert self.tally.samples_skipped == proof.skipped == self.conductor.ledger.skipped
         assert tally_of(self.log, self.size).summary() == self.tally.summary(), (
             "figures are functions of the log"
@@ -291,6 +290,13 @@ class World:
         )
         assert not again.difference, again.difference
         return self.log
+
+    def _accounted_for(self) -> int:
+        """Samples that were assigned, by what became of them."""
+        tally = self.tally
+        waiting = sum(tally.under_way.values()) + sum(tally.inbox.values())
+        ended = tally.samples_merged + tally.samples_wasted + tally.samples_skipped + tally.samples_returned
+        return ended + waiting
 
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
@@ -437,16 +443,3 @@ class World:
 def told(log: Iterable[w.Record]) -> str:
     """The trace, a line a record."""
     return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)
-
-
-def accounted_for(tally: Tally, held: Iterable[w.Record]) -> int:
-    """Samples that were assigned, by what became of them."""
-    given, not_begun = dict[w.TaskId, int](), 0
-    for record in held:
-        if isinstance(record.event, w.Arrived) and record.remark != ECHO:
-            not_begun += given[record.event.update.id] - record.event.update.samples
-        for start in record.actions:
-            if isinstance(start, w.Start):
-                given[start.task.id] = samples_in(start.task.spans)
-    waiting = sum(tally.under_way.values()) + sum(tally.inbox.values())
-    return tally.samples_merged + tally.samples_wasted + tally.samples_skipped + waiting + not_begun

@@ -9,7 +9,7 @@ from oddlot.observe import VERSION_FIGURES, WASTES
 from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
-from oddlot.units import alone, cost, duration, money, overwritten, traffic
+from oddlot.units import alone, cost, duration, money, overwritten, samples, traffic
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
@@ -51,10 +51,7 @@ FIGURES: dict[str, Callable[[Figures], str]] = {
     "cost": lambda run: cost(run.tally.summary()),
     "epochs": lambda run: f"{run.tally.epochs:.1f}",
     "versions": lambda run: f"{run.tally.versions:,}",
-    "samples": lambda run: (
-        f"{run.tally.samples_assigned:,} assigned, {run.tally.samples_merged:,} used, "
-        f"{run.tally.samples_wasted:,} wasted"
-    ),
+    "samples": lambda run: samples(run.tally.summary()),
     "traffic": lambda run: traffic(run.tally.summary()),
     "store": lambda run: overwritten(run.summary),
     "faults": lambda run: run.struck,
@@ -228,6 +225,7 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     yield lanes("what every machine did", spells, faults, longest, resumes)
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
     reasons = {"used": run.tally.samples_merged, **run.tally.wasted, "skipped": run.tally.samples_skipped}
+    reasons["handed back"] = run.tally.samples_returned
     told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
     yield bars("samples: used, and wasted why", told)
     yield bars("bytes on every link", list(_links(run, machines)))
