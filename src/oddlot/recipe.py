@@ -126,7 +126,7 @@ class Recipe:
         """A strategy that measures rounds of equal loads would get none to measure."""
         layers = _layers(self.strategy)
         wants_fitted = getattr(self.strategy, "wants_fitted", lambda _: ())
-        if ProportionalLoad in map(type, layers) and wants_fitted(self.job.batch):
+        if any(isinstance(one, ProportionalLoad) for one in layers) and wants_fitted(self.job.batch):
             name = _name(layers[-1])
             warn(
                 f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone"

@@ -89,7 +89,7 @@ def word_of(makes: Callable[[], Strategy]) -> str:
 
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
-OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(*OPTIMIZERS.values()))
+OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
 """Without a kind, some numbers of the optimizer that is there change."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
@@ -109,7 +109,7 @@ def _inside(wrapper: type) -> Choice:
     if wrapper not in INSIDE:
         return STRATEGY
     begins, word = INSIDE[wrapper], word_of(INSIDE[wrapper])
-    change = change_of(type(begins()), begins=begins, choices=OF_STRATEGIES, name=word)
+    change = change_of({word: type(begins())}, begins=begins, choices=OF_STRATEGIES, name=word)
     return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change)
 
 

@@ -144,6 +144,8 @@ def test_rounds_of_what_can_be_passed_over_once() -> None:
 def test_a_delay_alone_is_no_response() -> None:
     with pytest.raises(UsageError, match="workers are models of response times, such as Scattered"):
         rounds_of([Lognormal(0.1)], [4])  # type: ignore[list-item]  # on purpose
+    with pytest.raises(UsageError, match="workers are models of response times, such as Scattered"):
+        rounds_of([Hypoexponential], [4])  # type: ignore[list-item]  # on purpose
 
 
 def test_of_ten_thousand_workers() -> None:

@@ -8,6 +8,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
@@ -54,14 +55,17 @@ def test_names_may_hold_strange_characters_and_lines_be_empty(tmp_path: Path) ->
 
 def test_no_machine_is_like_nothing() -> None:
     for times in ({}, {"a": ()}):
-        with pytest.raises(UsageError, match="there is no machine that takes any time"):
+        with pytest.raises(UsageError, match="times: a record is empty, or there is none"):
             machines_like(times, 3)
+    for seconds in (0.0, "0.1", float("nan")):
+        with pytest.raises(UsageError, match=f"seconds_per_sample = {seconds!r} must be above 0 and finite"):
+            machines_like({"a": (1.0,)}, 1, seconds)  # type: ignore[arg-type]  # on purpose
     for count in (0, "3", 2.0, True):
         with pytest.raises(UsageError, match=f"count = {count!r} must be a whole number, at least 1"):
             machines_like({"a": (1.0,)}, count)  # type: ignore[arg-type]  # on purpose
 
 
-@pytest.mark.parametrize("times", [[(1.0,)], {"a": "1.0"}, {"a": 1.0}, {"a": iter([1.0])}])
+@pytest.mark.parametrize("times", [[(1.0,)], {"a": "1.0"}, {"a": 1.0}, {"a": np.array(1.0)}, {"a": {1.0}}])
 def test_what_is_no_record_is_told(times: Any) -> None:
     with pytest.raises(
         UsageError, match=r"times = .* must be records by|a record of .* must be a list of times"

@@ -36,6 +36,7 @@ from oddlot.report.charts import Axis, Bar, Line, bars, lanes, lines
 from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.page import page, write_page
+from oddlot.units import samples
 from tests.command import Oddlot
 from tests.fits import a_job, rows
 from tests.test_resume import KillAt, Killed
@@ -462,7 +463,9 @@ def test_the_command_writes_it(oddlot: Oddlot, run: Path, plain_run: Path) -> No
     assert answer.code == 0
     assert answer.out.endswith("  page     both.html\n")
     assert answer.out.count("  proof    exactly once") == 2
-    assert "<h1>2 runs</h1>" in Path("both.html").read_text()
+    written = Path("both.html").read_text()
+    assert "<h1>2 runs</h1>" in written
+    assert samples(Figures.read(run).tally.summary()) in written
     answer = oddlot("report", str(run), str(plain_run), "--json")
     assert (answer.code, answer.err) == (2, "oddlot: --json is about one run: name one folder\n")
 

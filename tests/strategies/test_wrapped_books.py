@@ -190,7 +190,18 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
         (
             ["strategy=quorum", "strategy.inner.server.eps=1"],
-            "--set strategy.inner.server.eps=1: eps is no setting of SGD(lr=0.7, momentum=0.9",
+            (
+                "--set strategy.inner.server.eps=1: eps is no setting of SGD(lr=0.7, momentum=0.9, nesterov=True, "
+                "weight_decay=0.0): name a kind that has it, adam or adamw"
+            ),
+        ),
+        (
+            ["strategy=adaptive_load", "strategy.switch.a=1"],
+            "--set strategy.switch.a=1: unknown key `a` of ByGradients: say `kind` = error, with it",
+        ),
+        (
+            ["strategy=backup_tasks", "strategy.inner.steps=2"],
+            "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: say `name` = local_sgd or ",
         ),
         (["strategy=backup_tasks", "strategy.k=2"], "--set strategy.k=2: unknown key `k` of BackupTasks"),
         (

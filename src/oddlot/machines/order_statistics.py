@@ -45,16 +45,15 @@ def rounds_of(
 
 
 def _listed(name: str, given: Iterable[Any]) -> list[Any]:
-    try:
+    if isinstance(given, Iterable):
         return list(given)
-    except TypeError:
-        raise UsageError(f"{name} = {short(given)} must be a list", name) from None
+    raise UsageError(f"{name} = {short(given)} must be a list", name)
 
 
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
     if not workers or not loads:
         raise UsageError("no workers, or no loads, take no time", "loads" if workers else "workers")
-    if not all(hasattr(worker, "survival") for worker in workers):
+    if not all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers):
         raise UsageError("workers are models of response times, such as Scattered(delay, ...)", "workers")
     if wrong := [load for load in loads if not _is_whole(load, 1, inf)]:
         raise UsageError(f"a load of {wrong[0]} must be a whole number, at least 1", "loads")

@@ -102,13 +102,17 @@ def machines_like(
 
     Each takes the recorded times in their order, from a place by chance on. More machines than were recorded begin
     again with the first; the mean of those recorded takes `seconds_per_sample`. UsageError: `count` is below 1, or
-    there is nothing to be like.
+    there is nothing to be like, or no time.
     """
     records = _records(times)
     if not all(_is_time(time) for record in records for time in record):
         raise UsageError("a time that was recorded must be above 0 and finite", "times")
     if not _is_count(count):
         raise UsageError(f"count = {count!r} must be a whole number, at least 1", "count")
+    if not _is_time(seconds_per_sample):
+        raise UsageError(
+            f"seconds_per_sample = {seconds_per_sample!r} must be above 0 and finite", "seconds_per_sample"
+        )
     overall = fmean(fmean(record) for record in records)
     found = []
     for number in range(count):
@@ -119,15 +123,22 @@ def machines_like(
     return found
 
 
-def _records(times: Mapping[str, Sequence[float]]) -> list[Sequence[float]]:
+def _records(times: Mapping[str, Sequence[float]]) -> list[tuple[float, ...]]:
     if not isinstance(times, Mapping):
         raise UsageError(f"times = {short(times)} must be records by the names of machines", "times")
-    records = list(times.values())
-    if wrong := [one for one in records if isinstance(one, str | bytes) or not hasattr(one, "__len__")]:
-        raise UsageError(f"times: a record of {short(wrong[0])} must be a list of times", "times")
-    if not records or not all(map(len, records)):
-        raise UsageError("there is no machine that takes any time", "times")
+    records = [_record(record) for record in times.values()]
+    if not records or not all(records):
+        raise UsageError("times: a record is empty, or there is none", "times")
     return records
+
+
+def _record(times: Any) -> tuple[float, ...]:
+    try:
+        if not isinstance(times, str | bytes | Mapping | set):
+            return tuple(times)
+    except TypeError:  # an array of no dimension, too, says that it can be passed over
+        pass
+    raise UsageError(f"times: a record of {short(times)} must be a list of times", "times")
 
 
 def _is_time(value: object) -> bool:

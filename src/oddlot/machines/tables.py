@@ -42,16 +42,16 @@ class Change(Table):
     """makes what they change; None: that is told"""
     choosers: ClassVar[frozenset[str]] = frozenset()
     """keys that have named it"""
-    kinds: ClassVar[tuple[type, ...]] = ()
-    """the dataclasses"""
+    kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """the dataclasses, by the words that name them"""
 
     def make(self, begin: Any) -> Any:
         """`begin` with them. UsageError: it has no such setting."""
         begins = type(self).begins
         begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
-            others = " or ".join(kind.__name__ for kind in self.kinds if key in settings_of(kind))
-            raise UsageError(f"{key} is no setting of {begin}: name a kind that has it ({others})", key)
+            others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
+            raise UsageError(f"{key} is no setting of {begin}: name a kind that has it, {others}", key)
         return replace(begin, **given(self, type(begin), begin))
 
 
@@ -74,12 +74,22 @@ class Choice:
                 "", f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
             )
         if chooser not in value and self.otherwise:
+            self._check_keys(value, self.otherwise)
             return self.otherwise.model_validate(value, context=info.context)
         name = str(value.get(chooser, ""))
         if name not in self.tables:
             lacks = f"unknown {what} `{name}`" if name else f"{what} needs `{chooser}`"
             raise about(chooser, f"{lacks}: {or_nearest(name, self.tables)}")
         return self.tables[name].model_validate(value, context=info.context)
+
+    def _check_keys(self, value: Mapping[str, Any], table: type[Table]) -> None:
+        """A key that this table lacks may be of another kind, which has to be named."""
+        for key in sorted(value.keys() - table.model_fields.keys()):
+            if having := [word for word, one in self.tables.items() if key in one.model_fields]:
+                raise about(
+                    key,
+                    f"unknown key `{key}`{table.whose}: say `{self.chooser}` = {' or '.join(having)}, with it",
+                )
 
     @property
     def hint(self) -> Any:
@@ -109,14 +119,14 @@ def table_of(
 
 
 def change_of(
-    *kinds: type,
+    kinds: Mapping[str, type],
     begins: Callable[[], Any] | None = None,
     choices: Mapping[Any, Choice] = MappingProxyType({}),
     **choosers: str,
 ) -> type[Change]:
-    """A table with some of the settings of any of these dataclasses, which change what `begins` makes. `choosers` are
-    the keys that named it."""
-    hints = {name: hints_of(kind)[name] for kind in kinds for name in settings_of(kind)}
+    """A table with some of the settings of any of these dataclasses, by the words that name them, which change what
+    `begins` makes. `choosers` are the keys that named it."""
+    hints = {name: hints_of(kind)[name] for kind in kinds.values() for name in settings_of(kind)}
     columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
     columns |= {name: (str, default) for name, default in choosers.items()}
     table = create_model("Change", __base__=Change, **columns)

@@ -18,10 +18,10 @@ from oddlot.core.words import Command, Event, UpdateId
 def _are_times(rows: object) -> bool:
     if not isinstance(rows, tuple | list) or not all(isinstance(row, tuple | list) for row in rows):
         return False
-    if not all(len(row) == 2 and isinstance(row[1], int) and row[1] >= 1 for row in rows):
+    if not all(len(row) == 2 and type(row[1]) is int and row[1] >= 1 for row in rows):
         return False
     seconds = [row[0] for row in rows]
-    if not all(isinstance(one, int | float) and 0 <= one < inf for one in seconds):
+    if not all(type(one) in {int, float} and 0 <= one < inf for one in seconds):
         return False
     return seconds == sorted(seconds)
 
@@ -64,8 +64,9 @@ class AdaptiveK:
         check_settings(self)
         if self.most is not None and self.most < self.k:
             raise UsageError(f"most = {self.most} is below k = {self.k}", "most")
-        if self.times and self.switch != ByGradients():
-            raise UsageError("switch has no say where times are given: choose one of them", "switch")
+        others = {"switch": ByGradients(), "rise": 1, "most": None}
+        if self.times and (wrong := [name for name, usual in others.items() if getattr(self, name) != usual]):
+            raise UsageError(f"{wrong[0]} has no say where times are given: choose one of them", wrong[0])
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""

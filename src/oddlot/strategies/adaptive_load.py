@@ -26,15 +26,15 @@ def _is_table(rows: object) -> bool:
     return isinstance(rows, tuple | list) and all(
         isinstance(row, tuple | list)
         and len(row) == 3
-        and all(isinstance(count, int) and count >= 1 for count in row[:2])
-        and isinstance(row[2], int | float)
+        and all(type(count) is int and count >= 1 for count in row[:2])
+        and type(row[2]) in {int, float}
         and 0 < row[2] < inf
         for row in rows
     )
 
 
 def _are_loads(loads: object) -> bool:
-    return isinstance(loads, tuple | list) and all(isinstance(one, int) and one >= 1 for one in loads)
+    return isinstance(loads, tuple | list) and all(type(one) is int and one >= 1 for one in loads)
 
 
 TABLE = Must("rows of k, samples and mean seconds, all above 0", _is_table)
