@@ -9,12 +9,14 @@ import argparse
 from collections.abc import Callable
 
 from benchmarks.report import finish
-from benchmarks.stragglers import floors, goodput, joint, networks, paths, real, theory
+from benchmarks.stragglers import asynchronous, floors, goodput, joint, networks, paths, real, tails, theory
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "theory": lambda asked: theory.measure(asked.quick),
     "floors": lambda asked: floors.measure(asked.quick),
+    "asynchronous": lambda asked: asynchronous.measure(asked.quick),
     "joint": lambda asked: joint.measure(asked.quick, asked.ratio),
+    "tails": lambda asked: tails.measure(asked.quick),
     "goodput": lambda asked: goodput.measure(asked.quick, asked.learners),
     "networks": lambda asked: networks.measure(asked.quick, asked.job, asked.record, asked.policy),
     "paths": lambda asked: paths.measure(asked.quick),

@@ -16,7 +16,7 @@ from benchmarks.stragglers.least_squares import (
     trained,
 )
 from benchmarks.stragglers.processes import in_processes
-from oddlot import AdaptiveK, AdaptiveLoad, ByError, Strategy
+from oddlot import AdaptiveK, AdaptiveLoad, ByError, Machine, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
 
@@ -62,13 +62,14 @@ def strategy(ratio: float, policy: str) -> Strategy:
 
 
 def _run(asked: tuple[float, str, int]) -> dict[str, float]:
-    """Its measures."""
     ratio, policy, seed = asked
+    return until_goal(strategy(ratio, policy), fleet(ratio * COMMUNICATION, COMMUNICATION), seed)
+
+
+def until_goal(strategy: Strategy, machines: list[Machine], seed: int) -> dict[str, float]:
+    """The measures of a run."""
     start = torch.zeros(FEATURES, dtype=torch.float64)
-    machines = fleet(ratio * COMMUNICATION, COMMUNICATION)
-    run, counts = trained(
-        strategy(ratio, policy), machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000"
-    )
+    run, counts = trained(strategy, machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000")
     check_reached(run, "lately", GOAL)
     figures = run.summary
     counted = {name: float(getattr(counts, name)) for name in ("rounds", "used", "assigned", "uploads")}

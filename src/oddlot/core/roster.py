@@ -41,6 +41,12 @@ class Member:
     merges_in_a_row: int = 0
 
     @property
+    def median(self) -> float:
+        """Of the latest results, which does not mind one that took long; 0 before the first."""
+        recent = sorted(self.seconds_per_sample)
+        return recent[(len(recent) - 1) // 2] if recent else 0.0
+
+    @property
     def cut_pace(self) -> float:
         """In proportion to what its tasks take, cut as they are now."""
         return self.pace / 2.0**self.halvings

@@ -18,20 +18,19 @@ class BackupTasks(Wrapper[Inner]):
     """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
     counts, and the other one is aborted.
 
-    Late is a task that takes `slow` times what one of its size usually takes (of all results, or with the median
-    worker, whichever is less), from when its round began: who comes in its midst is late the sooner. So a round waits
-    for no straggler for longer than that and one more task; what it costs is the work that is aborted. A worker hears
-    of that at its next minibatch: where tasks have one, stragglers of two or three times the usual hold up as many
-    rounds as without this. Tasks that go on from a worker's own weights are its own; and a worker's first one is left
-    to its lease, or nobody would learn how slow it is.
+    Late is a task of a worker that is known to be so slow that whoever is idle would be sooner; or one that takes
+    `slow` times what its worker takes for one of its size, or others do, whichever is more. So a round waits for no
+    straggler for longer than that and one more task; what it costs is the work that is aborted, and that a worker hears
+    of it at its next minibatch, so that it may come late to the next round. Tasks that go on from a worker's own
+    weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
 
-    Paper: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6.
+    Papers: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6;
+    Zaharia, Konwinski, Joseph, Katz, Stoica, "Improving MapReduce Performance in Heterogeneous Environments" (OSDI
+    2008), section 4: by when a task is expected to end.
     """
 
     slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
-    """so many times the usual seconds of a task are late"""
-    began: float = field(default=0.0, metadata=STATE)
-    """state: when the newest version was made, in seconds on the run's clock"""
+    """so many times what a task usually takes are late"""
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one is late, in seconds on the run's clock"""
 
@@ -46,8 +45,6 @@ class BackupTasks(Wrapper[Inner]):
         yield from commands
         busy = {command.node for command in commands if isinstance(command, Assign)}
         idle = [node for node in view.idle if node not in busy]
-        if any(isinstance(command, Step | Blend) for command in commands):
-            self.began = view.now
         if idle and any(isinstance(command, Step | Blend | Release) for command in commands):
             yield from self._wake(view.now, view)  # versions are others then
         elif idle and view.tasks and view.now >= self.alarm:
@@ -56,9 +53,10 @@ class BackupTasks(Wrapper[Inner]):
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
         """What is late now, the latest first; and an alarm for what is late next."""
-        copies, pace = Counter(task.spans for task in view.tasks.values()), _usual_pace(view)
+        copies, usual = Counter(task.spans for task in view.tasks.values()), _usual_pace(view)
+        idle.sort(key=lambda node: view.roster.members[node].median or usual)
         tasks = [
-            (self._late_at(task, pace, view), task.id)
+            (self._late_at(task, usual, view), task.id)
             for task in view.tasks.values()
             if task.id not in cancelled
             and task.pull is None
@@ -86,9 +84,13 @@ class BackupTasks(Wrapper[Inner]):
         inner: object = self.inner
         return isinstance(inner, Wrapper)
 
-    def _late_at(self, task: Task, pace: float, view: View) -> float:
-        begun = self.began if task.version == view.version else view.since(task.id)
-        return begun + self.slow * pace * samples_in(task.spans)
+    def _late_at(self, task: Task, usual: float, view: View) -> float:
+        """Since when, or from when on; infinity as long as nobody has answered. `usual`: seconds a sample of others."""
+        samples, since = samples_in(task.spans), view.since(task.id)
+        own = max(usual, view.roster.members[task.node].median)
+        if since + own * samples > view.now + usual * samples:
+            return since
+        return since + self.slow * own * samples
 
     def _wake(self, at: float, view: View) -> Iterator[Command]:
         if at < inf and not view.now < self.alarm <= at:

@@ -1,0 +1,58 @@
+"""Adapting k beside asynchronous steps: the paper's figure 3.
+
+Gradients of 50 workers are 49 versions late on average, with which steps at the figure's rate leave the numbers when
+they count in full; so each counts for its share, as `Asynchronous` has it.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+from statistics import fmean, median
+
+import torch
+
+from benchmarks.report import show, told
+from benchmarks.stragglers.floors import NOTHING, SECONDS
+from benchmarks.stragglers.least_squares import FEATURES, LOAD, fleet, floor, trained
+from benchmarks.stragglers.processes import in_processes
+from oddlot import AdaptiveK, Asynchronous, ByGradients, Strategy
+
+RATE, ENDS = 2e-4, 1_000.0
+"""the figure's learning rate, and the seconds that it shows"""
+AT = (100.0, 300.0, ENDS)
+"""seconds at which the distances are told"""
+OURS, OTHER = "k from 1 to 36, by signs of windows' sums", "asynchronous"
+POLICIES: dict[str, Callable[[], Strategy]] = {
+    OURS: lambda: AdaptiveK(rise=5, most=36),
+    "k from 1 to 36, by signs of rounds (algorithm 1)": lambda: AdaptiveK(
+        rise=5, most=36, switch=ByGradients(1, 10, 200)
+    ),
+    OTHER: Asynchronous,
+}
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """The table; our distance at the end over that of asynchronous steps."""
+    seeds = range(1 if quick else 10)
+    asked = [(name, seed) for name in POLICIES for seed in seeds]
+    found = dict(zip(asked, in_processes(_run, asked), strict=True))
+    rows = [
+        [name, *(told([found[name, seed][at] for seed in seeds], 4) for at in range(len(AT)))]
+        for name in POLICIES
+    ]
+    show(
+        f"distance after so many seconds, {len(seeds)} seeds; closed form for k = 1 {floor(RATE, LOAD):.4f}, "
+        f"for k = 36 {floor(RATE, 36 * LOAD):.4f}",
+        ("", *(f"{at:,.0f} s" for at in AT)),
+        rows,
+    )
+    ratios = (found[OURS, seed][-1] / found[OTHER, seed][-1] for seed in seeds)
+    return {"adaptive_k_error_over_asynchronous": median(ratios)}
+
+
+def _run(asked: tuple[str, int]) -> list[float]:
+    """Root mean squares of the last ten distances until each time."""
+    name, seed = asked
+    start = torch.zeros(FEATURES, dtype=torch.float64)
+    run, _ = trained(POLICIES[name](), fleet(SECONDS, NOTHING), RATE, start, seed, f"seconds>={ENDS}")
+    until = ([row["error"] ** 2 for row in run.history if row["seconds"] <= at] for at in AT)
+    return [sqrt(fmean(squares[-10:])) for squares in until]

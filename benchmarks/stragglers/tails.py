@@ -1,0 +1,63 @@
+"""Adapting k and the load together, beside adapting k alone, where times are not exponential or workers not alike."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from benchmarks.report import show, told
+from benchmarks.stragglers.joint import COMMUNICATION, LOADS, RATE, until_goal
+from benchmarks.stragglers.least_squares import LOAD, WORKERS, a_of
+from benchmarks.stragglers.processes import in_processes
+from oddlot import AdaptiveLoad, ByError, Erlang, Exponential, Link, Machine, ShiftedExponential
+from oddlot.machines.delays import Delay
+from oddlot.machines.order_statistics import rounds_of
+from oddlot.machines.response import Scattered
+
+FLEETS: dict[str, tuple[Delay, int, float]] = {
+    "Erlang of 4": (Erlang(4), 0, 1.0),
+    "half of it always, half exponential": (ShiftedExponential(0.5), 0, 1.0),
+    "exponential, 10 of 50 slower by 5": (Exponential(), 10, 5.0),
+}
+"""how computation scatters, how many workers are slower, and by how much"""
+POLICIES = ("k alone", "k and load")
+MEASURES = ("seconds", "used", "rounds")
+QUOTIENTS = dict(zip(MEASURES, ("time", "gradient", "iteration"), strict=True))
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """A table of all fleets; the largest quotients."""
+    seeds = range(1 if quick else 10)
+    asked = [(name, policy, seed) for name in FLEETS for policy in POLICIES for seed in seeds]
+    found = dict(zip(asked, in_processes(_run, asked), strict=True))
+    rows, worst = list[list[str]](), dict[str, float]()
+    for name in FLEETS:
+        for policy in POLICIES:
+            cells = [told([found[name, policy, seed][one] for seed in seeds], 0) for one in MEASURES]
+            rows.append([name, policy, *cells])
+        quotients = {one: _quotient(found, name, one, seeds) for one in MEASURES}
+        rows.append([name, "quotient", *(f"{value:.2f}" for value in quotients.values())])
+        for one, value in quotients.items():
+            key = f"tails_{QUOTIENTS[one]}_ratio_max"
+            worst[key] = max(value, worst.get(key, 0.0))
+    show("other times, computation / communication = 1", ("computation", "adapted", *MEASURES), rows)
+    return worst
+
+
+def _quotient(
+    found: dict[tuple[str, str, int], dict[str, float]], name: str, one: str, seeds: Sequence[int]
+) -> float:
+    alone, both = ([found[name, policy, seed][one] for seed in seeds] for policy in POLICIES)
+    return median(b / a for a, b in zip(alone, both, strict=True))
+
+
+def _run(asked: tuple[str, str, int]) -> dict[str, float]:
+    """Both know the mean seconds of rounds, and the error."""
+    name, policy, seed = asked
+    delay, slow, by = FLEETS[name]
+    paces = [COMMUNICATION / LOAD * (by if number < slow else 1.0) for number in range(WORKERS)]
+    link = Link(latency_milliseconds=500 * COMMUNICATION)
+    machines = [
+        Machine(f"w{number}", pace, delay, link, stops_at_once=True) for number, pace in enumerate(paces)
+    ]
+    loads = LOADS if policy == "k and load" else [LOAD]
+    table = rounds_of([Scattered(delay, pace, COMMUNICATION) for pace in paces], loads)
+    return until_goal(AdaptiveLoad(table, ByError(a_of(RATE), "excess"), least=1), machines, seed)
