@@ -22,6 +22,7 @@ STRATEGIES: list[oddlot.Strategy] = [
     oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)),  # meets a quarter as often
     oddlot.AdaptiveLoad(),  # measures how many to wait for, and how much to give each
     oddlot.ProportionalLoad(oddlot.Synchronous()),  # gives the slow one less
+    oddlot.BackupTasks(oddlot.Synchronous()),  # does its task a second time
     oddlot.Quorum(  # the same by DiLoCo's rule, without waiting for everybody: who is late counts in the next round
         oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=0.7, momentum=0.9, nesterov=True))
     ),
