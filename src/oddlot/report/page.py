@@ -69,7 +69,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
-td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.number { overflow-wrap: normal; }
+td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } .wide { overflow-x: auto; } .wide td { min-width: 9em; }
+td.number { overflow-wrap: normal; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
 .pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
@@ -143,7 +144,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     ]
     proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
     body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
-    return f"<table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table>"
+    return f"<div class=wide><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
 
 
 def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
