@@ -119,8 +119,8 @@ def test_the_earliest_and_the_latest_of_many_measured_times_are_not_thinned_out(
 @pytest.mark.parametrize(
     ("workers", "loads", "ks", "told"),
     [
-        (0, [1], [], "no workers"),
-        (2, [], [], "no loads"),
+        (0, [1], [], r"workers = \[\] must have at least one"),
+        (2, [], [], r"loads = \[\] must have at least one"),
         (2, [0], [], "a load of 0 must be a whole number, at least 1"),
         (2, [1, float("nan")], [], "a load of nan must be a whole number"),
         (2, [2.5], [], "a load of 2.5 must be a whole number"),

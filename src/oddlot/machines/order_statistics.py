@@ -51,8 +51,8 @@ def _listed(name: str, given: Iterable[Any]) -> list[Any]:
 
 
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
-    if not workers or not loads:
-        raise UsageError("no workers, or no loads, take no time", "loads" if workers else "workers")
+    if empty := [name for name, given in (("workers", workers), ("loads", loads)) if not given]:
+        raise UsageError(f"{empty[0]} = [] must have at least one", empty[0])
     if not all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers):
         raise UsageError("workers are models of response times, such as Scattered(delay, ...)", "workers")
     if wrong := [load for load in loads if not _is_whole(load, 1, inf)]:
