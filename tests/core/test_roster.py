@@ -1,7 +1,5 @@
 """What is known about a worker: how patient to be with it, and how much to give it."""
 
-from math import inf
-
 import pytest
 
 from oddlot.core.roster import Roster
@@ -173,9 +171,8 @@ def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
     assert it.load("a", 8) == 8
 
 
-def test_the_median_worker_minds_no_straggler() -> None:
-    assert Roster().median_pace == roster().median_pace == inf
-    it = slow()
-    assert it.median_pace == 0.25
-    it.lose("b")
-    assert it.median_pace == 0.25, "of two the quicker one"
+def test_the_median_pace_minds_no_task_that_took_long() -> None:
+    it = roster(results=4)
+    it.result("a", 4, 800.0, now=9.0)
+    assert it.members["a"].median == 2.0
+    assert it.members["a"].pace > 20

@@ -82,11 +82,11 @@ class Watched(BackupTasks[Any]):
         idle = len(view.idle) - len(given)
         copies = Counter(task.spans for task in view.tasks.values())
         copies.update(view.tasks[command.again].spans for command in given if command.again)
-        usual = min(view.roster.usual or float("inf"), view.roster.median_pace)
+        quickest = min((view.roster.members[node].median for node in view.idle), default=0.0)
         late = [
             task
             for task in view.tasks.values()
-            if self._late_at(task, usual, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
+            if self._late_at(task, quickest, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
             and view.roster.members[task.node].results
         ]  # fmt: skip
         moves = any(isinstance(command, Step) for command in commands)

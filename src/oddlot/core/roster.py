@@ -31,6 +31,8 @@ class Member:
     """of the latest results, from assignment to arrival"""
     pace: float = 0.0
     """their mean"""
+    median: float = 0.0
+    """of theirs, which does not mind one that took long"""
     slow: float = 0.0
     """their 95th percentile"""
     lapses: int = 0
@@ -39,12 +41,6 @@ class Member:
     halvings: int = 0
     """its tasks are cut to 2**-halvings of what a strategy asks for"""
     merges_in_a_row: int = 0
-
-    @property
-    def median(self) -> float:
-        """Of the latest results, which does not mind one that took long; 0 before the first."""
-        recent = sorted(self.seconds_per_sample)
-        return recent[(len(recent) - 1) // 2] if recent else 0.0
 
     @property
     def cut_pace(self) -> float:
@@ -59,12 +55,6 @@ class Roster:
     members: dict[NodeId, Member] = field(default_factory=dict)
     usual: float | None = None
     """seconds a sample, of everybody that ever brought anything: what is expected of somebody new; None before that"""
-
-    @property
-    def median_pace(self) -> float:
-        """Seconds a sample of the median worker that has brought anything; infinity where none has."""
-        known = sorted(member.pace for member in self.members.values() if member.results)
-        return known[(len(known) - 1) // 2] if known else inf
 
     def join(self, node: NodeId, now: float) -> None:
         """The worker is here."""
@@ -90,7 +80,9 @@ class Roster:
         if len(recent) > REMEMBERED:
             del recent[0]
         member.pace = sum(recent) / len(recent)
-        member.slow = sorted(recent)[int(0.95 * (len(recent) - 1) + 0.5)]
+        ordered = sorted(recent)
+        member.median = ordered[(len(ordered) - 1) // 2]
+        member.slow = ordered[int(0.95 * (len(ordered) - 1) + 0.5)]
 
     def lapsed(self, node: NodeId) -> None:
         """The worker let a deadline pass."""

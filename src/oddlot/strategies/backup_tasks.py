@@ -7,6 +7,7 @@ from math import inf
 from typing import Annotated
 
 from oddlot.core.checks import Must
+from oddlot.core.roster import CLEARLY
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import STATE, View
 from oddlot.core.words import Assign, Blend, Cancel, Command, Event, NodeId, Release, Step, Task, TaskId, Wake
@@ -18,8 +19,9 @@ class BackupTasks(Wrapper[Inner]):
     """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
     counts, and the other one is aborted.
 
-    Late is a task of a worker that is known to be so slow that whoever is idle would be sooner; or one that takes
-    `slow` times what its worker takes for one of its size, or others do, whichever is more. So a round waits for no
+    Late is a task that takes `slow` times what one of its size usually takes. Directly around a strategy that waits for
+    everybody it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
+    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for no
     straggler for longer than that and one more task; what it costs is the work that is aborted, and that a worker hears
     of it at its next minibatch, so that it may come late to the next round. Tasks that go on from a worker's own
     weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
@@ -45,18 +47,19 @@ class BackupTasks(Wrapper[Inner]):
         yield from commands
         busy = {command.node for command in commands if isinstance(command, Assign)}
         idle = [node for node in view.idle if node not in busy]
-        if idle and any(isinstance(command, Step | Blend | Release) for command in commands):
-            yield from self._wake(view.now, view)  # versions are others then
+        if idle and any(isinstance(command, self._looks_anew) for command in commands):
+            yield from self._wake(view.now, view)  # versions are others then, or tasks
         elif idle and view.tasks and view.now >= self.alarm:
             cancelled = {command.task for command in commands if isinstance(command, Cancel)}
             yield from self._begin_again(view, idle, cancelled)
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
-        """What is late now, the latest first; and an alarm for what is late next."""
-        copies, usual = Counter(task.spans for task in view.tasks.values()), _usual_pace(view)
-        idle.sort(key=lambda node: view.roster.members[node].median or usual)
+        """What is late now, the oldest first; and an alarm for what is late next."""
+        copies = Counter(task.spans for task in view.tasks.values())
+        paces = {node: view.roster.members[node].median or view.roster.usual or inf for node in idle}
+        idle.sort(key=paces.__getitem__)
         tasks = [
-            (self._late_at(task, usual, view), task.id)
+            (self._late_at(task, paces[idle[0]], view), task.id)
             for task in view.tasks.values()
             if task.id not in cancelled
             and task.pull is None
@@ -84,24 +87,27 @@ class BackupTasks(Wrapper[Inner]):
         inner: object = self.inner
         return isinstance(inner, Wrapper)
 
-    def _late_at(self, task: Task, usual: float, view: View) -> float:
-        """Since when, or from when on; infinity as long as nobody has answered. `usual`: seconds a sample of others."""
-        samples, since = samples_in(task.spans), view.since(task.id)
-        own = max(usual, view.roster.members[task.node].median)
-        if since + own * samples > view.now + usual * samples:
+    @property
+    def _waits(self) -> bool:
+        """Rounds wait for every task until it is done, and not until a deadline."""
+        return super().waits_for_all and not self._is_around_a_wrapper
+
+    @property
+    def _looks_anew(self) -> tuple[type, ...]:
+        """After which commands something may be late that was not, sooner than the alarm: a task of a slow worker."""
+        return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
+
+    def _late_at(self, task: Task, quickest: float, view: View) -> float:
+        """Since when, or from when on; infinity as long as nobody has answered. `quickest`: of those who are idle."""
+        samples, since, roster = samples_in(task.spans), view.since(task.id), view.roster
+        if roster.usual is None or not self._waits:
+            return inf if roster.usual is None else since + self.slow * roster.usual * samples
+        own = roster.members[task.node].median
+        if since + own * samples > view.now + CLEARLY * quickest * samples:
             return since
-        return since + self.slow * own * samples
+        return since + self.slow * max(own, roster.usual) * samples
 
     def _wake(self, at: float, view: View) -> Iterator[Command]:
         if at < inf and not view.now < self.alarm <= at:
             self.alarm = at
             yield Wake(at)
-
-
-def _usual_pace(view: View) -> float:
-    """Seconds a sample; infinity as long as nobody has answered.
-
-    Of all results the quick workers have brought the most, but some stragglers raise it; the median worker may be a
-    slow one, but does not mind those.
-    """
-    return inf if view.roster.usual is None else min(view.roster.usual, view.roster.median_pace)
