@@ -38,7 +38,7 @@ def measure(quick: bool) -> dict[str, float]:
         for one, value in quotients.items():
             key = f"tails_{QUOTIENTS[one]}_ratio_max"
             worst[key] = max(value, worst.get(key, 0.0))
-    show("other times, computation / communication = 1", ("computation", "adapted", *MEASURES), rows)
+    show("other times of computation, communication always 1 s", ("computation", "adapted", *MEASURES), rows)
     return worst
 
 

@@ -68,5 +68,5 @@ class Run:
 
     @property
     def wasted_share(self) -> float:
-        """The part of all samples given out that never reached the model."""
+        """The part of all samples given out that was in vain."""
         return float(self.summary["samples_wasted"] / max(1, self.summary["samples_assigned"]))

@@ -203,6 +203,7 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         ),
         (lambda: AdaptiveK(most=3, times=((1.0, 6),)), "most has no say where times are given"),
         (lambda: AdaptiveK(rise=2, times=((1.0, 6),)), "rise has no say where times are given"),
+        (lambda: AdaptiveK(times=((1.0, 2.0),)), "and k, at least 1"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveK(times=((1.0, True),)), "and k, at least 1"),
         (lambda: AdaptiveK(times=((2.0, 2), (1.0, 3))), "rows of seconds, none below the one before, and k"),
         (lambda: AdaptiveK(times=((float("nan"), 2),)), "rows of seconds, none below the one before, and k"),

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 import pytest
 import torch
 
-from benchmarks.stragglers import __main__, goodput, joint, least_squares, networks, real
+from benchmarks.stragglers import __main__, asynchronous, goodput, joint, least_squares, networks, real
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import FastestK, Link, LocalSGD, Quorum, Synchronous
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
@@ -43,8 +43,9 @@ def test_every_policy_of_every_part_can_be_made() -> None:
     assert loads == {"k alone": [40], "k and load": list(joint.LOADS), "k and load, fitted": []}
     made = [joint.strategy(1.0, name) for name in joint.POLICIES]
     assert len(set(map(repr, made))) == len(made), "each is another one"
-    for policies in (networks.POLICIES, real.POLICIES):
+    for policies in (asynchronous.POLICIES, networks.POLICIES, real.POLICIES):
         made = [make() for make in policies.values()]
         assert all(map(is_dataclass, made))
     assert all(is_dataclass(make(8)) for make in goodput.POLICIES.values())
-    assert {"theory", "floors", "joint", "goodput", "networks", "paths", "real"} == __main__.PARTS.keys()
+    least_squares = {"theory", "floors", "asynchronous", "joint", "tails", "paths"}
+    assert {*least_squares, "goodput", "networks", "real"} == __main__.PARTS.keys()

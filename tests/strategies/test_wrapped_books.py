@@ -197,11 +197,11 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
         (
             ["strategy=adaptive_load", "strategy.switch.a=1"],
-            "--set strategy.switch.a=1: unknown key `a` of ByGradients: say `kind` = error, with it",
+            "--set strategy.switch.a=1: unknown key `a` of ByGradients: a setting where `kind` = error",
         ),
         (
             ["strategy=backup_tasks", "strategy.inner.steps=2"],
-            "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: say `name` = local_sgd or ",
+            "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: a setting where `name` = local_sgd or ",
         ),
         (["strategy=backup_tasks", "strategy.k=2"], "--set strategy.k=2: unknown key `k` of BackupTasks"),
         (

@@ -45,9 +45,11 @@ def rounds_of(
 
 
 def _listed(name: str, given: Iterable[Any]) -> list[Any]:
-    if isinstance(given, Iterable):
-        return list(given)
-    raise UsageError(f"{name} = {short(given)} must be a list", name)
+    try:
+        one_by_one = iter(given)
+    except TypeError:
+        raise UsageError(f"{name} = {short(given)} must be a list", name) from None
+    return list(one_by_one)
 
 
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:

@@ -88,7 +88,7 @@ class Choice:
             if having := [word for word, one in self.tables.items() if key in one.model_fields]:
                 raise about(
                     key,
-                    f"unknown key `{key}`{table.whose}: say `{self.chooser}` = {' or '.join(having)}, with it",
+                    f"unknown key `{key}`{table.whose}: a setting where `{self.chooser}` = {' or '.join(having)}",
                 )
 
     @property

@@ -21,7 +21,7 @@ def _are_times(rows: object) -> bool:
     if not all(len(row) == 2 and type(row[1]) is int and row[1] >= 1 for row in rows):
         return False
     seconds = [row[0] for row in rows]
-    if not all(type(one) in {int, float} and 0 <= one < inf for one in seconds):
+    if not all(isinstance(one, int | float) and 0 <= one < inf for one in seconds):
         return False
     return seconds == sorted(seconds)
 

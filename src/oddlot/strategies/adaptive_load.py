@@ -27,7 +27,7 @@ def _is_table(rows: object) -> bool:
         isinstance(row, tuple | list)
         and len(row) == 3
         and all(type(count) is int and count >= 1 for count in row[:2])
-        and type(row[2]) in {int, float}
+        and isinstance(row[2], int | float)
         and 0 < row[2] < inf
         for row in rows
     )
