@@ -76,14 +76,15 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
-    if are_classes and not any(_is(value, kind) for kind in kinds):
+    if are_classes and not any(is_a(value, kind) for kind in kinds):
         yield " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
     for part, kind in zip(parts, kinds, strict=True):
-        if part is not kind and (_is(value, kind) if are_classes else len(parts) == 1):
+        if part is not kind and (is_a(value, kind) if are_classes else len(parts) == 1):
             yield from (must for check in part.__metadata__ if (must := check(value)))
 
 
-def _is(value: Any, kind: type) -> bool:
+def is_a(value: Any, kind: type) -> bool:
+    """An int is any whole number, a float any number, numpy's among them; True and False are none."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))
 
 

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from oddlot.core.checks import short
+from oddlot.core.checks import is_a, short
 from oddlot.core.errors import UsageError
 from oddlot.machines.response import Measured, Response
 from oddlot.machines.survival import Numbers
@@ -65,8 +64,8 @@ def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int])
         )
 
 
-def _is_whole(value: object, least: float, most: float) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
+def _is_whole(value: Any, least: float, most: float) -> bool:
+    return is_a(value, int) and least <= value <= most
 
 
 def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:

@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from math import inf
-from numbers import Integral, Real
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from oddlot.core.checks import short
+from oddlot.core.checks import is_a, short
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.delays import Trace
@@ -107,7 +106,7 @@ def machines_like(
     records = _records(times)
     if not all(_is_time(time) for record in records for time in record):
         raise UsageError("a time that was recorded must be above 0 and finite", "times")
-    if not _is_count(count):
+    if not (is_a(count, int) and count >= 1):
         raise UsageError(f"count = {count!r} must be a whole number, at least 1", "count")
     if not _is_time(seconds_per_sample):
         raise UsageError(
@@ -141,12 +140,8 @@ def _record(times: Any) -> tuple[float, ...]:
     raise UsageError(f"times: a record of {short(times)} must be a list of times", "times")
 
 
-def _is_time(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < LONGEST
-
-
-def _is_count(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+def _is_time(value: Any) -> bool:
+    return is_a(value, float) and 0 < value < LONGEST
 
 
 def _columns(text: str, *names: str) -> Rows:

@@ -225,8 +225,8 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     resumes = [(at, "resumed") for at in course.resumed]
     yield lanes("what every machine did", spells, faults, longest, resumes)
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
-    reasons = {"used": run.tally.samples_merged, **run.tally.wasted, "skipped": run.tally.samples_skipped}
-    reasons["handed back"] = run.tally.samples_returned
+    rest = {"skipped": run.tally.samples_skipped, "handed back": run.tally.samples_returned}
+    reasons = {"used": run.tally.samples_merged, **run.tally.wasted, **rest}
     told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
     yield bars("samples: used, and wasted why", told)
     yield bars("bytes on every link", list(_links(run, machines)))

@@ -21,10 +21,10 @@ class BackupTasks(Wrapper[Inner]):
 
     Late is a task that takes `slow` times what one of its size usually takes. Directly around a strategy that waits for
     everybody it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
-    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for no
-    straggler for longer than that and one more task; what it costs is the work that is aborted, and that a worker hears
-    of it at its next minibatch, so that it may come late to the next round. Tasks that go on from a worker's own
-    weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
+    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for no straggler for
+    longer than that and one more task; what it costs is the work that is aborted, and that a worker hears of it at its
+    next minibatch, so that it may come late to the next round. Tasks that go on from a worker's own weights are its
+    own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
 
     Papers: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6;
     Zaharia, Konwinski, Joseph, Katz, Stoica, "Improving MapReduce Performance in Heterogeneous Environments" (OSDI
@@ -32,7 +32,7 @@ class BackupTasks(Wrapper[Inner]):
     """
 
     slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
-    """so many times what a task usually takes are late"""
+    """a task that takes so many times what is usual is late"""
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one is late, in seconds on the run's clock"""
 
@@ -99,13 +99,15 @@ class BackupTasks(Wrapper[Inner]):
 
     def _late_at(self, task: Task, quickest: float, view: View) -> float:
         """Since when, or from when on; infinity as long as nobody has answered. `quickest`: of those who are idle."""
-        samples, since, roster = samples_in(task.spans), view.since(task.id), view.roster
-        if roster.usual is None or not self._waits:
-            return inf if roster.usual is None else since + self.slow * roster.usual * samples
-        own = roster.members[task.node].median
+        samples, since, usual = samples_in(task.spans), view.since(task.id), view.roster.usual
+        if usual is None:
+            return inf
+        if not self._waits:
+            return since + self.slow * usual * samples
+        own = view.roster.members[task.node].median
         if since + own * samples > view.now + CLEARLY * quickest * samples:
             return since
-        return since + self.slow * max(own, roster.usual) * samples
+        return since + self.slow * max(own, usual) * samples
 
     def _wake(self, at: float, view: View) -> Iterator[Command]:
         if at < inf and not view.now < self.alarm <= at:
