@@ -124,25 +124,26 @@ class Recipe:
 
     def _warn_of_unequal_loads(self) -> None:
         """A strategy that measures rounds of equal loads would get none to measure."""
-        layers = _layers(self.strategy)
         wants_fitted = getattr(self.strategy, "wants_fitted", lambda _: ())
-        if any(isinstance(one, ProportionalLoad) for one in layers) and wants_fitted(self.job.batch):
-            name = _name(layers[-1])
+        if self._has(ProportionalLoad) and wants_fitted(self.job.batch):
+            name = _name(_layers(self.strategy)[-1])
             warn(
                 f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone"
             )
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
-        kinds = {type(one) for one in _layers(self.strategy)}
         task = _largest_task(self.strategy, self.job.batch)
-        if task is None or Deadline not in kinds or ProportionalLoad in kinds:
+        if task is None or not self._has(Deadline) or self._has(ProportionalLoad):
             return
         if len(minibatch_cuts(task.samples, self.job.batch)) == 2:
             warn(
                 f"Deadline ends a task after a minibatch, and here they have no other one ({task.samples} samples, "
                 f"batch = {self.job.batch}): make strategy.{task.setting} larger"
             )
+
+    def _has(self, kind: type) -> bool:
+        return any(isinstance(one, kind) for one in _layers(self.strategy))
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""

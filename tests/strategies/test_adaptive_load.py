@@ -296,12 +296,17 @@ def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one()
     assert sum(isinstance(record.event, Fitted) for record in run.records) < 10
 
 
-def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure() -> None:
+class Mine(ProportionalLoad[AdaptiveLoad]):
+    """One of a user's own."""
+
+
+@pytest.mark.parametrize("around", [ProportionalLoad, Mine])
+def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(around: type[ProportionalLoad]) -> None:
     on = Simulated([Machine("m0", 0.1)])
     with pytest.warns(
         UserWarning, match="AdaptiveLoad measures rounds of equal loads, and ProportionalLoad makes"
     ):
-        oddlot.fit(a_job(FALLING), ProportionalLoad(AdaptiveLoad()), on, until="versions>=1")
+        oddlot.fit(a_job(FALLING), around(AdaptiveLoad()), on, until="versions>=1")
 
 
 def unsteady(**how: Any) -> Run:

@@ -162,6 +162,31 @@ finish d
     assert re.search(r"finish d\n> step b:6\*0.17 b:1\d\*0.33 d:1\d\*0.33\n", told), told
 
 
+def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
+    """`a` holds an aborted copy of what `b` brings, and waits with an update: three of four are a quorum."""
+    story = """strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=0.6, grace=0.0))
+data size=100 batch=4
+join a
+join b
+join c
+join d
+wait 1
+finish a
+finish b
+finish c
+finish d
+wait 1
+finish a
+wait alarm
+finish b
+finish c
+"""
+    told = run_story(story)
+    assert "finish b\n> abort a:9\n" in told, told
+    assert "> step" not in told.partition("> abort a:9")[2].partition("finish c")[0], told
+    assert re.search(r"finish c\n> step d:4\*0.1\d a:5\*0.29 b:6\*0.29 c:7\*0.29\n", told), told
+
+
 def test_nobody_has_two_tasks_at_once() -> None:
     """They would begin with the same version, and count as two learners."""
     machines = [Machine(f"m{number}", 0.01, link=Link(latency_milliseconds=20)) for number in range(3)]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -38,6 +39,7 @@ from oddlot.core.words import (
     Step,
     Task,
 )
+from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
 from tests.strategies.slow_fleets import BATCH, PACE, STRAGGLES, actions, machines, ran
 from tests.toys import Backups
@@ -82,22 +84,31 @@ class Watched(BackupTasks[Any]):
         idle = len(view.idle) - len(given)
         copies = Counter(task.spans for task in view.tasks.values())
         copies.update(view.tasks[command.again].spans for command in given if command.again)
-        quickest = min((view.roster.members[node].median for node in view.idle), default=0.0)
+        kept, self.quickest = (
+            self.quickest,
+            min((expected_pace(node, view) for node in view.idle), default=inf),
+        )
         late = [
             task
             for task in view.tasks.values()
-            if self._late_at(task, quickest, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
+            if self._late_at(task, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
             and view.roster.members[task.node].results
         ]  # fmt: skip
+        self.quickest = kept
         moves = any(isinstance(command, Step) for command in commands)
         assert moves or not (idle and late), (view.now, late)
         return commands
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_becomes_idle_begins_what_is_late_already(seed: int) -> None:
-    eight = machines(8, delay=oddlot.Exponential(), seconds_to_return=7.0, lifetime=oddlot.Lifetime(60.0))
-    ran(Watched(FastestK(k=6), slow=1.2), eight, torch.zeros(4_000), "epochs>=1", seed=seed)
+@pytest.mark.parametrize(
+    ("inside", "slow"), [(FastestK(k=6), 1.0), (Synchronous(), 1.0), (Synchronous(), 4.0)]
+)
+def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow: float, seed: int) -> None:
+    eight = machines(
+        8, slow, delay=oddlot.Exponential(), seconds_to_return=7.0, lifetime=oddlot.Lifetime(60.0)
+    )
+    ran(Watched(inside, slow=1.2), eight, torch.zeros(4_000), "epochs>=1", seed=seed)
 
 
 def test_backups_start_from_the_version_that_is_kept() -> None:

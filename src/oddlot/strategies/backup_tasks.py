@@ -35,6 +35,8 @@ class BackupTasks(Wrapper[Inner]):
     """a task that takes so many times what is usual is late"""
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one is late, in seconds on the run's clock"""
+    quickest: float = field(default=0.0, metadata=STATE)
+    """state: seconds a sample of the quickest one for whom it is then"""
 
     @property
     def waits_for_all(self) -> bool:
@@ -47,19 +49,26 @@ class BackupTasks(Wrapper[Inner]):
         yield from commands
         busy = {command.node for command in commands if isinstance(command, Assign)}
         idle = [node for node in view.idle if node not in busy]
-        if idle and any(isinstance(command, self._looks_anew) for command in commands):
-            yield from self._wake(view.now, view)  # versions are others then, or tasks
-        elif idle and view.tasks and view.now >= self.alarm:
+        if any(isinstance(command, self._looks_anew) for command in commands):
+            self.alarm = view.now  # versions are others then, or tasks
+            if idle:
+                yield Wake(view.now)
+        elif idle and view.tasks and (view.now >= self.alarm or self._is_quicker(idle[-1], view)):
             cancelled = {command.task for command in commands if isinstance(command, Cancel)}
             yield from self._begin_again(view, idle, cancelled)
+
+    def _is_quicker(self, node: NodeId, view: View) -> bool:
+        """Some tasks are late for a worker that just has become idle, if it is quicker than those for whom they were
+        not."""
+        return self._waits and expected_pace(node, view) < self.quickest
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
         """What is late now, the oldest first; and an alarm for what is late next."""
         copies = Counter(task.spans for task in view.tasks.values())
-        paces = {node: view.roster.members[node].median or view.roster.usual or inf for node in idle}
-        idle.sort(key=paces.__getitem__)
+        idle.sort(key=lambda node: expected_pace(node, view))
+        self.quickest = expected_pace(idle[0], view)
         tasks = [
-            (self._late_at(task, paces[idle[0]], view), task.id)
+            (self._late_at(task, view), task.id)
             for task in view.tasks.values()
             if task.id not in cancelled
             and task.pull is None
@@ -97,15 +106,15 @@ class BackupTasks(Wrapper[Inner]):
         """After which commands something may be late that was not, sooner than the alarm: a task of a slow worker."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
-    def _late_at(self, task: Task, quickest: float, view: View) -> float:
-        """Since when, or from when on; infinity as long as nobody has answered. `quickest`: of those who are idle."""
+    def _late_at(self, task: Task, view: View) -> float:
+        """Since when, or from when on; infinity as long as nobody has answered."""
         samples, since, usual = samples_in(task.spans), view.since(task.id), view.roster.usual
         if usual is None:
             return inf
         if not self._waits:
             return since + self.slow * usual * samples
         own = view.roster.members[task.node].median
-        if since + own * samples > view.now + CLEARLY * quickest * samples:
+        if since + own * samples > view.now + CLEARLY * self.quickest * samples:
             return since
         return since + self.slow * max(own, usual) * samples
 
@@ -113,3 +122,8 @@ class BackupTasks(Wrapper[Inner]):
         if at < inf and not view.now < self.alarm <= at:
             self.alarm = at
             yield Wake(at)
+
+
+def expected_pace(node: NodeId, view: View) -> float:
+    """What is expected of it, in seconds a sample."""
+    return view.roster.members[node].median or view.roster.usual or inf
