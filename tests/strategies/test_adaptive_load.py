@@ -301,7 +301,9 @@ class Mine(ProportionalLoad[AdaptiveLoad]):
 
 
 @pytest.mark.parametrize("around", [ProportionalLoad, Mine])
-def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(around: type[ProportionalLoad]) -> None:
+def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(
+    around: type[ProportionalLoad[AdaptiveLoad]],
+) -> None:
     on = Simulated([Machine("m0", 0.1)])
     with pytest.warns(
         UserWarning, match="AdaptiveLoad measures rounds of equal loads, and ProportionalLoad makes"

@@ -184,7 +184,7 @@ finish c
     told = run_story(story)
     assert "finish b\n> abort a:9\n" in told, told
     assert "> step" not in told.partition("> abort a:9")[2].partition("finish c")[0], told
-    assert re.search(r"finish c\n> step d:4\*0.1\d a:5\*0.29 b:6\*0.29 c:7\*0.29\n", told), told
+    assert "finish c\n> step d:4*0.12 a:5*0.25 b:6*0.25 c:7*0.25\n" in told, told
 
 
 def test_nobody_has_two_tasks_at_once() -> None:
