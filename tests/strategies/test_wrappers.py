@@ -1,5 +1,6 @@
 """Strategies around strategies: what stragglers cost, and that they bias nothing."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -72,6 +73,57 @@ def test_a_task_is_begun_again_once_at_most() -> None:
     starts = [task.task for task in actions(run, Start)]
     copies = [sum(other.spans == task.spans for other in starts) for task in starts]
     assert set(copies) == {1, 2}
+
+
+def test_a_copy_that_is_lost_is_begun_by_others() -> None:
+    story = """strategy BackupTasks(Synchronous(samples=8))
+data size=4000 batch=8
+join a
+join b
+join c
+join d
+wait 1
+finish a
+finish b
+wait 1.2
+finish d
+wait 1
+finish c
+wait 1
+finish a
+finish b
+wait 0.1
+lose a
+"""
+    told = run_story(story)
+    copied = re.search(r"finish a\n> assign a:\d+ 8 (\S+)", told)
+    assert copied, told
+    assert re.search(rf"lose a\n> assign b:\d+ 8 {re.escape(copied[1])}", told), told
+
+
+def test_what_three_have_refused_is_not_begun_again() -> None:
+    """Its samples are skipped, while the first one who has them is still at it."""
+    story = """strategy BackupTasks(Deadline(Synchronous(samples=8), 50.0))
+data size=400 batch=8 skip_bad=true
+join a
+join b
+join c
+wait 1
+finish a
+finish b
+wait 1
+finish c
+wait 1
+finish a
+finish b
+wait 1.5
+refuse a
+refuse b
+refuse a
+wait 1
+"""
+    told = run_story(story)
+    assert told.endswith("refuse a\n> skipped\nwait 1\n> at 4.5 s\n"), told
 
 
 @dataclass

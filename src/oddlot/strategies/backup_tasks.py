@@ -10,7 +10,21 @@ from oddlot.core.checks import Must
 from oddlot.core.roster import CLEARLY
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import Assign, Blend, Cancel, Command, Event, NodeId, Release, Step, Task, TaskId, Wake
+from oddlot.core.words import (
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Event,
+    Leaving,
+    Lost,
+    NodeId,
+    Release,
+    Step,
+    Task,
+    TaskId,
+    Wake,
+)
 from oddlot.core.wrapper import Inner, Wrapper
 
 
@@ -47,6 +61,8 @@ class BackupTasks(Wrapper[Inner]):
         """What the strategy inside says, and what is late for those who are idle."""
         commands = list(self.inner.on(event, view))
         yield from commands
+        if isinstance(event, Leaving | Lost):
+            self.alarm = view.now  # what it had begun again is late for others
         busy = {command.node for command in commands if isinstance(command, Assign)}
         idle = [node for node in view.idle if node not in busy]
         if any(isinstance(command, self._looks_anew) for command in commands):
@@ -73,6 +89,7 @@ class BackupTasks(Wrapper[Inner]):
             if task.id not in cancelled
             and task.pull is None
             and copies[task.spans] == 1
+            and view.counts(task.id)
             and view.roster.members[task.node].results
         ]
         for late_at, task_id in sorted(tasks):
