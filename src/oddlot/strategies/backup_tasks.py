@@ -35,10 +35,11 @@ class BackupTasks(Wrapper[Inner]):
 
     Late is a task that takes `slow` times what one of its size usually takes. Directly around a strategy that waits for
     everybody it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
-    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for no straggler for
-    longer than that and one more task; what it costs is the work that is aborted, and that a worker hears of it at its
-    next minibatch, so that it may come late to the next round. Tasks that go on from a worker's own weights are its
-    own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
+    takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for a straggler for
+    hardly longer than that and one more task, as long as fewer are late than are idle. What it costs is the work that
+    is aborted, and that a worker hears of it at its next minibatch, so that it may come late to the next round: two to
+    four workers that are alike and whose times scatter moderately lose by it. Tasks that go on from a worker's own
+    weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
 
     Papers: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6;
     Zaharia, Konwinski, Joseph, Katz, Stoica, "Improving MapReduce Performance in Heterogeneous Environments" (OSDI
