@@ -283,6 +283,7 @@ def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once:
     arrived = [record.event.update for record in run.records if isinstance(record.event, w.Arrived)]
     assert run.summary["bytes_down"] == sum(facts.bytes_down for facts in arrived) + len(ended) * size
     assert run.summary["bytes_wasted"] >= len(ended) * size
+    assert 0 < run.wasted_share == run.summary["samples_wasted"] / (16 * started)
 
 
 def test_money_time_and_traffic_of_a_fleet() -> None:

@@ -19,9 +19,11 @@ from oddlot import (
     Alive,
     Asynchronous,
     Chaos,
+    Deadline,
     Fault,
     Hub,
     Lifetime,
+    LocalSGD,
     Machine,
     Offer,
     Simulated,
@@ -327,6 +329,15 @@ def test_what_stands_behind_a_bar_has_room() -> None:
     figure = bars("t", [Bar("a", {"": 1.0}, "x" * 60), Bar("b", {"": 0.5}, "y")])
     at = float(re.search(r'<text class="tick" x="([0-9.]+)"[^>]*>x', figure)[1])  # type: ignore[index]  # it is there
     assert at + 60 * 6.5 <= 860
+
+
+def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
+    machines = [Machine("quick", 0.01), Machine("slow", 0.1)]
+    deadline = Deadline(LocalSGD(steps=4), 0.4)
+    oddlot.fit(a_job(), deadline, Simulated(machines), until="versions>=2", out=tmp_path)
+    run = Figures.read(tmp_path)
+    assert run.tally.samples_returned > 0
+    assert f">{run.tally.samples_returned:,} " in page([run]).partition("handed back</text>")[2]
 
 
 def test_samples_travel_too(tmp_path: Path) -> None:

@@ -370,6 +370,8 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: AdaptiveLoad(5), "rows of k, samples"),  # type: ignore[arg-type]  # so wrong
         (lambda: AdaptiveLoad(((1, 1, "x"),)), "rows of k, samples"),  # type: ignore[arg-type]
         (lambda: AdaptiveLoad(((1.5, 2, 1.0),)), "rows of k, samples"),  # type: ignore[arg-type]
+        (lambda: AdaptiveLoad(((True, 2, 1.0),)), "rows of k, samples"),
+        (lambda: AdaptiveLoad(loads=(4, True)), "whole numbers of samples, each at least 1"),
         (lambda: AdaptiveLoad(loads=(4, 0)), "whole numbers of samples, each at least 1"),
         (lambda: AdaptiveLoad(ROWS, least=97), "least = 97: no round has so many samples"),
         (lambda: AdaptiveLoad(gain=0.5), "gain = 0.5 must be at least 1 and finite"),

@@ -132,11 +132,8 @@ def test_learners_that_are_silent_are_not_waited_for() -> None:
     assert steps(chaos) > 0.9 * steps(None)
 
 
-@pytest.mark.parametrize(("at_once", "who_come_back"), [(1, ""), (2, "late b\nlate c")])
-def test_who_does_not_say_that_it_has_stopped_is_not_waited_for(at_once: int, who_come_back: str) -> None:
-    """`a` freezes with a copy of what `b` brings after all: two of the three others are a quorum."""
-    story = f"""strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=0.6, grace=0.0))
-data size=100 in_flight={at_once} batch=4
+A_HAS_A_COPY = """strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=0.6, grace=0.0))
+data size=100 batch=4
 join a
 join b
 join c
@@ -149,7 +146,14 @@ finish d
 wait 1
 finish a
 wait alarm
-finish c
+"""
+"""of what b is at, and brought something in this round"""
+
+
+@pytest.mark.parametrize(("at_once", "who_come_back"), [(1, ""), (2, "late b\nlate c")])
+def test_who_does_not_say_that_it_has_stopped_is_not_waited_for(at_once: int, who_come_back: str) -> None:
+    """`a` freezes with a copy of what `b` brings after all: two of the three others are a quorum."""
+    story = f"""{A_HAS_A_COPY.replace("batch=4", f"batch=4 in_flight={at_once}")}finish c
 finish d
 finish b
 {who_come_back}
@@ -164,24 +168,7 @@ finish d
 
 def test_who_has_stopped_and_has_brought_something_is_counted() -> None:
     """`a` holds an aborted copy of what `b` brings, and waits with an update: three of four are a quorum."""
-    story = """strategy BackupTasks(Quorum(LocalSGD(steps=1), quorum=0.6, grace=0.0))
-data size=100 batch=4
-join a
-join b
-join c
-join d
-wait 1
-finish a
-finish b
-finish c
-finish d
-wait 1
-finish a
-wait alarm
-finish b
-finish c
-"""
-    told = run_story(story)
+    told = run_story(A_HAS_A_COPY + "finish b\nfinish c\n")
     assert "finish b\n> abort a:9\n" in told, told
     assert "> step" not in told.partition("> abort a:9")[2].partition("finish c")[0], told
     assert "finish c\n> step d:4*0.12 a:5*0.25 b:6*0.25 c:7*0.25\n" in told, told

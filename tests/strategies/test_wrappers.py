@@ -136,17 +136,13 @@ class Watched(BackupTasks[Any]):
         idle = len(view.idle) - len(given)
         copies = Counter(task.spans for task in view.tasks.values())
         copies.update(view.tasks[command.again].spans for command in given if command.again)
-        kept, self.quickest = (
-            self.quickest,
-            min((expected_pace(node, view) for node in view.idle), default=inf),
-        )
+        quickest = min((expected_pace(node, view) for node in view.idle), default=inf)
         late = [
             task
             for task in view.tasks.values()
-            if self._late_at(task, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
+            if self._late_at(task, quickest, view) + BATCH * PACE / 2 < view.now and copies[task.spans] == 1
             and view.roster.members[task.node].results
         ]  # fmt: skip
-        self.quickest = kept
         moves = any(isinstance(command, Step) for command in commands)
         assert moves or not (idle and late), (view.now, late)
         return commands

@@ -115,7 +115,7 @@ class View:
         """When the open task was given out, in seconds on the run's clock."""
         return self._conductor.busy[self.tasks[task].node][task]
 
-    def counts(self, task: TaskId) -> bool:
+    def is_needed(self, task: TaskId) -> bool:
         """An answer to the open task would be of use: its samples have not been skipped since."""
         return self._conductor.expects(task)
 

@@ -38,7 +38,7 @@ class BackupTasks(Wrapper[Inner]):
     takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for a straggler for
     hardly longer than that and one more task, as long as fewer are late than are idle. What it costs is the work that
     is aborted, and that a worker hears of it at its next minibatch, so that it may come late to the next round: two to
-    four workers that are alike and whose times scatter moderately lose by it. Tasks that go on from a worker's own
+    four workers that are alike and whose times scatter moderately may lose by it. Tasks that go on from a worker's own
     weights are its own; and a worker's first one is left to its lease, or nobody would learn how slow it is.
 
     Papers: Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters" (OSDI 2004), section 3.6;
@@ -85,12 +85,12 @@ class BackupTasks(Wrapper[Inner]):
         idle.sort(key=lambda node: expected_pace(node, view))
         self.quickest = expected_pace(idle[0], view)
         tasks = [
-            (self._late_at(task, view), task.id)
+            (self._late_at(task, self.quickest, view), task.id)
             for task in view.tasks.values()
             if task.id not in cancelled
             and task.pull is None
             and copies[task.spans] == 1
-            and view.counts(task.id)
+            and view.is_needed(task.id)
             and view.roster.members[task.node].results
         ]
         for late_at, task_id in sorted(tasks):
@@ -124,15 +124,15 @@ class BackupTasks(Wrapper[Inner]):
         """After which commands something may be late that was not, sooner than the alarm: a task of a slow worker."""
         return (Step, Blend, Release, Assign) if self._waits else (Step, Blend, Release)
 
-    def _late_at(self, task: Task, view: View) -> float:
-        """Since when, or from when on; infinity as long as nobody has answered."""
+    def _late_at(self, task: Task, quickest: float, view: View) -> float:
+        """Since when, or from when on; infinity as long as nobody has answered. `quickest`: of those who are idle."""
         samples, since, usual = samples_in(task.spans), view.since(task.id), view.roster.usual
         if usual is None:
             return inf
         if not self._waits:
             return since + self.slow * usual * samples
         own = view.roster.members[task.node].median
-        if since + own * samples > view.now + CLEARLY * self.quickest * samples:
+        if since + own * samples > view.now + CLEARLY * quickest * samples:
             return since
         return since + self.slow * max(own, usual) * samples
 
