@@ -101,6 +101,7 @@ def test_slowness_makes_it_longer() -> None:
     ("machines", "words"),
     [
         ((FAST,), "as_if has 1 machines for 2 workers"),
+        ((), "as_if has 0 machines for 2 workers"),
         ((FAST, "slow"), "must be a Machine for each worker"),
         (0.5, "must be a Machine for each worker"),
     ],

@@ -40,7 +40,7 @@ def lives(folder: Path, *faults: Fault, kills: tuple[float, ...]) -> list[tuple[
 
 
 def test_a_rate_is_that_many_an_hour() -> None:
-    told = strikes(Fault("slow", per_hour=36_000.0, factor=0.0), epochs=150)
+    told = strikes(Fault("slow", per_hour=36_000.0, factor=1e-9), epochs=150)
     per_second = len(told) / told[-1][0]
     assert 8.5 < per_second < 11.5
 
@@ -49,7 +49,7 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
     victims = [
         [
             event.node
-            for _, event in strikes(Fault("slow", every_seconds=0.25, factor=0.0), epochs=40, seed=seed)
+            for _, event in strikes(Fault("slow", every_seconds=0.25, factor=1e-9), epochs=40, seed=seed)
         ]
         for seed in (0, 1)
     ]
@@ -62,7 +62,7 @@ def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
 
 def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
     """It is a race among worker processes."""
-    fault = Fault("slow", every_seconds=0.25, factor=0.0)
+    fault = Fault("slow", every_seconds=0.25, factor=1e-9)
     fleets = [machines().machines, machines().machines[::-1]]
     told = [
         oddlot.fit(
@@ -75,7 +75,7 @@ def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
 
 
 def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
-    log = lives(tmp_path, Fault("slow", every_seconds=0.25, factor=0.0), kills=(0.6, 1.1))
+    log = lives(tmp_path, Fault("slow", every_seconds=0.25, factor=1e-9), kills=(0.6, 1.1))
     times = [
         round(now / 0.25, 6) for now, event in log if isinstance(event, w.Struck) and event.fault[-1] != ")"
     ]
@@ -84,7 +84,7 @@ def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
 
 def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
     """Otherwise a hub that dies at a rate would die in the same moment of each of its lives."""
-    log = lives(tmp_path, Fault("slow", per_hour=36_000.0, factor=0.0), kills=(0.8, 1.6))
+    log = lives(tmp_path, Fault("slow", per_hour=36_000.0, factor=1e-9), kills=(0.8, 1.6))
     begins = [0.0, *(now for now, event in log if isinstance(event, w.Resumed))]
     struck = [now for now, event in log if isinstance(event, w.Struck) and event.fault[-1] != ")"]
     first = [next(now for now in struck if now > begin) - begin for begin in begins]

@@ -180,7 +180,7 @@ def test_a_fault_waits_for_its_machine() -> None:
 @BOTH
 def test_time_zero_is_a_time(on: Place) -> None:
     """Workers are struck as soon as they are there."""
-    run = struck_by(on, Fault("slow", "w1", at_seconds=(0,), factor=0.0), epochs=ENOUGH[type(on)])
+    run = struck_by(on, Fault("slow", "w1", at_seconds=(0,), factor=1e-9), epochs=ENOUGH[type(on)])
     assert [event.node for event in struck(run)] == ["w1"]
 
 
@@ -250,7 +250,7 @@ def test_a_fault_has_chance_of_its_own() -> None:
     """Another fault, or another machine, leaves its times as they were."""
 
     def times(on: Place, *others: Fault) -> list[float]:
-        run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=0.0), epochs=20)
+        run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)
         told = [r.now for r in run.records if isinstance(r.event, w.Struck) and r.event.kind == "slow"]
         return told[:3]
 
@@ -271,7 +271,7 @@ class Killed(Exception):
 def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> None:
     """Every time of a fault counts once, whatever the run goes on from; another file's faults count from the start."""
     faults = [
-        Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=0.0),
+        Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=1e-9),
         Fault("corrupt", at_versions=(3, 30)),
     ]
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from statistics import fmean
 from typing import Any
@@ -334,6 +335,36 @@ finish b
     told = run_story(story)
     assert "> assign b:5 8 [0:8-16]" in told, told
     assert "> assign a:6 8 [0:24-32]" in told, told
+
+
+def test_what_only_its_own_worker_could_begin_again_is_for_whoever_is_idle_next() -> None:
+    """Before the next alarm."""
+    story = """strategy BackupTasks(Synchronous(samples=8))
+data size=400 in_flight=2 batch=8
+join b
+join c
+wait 1
+finish c
+finish c
+wait 0.2
+finish b
+finish b
+wait 1
+finish c
+wait 0.65
+wait 0.05
+finish b
+"""
+    told = run_story(story)
+    assert "> assign c:6 8 [0:40-48]" in told, told
+    assert told.endswith("finish b\n> assign b:9 8 [0:40-48] v1\n"), told
+
+
+@pytest.mark.parametrize("wrap", [BackupTasks, partial(Deadline, seconds=2.0), ProportionalLoad])
+def test_a_wrapper_is_not_around_itself(wrap: Callable[[Strategy], Strategy]) -> None:
+    for inside in (wrap(Synchronous()), Deadline(wrap(Synchronous()), 1.0)):
+        with pytest.raises(oddlot.UsageError, match="is inside already: once is enough"):
+            wrap(inside)
 
 
 def test_who_is_new_has_work_though_another_one_computes_a_copy() -> None:

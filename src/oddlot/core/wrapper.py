@@ -39,6 +39,10 @@ class Wrapper(Generic[Inner]):
                 f"inner = {short(inner)} must be a strategy, such as Synchronous(): a dataclass with `on`",
                 "inner",
             )
+        while inner is not None:
+            if type(inner) is type(self):
+                raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
+            inner = getattr(inner, "inner", None)
 
     @property
     def server(self) -> Any:

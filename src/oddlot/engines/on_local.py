@@ -31,8 +31,9 @@ SPIN_SECONDS = 0.003
 
 
 def _machines(value: object) -> str:
-    good = isinstance(value, tuple | list) and all(isinstance(machine, Machine) for machine in value)
-    return "" if good else "a Machine for each worker"
+    if value is None or (isinstance(value, tuple | list) and all(isinstance(one, Machine) for one in value)):
+        return ""
+    return "a Machine for each worker"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Local:
     in_flight: AtLeastOne = 1
     respawn: bool = True
     dollars_per_hour: NotNegative = 0.0
-    as_if: Annotated[tuple[Machine, ...], _machines] = ()
+    as_if: Annotated[tuple[Machine, ...] | None, _machines] = None
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.as_if and len(self.as_if) != self.workers:
+        if self.as_if is not None and len(self.as_if) != self.workers:
             raise UsageError(f"as_if has {len(self.as_if)} machines for {self.workers} workers", "as_if")
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
@@ -98,7 +99,7 @@ def _open(
         shards=numbers.shards,
         keep_shards=numbers.keep_shards,
         threads=threads,
-        machines=tuple(on.as_if),
+        machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,
         spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,

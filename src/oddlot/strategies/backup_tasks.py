@@ -51,7 +51,8 @@ class BackupTasks(Wrapper[Inner]):
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one is late, in seconds on the run's clock"""
     quickest: float = field(default=0.0, metadata=STATE)
-    """state: seconds a sample of the quickest one for whom it is then"""
+    """state: seconds a sample of the quickest one for whom it is then; infinity where something is late already for
+    anybody but its own worker"""
 
     @property
     def waits_for_all(self) -> bool:
@@ -77,7 +78,7 @@ class BackupTasks(Wrapper[Inner]):
     def _is_quicker(self, node: NodeId, view: View) -> bool:
         """Some tasks are late for a worker that just has become idle, if it is quicker than those for whom they were
         not."""
-        return self._waits and expected_pace(node, view) < self.quickest
+        return expected_pace(node, view) < self.quickest
 
     def _begin_again(self, view: View, idle: list[NodeId], cancelled: set[TaskId]) -> Iterator[Command]:
         """What is late now, the oldest first; and an alarm for what is late next."""
@@ -101,8 +102,9 @@ class BackupTasks(Wrapper[Inner]):
             if not idle:
                 return  # whoever is idle next asks again at once
             node = next((node for node in idle if node != task.node), None)
-            if node is None:
-                continue  # nobody begins its own task again
+            if node is None:  # nobody begins its own task again, but anybody else may
+                self.quickest = inf
+                continue
             idle.remove(node)
             version = task.version if view.can_start_from(task.version) else None
             yield Assign(node, samples_in(task.spans), task.kind, version, again=task_id)
