@@ -23,6 +23,9 @@ STRATEGIES: list[oddlot.Strategy] = [
     oddlot.AdaptiveLoad(),  # measures how many to wait for, and how much to give each
     oddlot.ProportionalLoad(oddlot.Synchronous()),  # gives the slow one less
     oddlot.BackupTasks(oddlot.Synchronous()),  # does its task a second time
+    oddlot.Deadline(  # has the slow one hand over what it has done after 0.3 s
+        oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=1.0, momentum=0.5)), seconds=0.3
+    ),
     oddlot.Quorum(  # the same by DiLoCo's rule, without waiting for everybody: who is late counts in the next round
         oddlot.LocalSGD(steps=4, server=oddlot.SGD(lr=0.7, momentum=0.9, nesterov=True))
     ),

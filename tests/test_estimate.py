@@ -214,8 +214,12 @@ def test_what_makes_no_sense_is_refused(
 
 def test_medians_and_ranges_stand_in_the_table() -> None:
     found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
-    assert estimates("x", found).row_count == len(TOLD) - 1, "nothing of an accuracy"
+    assert estimates("x", found).row_count == len(TOLD) - 2, (
+        "nothing of an accuracy, nor of what was handed back"
+    )
     measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in found[0].summaries]
+    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD)
+    measured[0]["samples_returned"] = 8
     assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD) + 1
 
 

@@ -27,7 +27,7 @@ from oddlot.units import duration, money
 
 FIGURES = (
     *("seconds", "dollars", "dollars_lost", "dollars_per_point", "accuracy", "epochs"),
-    *("workers_lost", "starts_lost", "samples_wasted", "seconds_without_workers"),
+    *("workers_lost", "starts_lost", "samples_wasted", "samples_returned", "seconds_without_workers"),
 )
 """of a summary, those that an estimate is about"""
 
@@ -175,11 +175,12 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
         table.add_column("ratio", justify="right", no_wrap=True)
     table.add_row("ended", *("\n".join(f"{why} ({n})" for why, n in one.ended.items()) for one in found))
     for name, (figure, tell) in TOLD.items():
-        if not any(one.values(figure) for one in found):
-            continue  # nothing is learnt without the maths
-        cells = [_range(one.values(figure), tell) for one in found]
+        known = [one.values(figure) for one in found]
+        if not any(known) or (figure == "samples_returned" and not any(map(any, known))):
+            continue  # nothing is learnt without the maths, and few strategies have anything handed back
+        cells = [_range(values, tell) for values in known]
         # No ratio of all runs to those that did not fail.
-        alike = compared and len({len(one.values(figure)) for one in found}) == 1
+        alike = compared and len(set(map(len, known))) == 1
         table.add_row(name, *cells, *([_ratio(*(one.median(figure) for one in found))] if alike else []))
     return table
 
@@ -194,6 +195,7 @@ TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "machines lost": ("workers_lost", "{:,.0f}".format),
     "lost starting": ("starts_lost", "{:,.0f}".format),
     "samples wasted": ("samples_wasted", "{:,.0f}".format),
+    "handed back": ("samples_returned", "{:,.0f}".format),
     "without machines": ("seconds_without_workers", duration),
 }
 """What a row is called, its figure, and how that is told."""

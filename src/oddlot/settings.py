@@ -104,17 +104,18 @@ STRATEGY_TABLES: dict[str, Any] = {
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 
 
-def _inside(wrapper: type) -> Choice:
+def _inside(name: str, wrapper: type) -> Choice:
     """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
     if wrapper not in INSIDE:
-        return STRATEGY
+        return replace(STRATEGY, hinted={*BY_NAME, *WRAPPERS} - {name})
     begins, word = INSIDE[wrapper], word_of(INSIDE[wrapper])
     change = change_of({word: type(begins())}, begins=begins, choices=OF_STRATEGIES, name=word)
-    return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change)
+    alike = {word for word, kind in BY_NAME.items() if getattr(kind, "waits_for_all", False)}
+    return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change, hinted=alike)
 
 
 STRATEGY_TABLES |= {
-    name: table_of(kind, choices={Inner: _inside(kind)}, name=name) for name, kind in WRAPPERS.items()
+    name: table_of(kind, choices={Inner: _inside(name, kind)}, name=name) for name, kind in WRAPPERS.items()
 }
 
 

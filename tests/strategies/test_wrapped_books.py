@@ -131,7 +131,6 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
                 FastestK(k=2),
                 Asynchronous(),
                 VCASGD(),
-                Quorum(LocalSGD()),
                 Deadline(oddlot.AdaptiveK()),
             )
         ),
@@ -141,7 +140,7 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
 def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
-    assert str(caught.value).startswith(words)
+    assert words in str(caught.value)
 
 
 def named(*settings: str) -> Strategy:
@@ -197,11 +196,35 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
         (
             ["strategy=adaptive_load", "strategy.switch.a=1"],
-            "--set strategy.switch.a=1: unknown key `a` of ByGradients: a setting where `kind` = error",
+            "--set strategy.switch.a=1: unknown key `a` of ByGradients: name a kind that has it, `kind` = error",
         ),
         (
             ["strategy=backup_tasks", "strategy.inner.steps=2"],
-            "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: a setting where `name` = local_sgd or ",
+            (
+                "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: name a kind that has it, "
+                "`name` = local_sgd or "
+            ),
+        ),
+        (  # those of which a quorum is no use are not named
+            ["strategy=quorum", "strategy.inner.k=3"],
+            "--set strategy.inner.k=3: unknown key `k` of LocalSGD: there are: name, server, steps",
+        ),
+        (  # nor is what is there already; all faults are told
+            [
+                "strategy=deadline",
+                "strategy.inner.seconds=3",
+                "strategy.inner.k=3",
+                "strategy.inner.samples=0",
+            ],
+            "`strategy.inner.samples` is 0: it must be",
+        ),
+        (
+            ["strategy=deadline", "strategy.inner.seconds=3", "strategy.inner.k=3"],
+            "unknown key `k` of Synchronous: name a kind that has it, `name` = fastest_k",
+        ),
+        (
+            ["strategy=deadline", "strategy.inner.seconds=3", "strategy.inner.k=3"],
+            "unknown key `seconds` of Synchronous: there are: ",
         ),
         (["strategy=backup_tasks", "strategy.k=2"], "--set strategy.k=2: unknown key `k` of BackupTasks"),
         (
@@ -226,4 +249,4 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
 def test_words_that_name_nothing_are_told(settings: list[str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         named(*settings)
-    assert str(caught.value).startswith(words)
+    assert words in str(caught.value)

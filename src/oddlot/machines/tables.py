@@ -1,19 +1,26 @@
 """TOML tables made of dataclasses: a column for each setting, with the checks that stand beside its hint."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oddlot.core.checks import UNIONS, Check, hints_of
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
-from oddlot.machines.toml_file import Table, about
+from oddlot.machines.toml_file import Table, about, retold
 
 
 class Maker(Table):
@@ -63,6 +70,8 @@ class Choice:
     tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
     """when no kind is named; None: one has to be"""
+    hinted: Collection[str] | None = None
+    """the names of those that may be meant where this one lacks a key; None: all"""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """The table of the kind that is named."""
@@ -74,22 +83,25 @@ class Choice:
                 "", f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
             )
         if chooser not in value and self.otherwise:
-            self._check_keys(value, self.otherwise)
-            return self.otherwise.model_validate(value, context=info.context)
+            try:
+                return self.otherwise.model_validate(value, context=info.context)
+            except ValidationError as error:
+                raise retold(error, self._hint_at_kinds) from None
         name = str(value.get(chooser, ""))
         if name not in self.tables:
             lacks = f"unknown {what} `{name}`" if name else f"{what} needs `{chooser}`"
             raise about(chooser, f"{lacks}: {or_nearest(name, self.tables)}")
         return self.tables[name].model_validate(value, context=info.context)
 
-    def _check_keys(self, value: Mapping[str, Any], table: type[Table]) -> None:
-        """A key that this table lacks may be of another kind, which has to be named."""
-        for key in sorted(value.keys() - table.model_fields.keys()):
-            if having := [word for word, one in self.tables.items() if key in one.model_fields]:
-                raise about(
-                    key,
-                    f"unknown key `{key}`{table.whose}: a setting where `{self.chooser}` = {' or '.join(having)}",
-                )
+    def _hint_at_kinds(self, fault: ErrorDetails) -> str:
+        """A key that the table for no name lacks may be of another kind, which has to be named."""
+        key, table = str(fault["loc"][0]) if fault["loc"] else "", self.otherwise or Table
+        if len(fault["loc"]) != 1 or key in table.model_fields:
+            return ""
+        hinted = self.tables.keys() if self.hinted is None else self.hinted
+        having = [word for word in self.tables if word in hinted and key in self.tables[word].model_fields]
+        kinds = f"name a kind that has it, `{self.chooser}` = {' or '.join(having)}"
+        return f"unknown key `{key}`{table.whose}: {kinds}" if having else ""
 
     @property
     def hint(self) -> Any:

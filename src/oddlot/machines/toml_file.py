@@ -6,7 +6,7 @@ A file's tables are pydantic models derived from `Table`. The parser forgets the
 import re
 import tomllib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -35,16 +35,27 @@ class Table(BaseModel):
         try:
             return handler(table)
         except ValidationError as error:
-            faults = [cls._with_remedy(fault) for fault in error.errors(include_url=False)]
-            raise ValidationError.from_exception_data(cls.__name__, faults) from None
+            raise retold(error, cls._remedy) from None
 
     @classmethod
-    def _with_remedy(cls, fault: ErrorDetails) -> InitErrorDetails:
-        told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
-        if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
-            key = str(fault["loc"][0])
-            told = about("", f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}")
-        return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
+    def _remedy(cls, fault: ErrorDetails) -> str:
+        if fault["type"] != "extra_forbidden" or len(fault["loc"]) > 1:
+            return ""
+        key = str(fault["loc"][0])
+        return f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}"
+
+
+def retold(error: ValidationError, better: Callable[[ErrorDetails], str]) -> ValidationError:
+    """The same faults; those for which `better` has a sentence are told by it."""
+    faults = [_retold(fault, better(fault)) for fault in error.errors(include_url=False)]
+    return ValidationError.from_exception_data(error.title, faults)
+
+
+def _retold(fault: ErrorDetails, sentence: str) -> InitErrorDetails:
+    told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
+    if sentence:
+        told = about("", sentence)
+    return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
 
 
 def about(key: str, sentence: str) -> PydanticCustomError:
