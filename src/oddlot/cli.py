@@ -217,9 +217,12 @@ def report(
 
     from oddlot.console import summary
     from oddlot.report.figures import Figures
+    from oddlot.report.page import check_place, write_page
 
     if as_json and len(runs) > 1:
         raise UsageError("--json is about one run: name one folder")
+    if html:
+        check_place(Path(html))  # before anything is told
     found = [Figures.read(run) for run in runs]
     console = Console(stderr=as_json)
     for one in found:
@@ -231,8 +234,6 @@ def report(
                 console.print(f"  faults   {one.struck}", highlight=False, soft_wrap=True)
             console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
     if html:
-        from oddlot.report.page import write_page
-
         write_page(found, Path(html))
         console.print(f"  page     {html}", markup=False, highlight=False, soft_wrap=True)
     if any(one.proof.faults for one in found):

@@ -73,6 +73,11 @@ def test_what_is_no_record_is_told(times: Any) -> None:
         machines_like(times, 3)
 
 
+def test_what_is_no_path_is_told() -> None:
+    with pytest.raises(UsageError, match="path = 3 must be a file's path"):
+        read_minibatch_times(3)  # type: ignore[arg-type]
+
+
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
     assert read_operation_times(written(tmp_path / "a.csv.gz", OPERATIONS)) == {"0": (4.0, 2.0), "1": (1.5,)}
 
@@ -102,6 +107,11 @@ Read = Callable[[Path], StepTimes]
         (read_minibatch_times, MINIBATCHES + f"3,{'x' * 200_000},25,3,9\n", "line 5: field larger than"),
         (read_minibatch_times, MINIBATCHES[:32], "it holds no times"),
         (read_minibatch_times, "", "line 1: no column worker"),
+        (
+            read_minibatch_times,
+            MINIBATCHES.replace("time,", "worker,time,", 1),
+            "line 1: the column worker stands there",
+        ),
         (read_operation_times, OPERATIONS.replace(",16,", ",x,"), "line 3: 'x' is no number"),
         (read_operation_times, OPERATIONS.replace("\n1,0,2", "\n,0,2"), "line 7: the machine has no name"),
         (

@@ -458,6 +458,7 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
     before = log.read_bytes()
     answer = oddlot("report", str(run), "--html", str(log))
     assert (answer.code, "is no page of oddlot's: name another file" in answer.err) == (2, True)
+    assert not answer.out, "it is told before all the rest"
     assert log.read_bytes() == before
     Path("page.html").touch()  # as mktemp does
     for _ in range(2):
@@ -465,7 +466,7 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot write .*nowhere/page\.html: No such file or directory"):
+    with pytest.raises(UsageError, match=r"cannot write .*nowhere/page\.html: there is no folder .*nowhere"):
         write_page([Figures.read(run)], tmp_path / "nowhere" / "page.html")
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import expm1, sqrt
 
 import numpy as np
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.delays import Delay, Erlang, Exponential, Lognormal, ShiftedExponential
+from oddlot.machines.delays import Delay, Deterministic, Erlang, Exponential, Lognormal, ShiftedExponential
 from oddlot.machines.survival import Numbers, survival_of
 
 MOST_STAGES = 10_000
@@ -30,8 +30,8 @@ class Fit:
 def fit_delays(times: Sequence[float]) -> list[Fit]:
     """Every model that has a distribution, fitted to these times over their mean; the nearest first.
 
-    An exponential, one behind a shift (the least time), an Erlang by its variance, a lognormal by that of the
-    logarithms. UsageError: fewer than two times, or one that is not finite and above 0.
+    Always the mean, an exponential, one behind a shift (the least time), an Erlang by its variance, a lognormal by that
+    of the logarithms. UsageError: fewer than two times, or one that is not finite and above 0.
     """
     try:
         given = np.sort(np.asarray(times, dtype=np.float64))
@@ -43,11 +43,8 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
         or not (np.isfinite(given).all() and given[0] > 0 and given[0] / given[-1] > 0)
     ):
         raise UsageError("a fit needs at least two times, each finite and above 0")
-    relative = given / given.mean()
-    found = [
-        Fit(delay, _distance(relative, survival_of(delay, relative)), len(given))
-        for delay in _models(relative)
-    ]
+    relative = given / given.mean() if given[0] < given[-1] else np.ones_like(given)
+    found = [Fit(delay, _distance(relative, delay), len(given)) for delay in _models(relative)]
     return sorted(found, key=lambda fit: fit.distance)
 
 
@@ -55,12 +52,14 @@ def _models(times: Numbers) -> list[Delay]:
     shift = min(float(times[0]), 1 - 1e-9)
     stages = int(np.clip(round(1 / max(float(times.var()), 1 / MOST_STAGES)), 1, MOST_STAGES))
     spread = max(float(np.log(times).std()), 1e-9)
-    found: list[Delay] = [Exponential(), ShiftedExponential(shift), Erlang(stages)]
-    return [*found, Lognormal(sqrt(exp(spread**2) - 1))] if spread < WIDEST else found
+    found: list[Delay] = [Deterministic(), Exponential(), ShiftedExponential(shift), Erlang(stages)]
+    return [*found, Lognormal(sqrt(expm1(spread**2)))] if spread < WIDEST else found
 
 
-def _distance(times: Numbers, survival: Numbers) -> float:
-    """Of the steps that the sorted times make to the model."""
-    below, count = 1 - survival, len(times)
-    steps = np.arange(count + 1) / count
-    return float(max((steps[1:] - below).max(), (below - steps[:-1]).max()))
+def _distance(times: Numbers, delay: Delay) -> float:
+    """Of the steps that the sorted times make to the model, at each time and just before it."""
+    at = before = 1 - survival_of(delay, times)
+    if isinstance(delay, Deterministic):  # a step itself
+        before = 1 - survival_of(delay, np.nextafter(times, 0))
+    below = [np.searchsorted(times, times, side) / len(times) for side in ("left", "right")]
+    return float(max(abs(below[1] - at).max(), abs(before - below[0]).max()))

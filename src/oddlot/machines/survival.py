@@ -1,6 +1,6 @@
 """Survival functions of delay models: the chance that a time is longer than each of some."""
 
-from math import erfc, log, sqrt
+from math import erfc, log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ def survival_of(delay: Delay, times: Numbers) -> Numbers:
         case Erlang(shape):
             return poisson_below(times * shape, shape)
         case Lognormal(cv) if cv:
-            return _lognormal_above(times, log(1 + cv**2))
+            return _lognormal_above(times, log1p(cv**2))
         case Trace(multipliers):
             return 1 - np.searchsorted(np.sort(multipliers), times, "right") / len(multipliers)
         case Deterministic() | Lognormal():

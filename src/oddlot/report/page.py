@@ -111,11 +111,21 @@ def page(runs: Sequence[Figures]) -> str:
 
 
 def write_page(runs: Sequence[Figures], path: Path) -> None:
-    """Write it. UsageError: it cannot be written there, or something else is there that would be lost."""
+    """Write it. UsageError as of `check_place`."""
+    check_place(path)
     try:
+        path.write_text(page(runs), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_place(path: Path) -> None:
+    """UsageError: no page can be written there, or something else is there that would be lost."""
+    try:
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
         if path.is_file() and path.stat().st_size and not _is_page(path):
             raise UsageError(f"{path} is there, and is no page of oddlot's: name another file")
-        path.write_text(page(runs), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
