@@ -465,6 +465,12 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
         assert oddlot("report", str(run), "--html", "page.html").code == 0
 
 
+def test_a_table_of_many_runs_is_wider_than_the_text(run: Path) -> None:
+    one = Figures.read(run)
+    assert "<div class='wide many'>" in page([one] * 5)
+    assert "<div class='wide many'>" not in page([one] * 4)
+
+
 def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot write .*nowhere/page\.html: there is no folder .*nowhere"):
         write_page([Figures.read(run)], tmp_path / "nowhere" / "page.html")

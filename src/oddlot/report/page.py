@@ -26,11 +26,13 @@ LEVELS = {
 """what changes from time to time, how it is told, and what it has to be above somewhere to be worth a plot"""
 MOST_FAULTS = 100
 MOST_BARS = 24
+MOST_COLUMNS = 4
+"""of the table of several runs, while it is no wider than the text"""
 LEAST_DOLLARS = 1e-9
 """what is less comes of rounding"""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
 """what travels: a figure `bytes_...`, and how it is told"""
-COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
+COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 STATES = {
     "starting": "#a78bfa",
     "working": "#2563eb",
@@ -70,7 +72,9 @@ h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-botto
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.number { overflow-wrap: normal; }
-.wide { overflow-x: auto; } .wide td { min-width: 9em; }
+.wide { overflow-x: auto; } .wide td { min-width: 9em; overflow-wrap: break-word; }
+.many { width: max-content; min-width: 100%; max-width: calc(100vw - 3em); position: relative; left: 50%;
+  transform: translateX(-50%); } .many td { max-width: 18em; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
 .pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
@@ -154,7 +158,10 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     ]
     proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
     body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
-    return f"<div class=wide><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
+    kind = "wide many" if len(runs) > MOST_COLUMNS else "wide"
+    return (
+        f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
+    )
 
 
 def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
