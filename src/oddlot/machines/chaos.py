@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, Must, Seed, check_settings
+from oddlot.core.checks import AboveZero, Must, NotNegative, Seed, check_settings
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.capacity import Capacity
@@ -75,7 +75,7 @@ class Fault:
     """of freeze and slow; None: for good"""
     factor: AboveZero | None = None
     """of slow: how many times its step a machine waits after each step"""
-    delay_seconds: AboveZero | None = None
+    delay_seconds: NotNegative | None = None
     """of delay: how much later the answer comes"""
 
     @property
