@@ -134,13 +134,14 @@ def test_what_the_one_inside_asks_for_is_asked_for() -> None:
                 Deadline(oddlot.AdaptiveK()),
             )
         ),
+        (lambda: Quorum(Quorum(LocalSGD())), "Quorum is inside already: once is enough"),
         (lambda: Quorum(LocalSGD(), quorum=1.5), "quorum = 1.5 must be above 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
-    assert words in str(caught.value)
+    assert str(caught.value).startswith(words)
 
 
 def named(*settings: str) -> Strategy:
@@ -210,21 +211,13 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
             "--set strategy.inner.k=3: unknown key `k` of LocalSGD: there are: name, server, steps",
         ),
         (  # nor is what is there already; all faults are told
-            [
-                "strategy=deadline",
-                "strategy.inner.seconds=3",
-                "strategy.inner.k=3",
-                "strategy.inner.samples=0",
-            ],
-            "`strategy.inner.samples` is 0: it must be",
-        ),
-        (
-            ["strategy=deadline", "strategy.inner.seconds=3", "strategy.inner.k=3"],
-            "unknown key `k` of Synchronous: name a kind that has it, `name` = fastest_k",
-        ),
-        (
-            ["strategy=deadline", "strategy.inner.seconds=3", "strategy.inner.k=3"],
-            "unknown key `seconds` of Synchronous: there are: ",
+            ["strategy=deadline", *(f"strategy.inner.{said}" for said in ("samples=0", "k=3", "seconds=3"))],
+            (
+                "--set strategy.inner.samples=0: `strategy.inner.samples` is 0: it must be at least 1\n"
+                "--set strategy.inner.k=3: unknown key `k` of Synchronous: name a kind that has it, "
+                "`name` = fastest_k or adaptive_k\n"
+                "--set strategy.inner.seconds=3: unknown key `seconds` of Synchronous: there are: name, samples"
+            ),
         ),
         (["strategy=backup_tasks", "strategy.k=2"], "--set strategy.k=2: unknown key `k` of BackupTasks"),
         (
@@ -249,4 +242,4 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
 def test_words_that_name_nothing_are_told(settings: list[str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         named(*settings)
-    assert words in str(caught.value)
+    assert str(caught.value).startswith(words)

@@ -361,10 +361,13 @@ finish b
 
 
 @pytest.mark.parametrize("wrap", [BackupTasks, partial(Deadline, seconds=2.0), ProportionalLoad])
-def test_a_wrapper_is_not_around_itself(wrap: Callable[[Strategy], Strategy]) -> None:
-    for inside in (wrap(Synchronous()),):
-        with pytest.raises(oddlot.UsageError, match="is inside already: once is enough"):
-            wrap(inside)
+@pytest.mark.parametrize("between", [lambda strategy: strategy, Watched])
+def test_a_wrapper_is_not_around_itself(
+    wrap: Callable[[Strategy], Strategy], between: Callable[[Strategy], Strategy]
+) -> None:
+    inside = between(wrap(Synchronous()))
+    with pytest.raises(oddlot.UsageError, match="is inside already: once is enough"):
+        wrap(inside)
 
 
 def test_who_is_new_has_work_though_another_one_computes_a_copy() -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from oddlot.core.errors import UsageError
+from oddlot.machines.toml_file import checked_path
 
 Parsed = TypeVar("Parsed")
 MOST_BYTES = 200_000_000
 """of a record, unpacked"""
 
 
-def read_packed(path: Path, parse: Callable[[str], Parsed]) -> Parsed:
+def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     """What `parse` makes of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
+    path = checked_path(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -19,7 +19,6 @@ from oddlot.core.nearest import or_nearest
 from oddlot.machines.delays import Trace
 from oddlot.machines.machine import Machine
 from oddlot.machines.packed import read_packed
-from oddlot.machines.toml_file import checked_path
 
 StepTimes = dict[str, tuple[float, ...]]
 Rows = Iterator[tuple[int, list[str]]]
@@ -42,7 +41,7 @@ def read_minibatch_times(path: Path | str) -> StepTimes:
             (_name(worker, at), _number(when, at), _time(time, at)) for at, (worker, when, time) in rows
         )
 
-    return read_packed(checked_path(path), parse)
+    return read_packed(path, parse)
 
 
 def read_operation_times(path: Path | str) -> StepTimes:
@@ -65,7 +64,7 @@ def read_operation_times(path: Path | str) -> StepTimes:
             slowest[rank, number] = max(seconds, slowest[rank, number])
         return _in_order((rank, number, seconds) for (rank, number), seconds in slowest.items())
 
-    return read_packed(checked_path(path), parse)
+    return read_packed(path, parse)
 
 
 def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long") -> StepTimes:
@@ -92,7 +91,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
                 raise UsageError(f"it has no {name} {value!r}: {or_nearest(value, sorted(values))}")
         return _in_order(found)
 
-    return read_packed(checked_path(path), parse)
+    return read_packed(path, parse)
 
 
 def machines_like(
@@ -158,7 +157,8 @@ def _rows(table: Any, names: Sequence[str]) -> Rows:
     heading: list[str] = next(table, [])
     if missing := [name for name in names if name not in heading]:
         raise UsageError(
-            f"line 1: no column {missing[0]}, of the columns {', '.join(names)} that there must be, with commas between"
+            f"line 1: no column {missing[0]}, of the columns {', '.join(names)} that there must be, "
+            "with commas between"
         )
     if twice := [name for name in names if heading.count(name) > 1]:
         raise UsageError(f"line 1: the column {twice[0]} stands there twice")
