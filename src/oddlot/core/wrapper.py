@@ -24,7 +24,7 @@ def _about_inner() -> Iterator[None]:
 @dataclass
 class Wrapper(Generic[Inner]):
     """Has all that a strategy may have beside `on` (see `oddlot.core.strategy.Strategy`) as the one inside has it.
-    UsageError: that is none, or one of the same class is inside, at any depth.
+    UsageError: it is around no strategy, or around one of its own class, at any depth.
 
     Which is a field, so that books are saved with it: the type to read them by is `Wrapper[type of the one inside]`.
     """
