@@ -103,7 +103,7 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train on worker processes of this machine."""
+    """Train on worker processes of this machine (on the machines of a file: `oddlot simulate`)."""
     flags = {"strategy": strategy, "workers": workers, "data": data, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     command = shlex.join(["train", task])

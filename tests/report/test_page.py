@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from oddlot import (
     Asynchronous,
     Chaos,
     Deadline,
+    FastestK,
     Fault,
     Hub,
     Lifetime,
@@ -241,7 +243,46 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
         w.Record(3.0, w.Arrived(w.Facts("a:1", "a", 0, 4)), remark="echo"),
         w.Record(9.0, w.Arrived(w.Facts("a.2:2", "a.2", 0, 4))),
     ]
-    assert Course.of(records, 8).lanes["a"].spells["working"] == [(0.0, 1.0), (2.0, 9.0)]
+    spells = Course.of(records, 8).lanes["a"].spells
+    assert (spells["wasted"], spells["working"]) == ([(0.0, 1.0)], [(2.0, 9.0)])
+
+
+def test_what_was_worked_for_nothing_is_drawn_so() -> None:
+    """Cancelled, refused or late; but not a task that was cancelled while it stood behind another one."""
+
+    def given(*numbers: int) -> tuple[w.Start, ...]:
+        return tuple(w.Start(w.Task(f"a:{n}", "a", (Span(0, 4 * n, 4 * n + 4),), 0)) for n in numbers)
+
+    records = [
+        w.Record(0.0, w.Joined("a"), given(0)),
+        w.Record(1.0, w.Arrived(w.Facts("a:0", "a", 0, 4)), given(1)),
+        w.Record(3.0, w.Cancelled("a:1", "a"), given(2)),
+        w.Record(4.0, w.Refused("a:2", "NaN"), given(3)),
+        w.Record(6.0, w.Arrived(w.Facts("a:3", "a", 0, 4)), remark="echo"),
+        w.Record(7.0, w.Ticked(), given(4, 5)),
+        w.Record(8.0, w.Cancelled("a:5", "a")),
+        w.Record(9.0, w.Arrived(w.Facts("a:4", "a", 0, 4)), given(6)),
+    ]
+    spells = {
+        state: spells for state, spells in Course.of(records, 28, 11.0).lanes["a"].spells.items() if spells
+    }
+    assert spells == {
+        "working": [(0.0, 1.0), (7.0, 11.0)],
+        "wasted": [(1.0, 6.0)],
+        "waiting": [(6.0, 7.0)],
+    }
+
+
+def test_a_rival_s_cancelled_work_is_seen_in_its_lane(tmp_path: Path) -> None:
+    on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], maths=False)
+    oddlot.fit(a_job(), FastestK(k=1), on, until="epochs>=2", out=tmp_path)
+    found = Figures.read(tmp_path)
+    lanes = Course.of(found.records, 48, found.tally.seconds).lanes
+    assert not lanes["fast"].spells["wasted"]
+    [(begin, end)] = lanes["slow"].spells["wasted"]
+    unfinished = [(end, found.tally.seconds)]
+    assert (begin, lanes["slow"].spells["working"]) == (0.0, unfinished)
+    assert '<i class="swatch wasted ' in page([found])
 
 
 def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
@@ -266,7 +307,7 @@ def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
     spells = {state: spells for state, spells in Course.of(records, 8).lanes["a"].spells.items() if spells}
     assert spells == {
         "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0), (14.0, 15.0)],
-        "working": [(2.0, 7.0)],
+        "wasted": [(2.0, 7.0)],
         "lost": [(7.0, 10.0), (11.0, 12.0)],
         "waiting": [(13.0, 14.0)],
     }
@@ -469,6 +510,19 @@ def test_a_table_of_many_runs_is_wider_than_the_text(run: Path) -> None:
     one = Figures.read(run)
     assert "<div class='wide many'>" in page([one] * 5)
     assert "<div class='wide many'>" not in page([one] * 4)
+
+
+def test_several_runs_share_one_legend_and_each_has_its_proof(run: Path, plain_run: Path) -> None:
+    """A run alone names its lines where they are."""
+    one, other = Figures.read(run), Figures.read(plain_run)
+    both, alone = page([one, other]), page([one])
+    assert both.count(f'<i class="swatch c0 line"></i>{escape(one.title)}<') == 1
+    assert both.count("the same while training") == 1
+    assert "<tr><th>proof</th><td>exactly once</td><td>exactly once</td></tr>" in both
+    assert f"<h2>{escape(one.title)}</h2><p>{escape(one.told)}</p>" in both
+    assert alone.count('<i class="swatch c0 line"></i>evaluation<') == 4, "the loss over four things"
+    assert "legend shared" not in alone
+    assert f"<td>{escape(one.told)}</td>" in alone
 
 
 def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ Row = TypeVar("Row")
 Point = tuple[float, float]
 Mark = tuple[float, str]
 """seconds, and what was then"""
+Entry = tuple[str, str, str]
+"""of a legend: the class that has the colour, what it means, and how it looks: `line`, `dashed`, or "" for a box"""
 
 
 class Line(NamedTuple):
@@ -52,10 +54,11 @@ def lines(
     moments: Sequence[Mark] = (),
     width: int = WIDTH,
     from_zero: bool = False,
+    named: bool = True,
 ) -> str:
     """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it.
 
-    Of seconds the axis has the unit that fits.
+    Of seconds the axis has the unit that fits. Lines that are not `named` here are named elsewhere.
     """
     points = [point for line in drawn for point in line.points]
     if not points:
@@ -77,8 +80,13 @@ def lines(
         if over:
             style += f' style="stroke-width: {thick + WIDER * min(over, MOST_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
-    legend = [(f"c{line.color}", line.name, line.dashed) for line in drawn] if len(drawn) > 1 else []
-    return _figure(title, HEIGHT, parts, _legend(legend + _legend_of(moments)), width)
+    legend = legend_of(drawn) if named and len(drawn) > 1 else []
+    return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), width)
+
+
+def legend_of(drawn: Sequence[Line]) -> list[Entry]:
+    """What tells the lines apart."""
+    return [(f"c{line.color}", line.name, "dashed" if line.dashed else "line") for line in drawn]
 
 
 def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
@@ -133,11 +141,11 @@ def lanes(
                 )
         parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
     states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
-    legend = [(state, state, False) for state in states]
-    legend += [("fault", "a fault on purpose", False)] if any(marks.values()) else []
+    legend = [(state, state, "") for state in states]
+    legend += [("fault", "a fault on purpose", "")] if any(marks.values()) else []
     parts += _uprights(x, height, moments)
     legend += _legend_of(moments)
-    return _figure(title + picked, height, parts, _legend(legend))
+    return _figure(title + picked, height, parts, legend_told(legend))
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
@@ -160,8 +168,8 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
                 drawn.append(f'<path class="mark c{color}" d="{box}"><title>{what}</title></path>')
                 at += value
         drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
-    legend = [(f"c{number}", name, False) for number, name in enumerate(names)] if len(names) > 1 else []
-    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, _legend(legend))
+    legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
+    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, legend_told(legend))
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -263,22 +271,22 @@ def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
     ]
 
 
-def _legend_of(moments: Sequence[Mark]) -> list[tuple[str, str, bool]]:
-    return [("moment", "resumed", True)] if moments else []
+def _legend_of(moments: Sequence[Mark]) -> list[Entry]:
+    return [("moment", "resumed", "dashed")] if moments else []
 
 
 def _moment(at: float, top: float, told: str) -> str:
     return f'<path class="mark fault" d="M{at - 3:.1f} {top}h6l-3 6z"><title>{escape(told)}</title></path>'
 
 
-def _legend(entries: Sequence[tuple[str, str, bool]]) -> str:
+def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
+    """A legend; nothing where it would be empty."""
     if not entries:
         return ""
     told = [
-        f'<span><i class="swatch {kind}{" dashed" if dashed else ""}"></i>{escape(name)}</span>'
-        for kind, name, dashed in entries
+        f'<span><i class="swatch {color} {look}"></i>{escape(name)}</span>' for color, name, look in entries
     ]
-    return f'<div class="legend">{"".join(told)}</div>'
+    return f'<div class="{kind}">{"".join(told)}</div>'
 
 
 def _figure(title: str, height: int, parts: Iterable[str], legend: str, width: int = WIDTH) -> str:

@@ -34,7 +34,12 @@ class Lane:
     state: str = ""
     since: float = 0.0
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """by state: `starting`, `working`, `waiting`, `leaving`, `lost`, `left`; in seconds"""
+    """by state: `starting`, `working`, `wasted` (worked for nothing: cancelled, refused, late or lost), `waiting`,
+    `leaving`, `lost`, `left`; in seconds"""
+    tasks: dict[w.TaskId, None] = field(default_factory=dict)
+    """what it was given and has not answered, the oldest first"""
+    begun: float = 0.0
+    """since when it has been at the oldest"""
     ended: bool = False
     """its newest life is over, whether the hub knows or not"""
     faults: list[tuple[float, str]] = field(default_factory=list)
@@ -47,6 +52,25 @@ class Lane:
     def begin(self, node: w.NodeId) -> None:
         """Its next life, or the start of one."""
         self.node, self.ended = node, False
+        self.tasks.clear()
+
+    def give(self, task: w.TaskId, now: float) -> None:
+        """A task to work at, after those that it has."""
+        self.begun = self.begun if self.tasks else now
+        self.tasks[task] = None
+
+    def answer(self, task: w.TaskId, now: float, counts: bool) -> None:
+        """It is through with a task. What it had not come to has taken no time."""
+        if task == next(iter(self.tasks), None):
+            self.waste(now, counts)
+        self.tasks.pop(task, None)
+
+    def waste(self, now: float, counts: bool = False) -> None:
+        """The oldest task ends here; unless it `counts`, the time since its beginning was for nothing."""
+        if self.state == "working" and self.tasks and not counts:
+            self.turn("wasted", self.begun)
+            self.turn("working", now)
+        self.begun = now
 
     def turn(self, state: str, now: float) -> None:
         """From now on it does something else."""
@@ -111,7 +135,11 @@ class Course:
 
     def _follow(self, record: w.Record, tally: Tally) -> None:
         """Note what the machines do that this record is about."""
+        self._note_answers(record)
         self._note_lives(record, tally)
+        for action in record.actions:
+            if isinstance(action, w.Start):
+                self._lane(action.task.node).give(action.task.id, record.now)
         for node in _nodes(record):
             row, lane = tally.workers.get(node), self._lane(node)
             # What an earlier life's late answer says is not about this one.
@@ -129,6 +157,18 @@ class Course:
                 lane = self._lane(node)
                 lane.bytes_down += ended.bytes_down
                 lane.bytes_data += ended.bytes_data
+
+    def _note_answers(self, record: w.Record) -> None:
+        """Whether what machines did counts."""
+        match record.event:
+            case w.Arrived(facts):
+                self._lane(facts.sender).answer(facts.id, record.now, record.remark != ECHO)
+            case w.Cancelled(task, node):
+                self._lane(node).answer(task, record.now, counts=False)
+            case w.Refused(task):
+                self._lane(task.rpartition(":")[0]).answer(task, record.now, counts=False)
+            case w.Lost(node) | w.Gone(node) if self._lane(node).node == node:
+                self._lane(node).waste(record.now)
 
     def _note_lives(self, record: w.Record, tally: Tally) -> None:
         """Lives that begin and end, whether the hub knows of it or not."""

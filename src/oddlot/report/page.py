@@ -5,25 +5,16 @@ from html import escape
 from pathlib import Path
 
 from oddlot.core.errors import UsageError
-from oddlot.observe import VERSION_FIGURES, WASTES
-from oddlot.report.charts import WIDTH, Bar, Line, bars, lanes, lines
+from oddlot.observe import WASTES
+from oddlot.report.charts import Bar, bars, lanes
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
+from oddlot.report.over_time import COLORS, OverTime
 from oddlot.units import alone, cost, duration, money, overwritten, samples, traffic
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
 LONGEST_HEAD = 1_000
-ACROSS = ("seconds", "versions", "samples", "dollars")
-"""what the loss and the metrics are drawn over"""
-TOLD = {"seconds": "time"}
-LEVELS = {
-    "machines": ("machines", -1),
-    "dollars_per_hour": ("dollars per hour", 0),
-    "results": ("results in a merge", 1),
-    "samples": ("samples of a result", 1),
-}
-"""what changes from time to time, how it is told, and what it has to be above somewhere to be worth a plot"""
 MOST_FAULTS = 100
 MOST_BARS = 24
 MOST_COLUMNS = 4
@@ -32,10 +23,10 @@ LEAST_DOLLARS = 1e-9
 """what is less comes of rounding"""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
 """what travels: a figure `bytes_...`, and how it is told"""
-COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 STATES = {
     "starting": "#a78bfa",
     "working": "#2563eb",
+    "wasted": "#ea580c",
     "waiting": "#cbd5e1",
     "leaving": "#eab308",
     "left": "#a8a29e",
@@ -79,9 +70,12 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
 .pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
 .empty { color: var(--dim); font-size: 13px; } .bad { color: #dc2626; font-weight: 600; }
-.legend { font-size: 13px; color: var(--dim); } .legend span { margin-right: 1.2em; display: inline-block; }
+.legend { font-size: 13px; color: var(--dim); } .training { --is: var(--dim); }
+.legend span { margin-right: 1.2em; display: inline-block; }
 .swatch { display: inline-block; width: 1em; height: .6em; margin-right: .4em; background: var(--is); }
-.swatch.dashed { background: none; height: 0; border-top: 2px dashed var(--is); vertical-align: middle; }
+.swatch.line, .swatch.dashed { background: none; height: 0; border-top: 2px solid var(--is); vertical-align: middle; }
+.swatch.dashed { border-top-style: dashed; }
+.shared { position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5em 0; }
 .grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); }
 .name { font-size: 12px; fill: var(--dim); } .mark { fill: var(--is); }
 .mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
@@ -97,12 +91,15 @@ def page(runs: Sequence[Figures]) -> str:
     courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
     names, longest = _names(runs), max(course.seconds for course in courses)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
-    body = [f"<h1>{escape(title)}</h1>", _summary(runs, names), *_over_time(runs, courses, names)]
+    body = [f"<h1>{escape(title)}</h1>", _summary(runs, names)]
+    body += [
+        "<section>",
+        *OverTime(runs, courses, names).plots(),
+        "</section>",
+    ]  # through which its legend goes along
     for run, course, name in zip(runs, courses, names, strict=True):
-        body += [
-            f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "<h2>The machines</h2>",
-            *_machines(run, course, longest),
-        ]
+        several = f"<h2>{escape(name)}</h2><p>{escape(run.told)}</p>"
+        body += [several if len(runs) > 1 else "<h2>The machines</h2>", *_machines(run, course, longest)]
     colors = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(COLORS)]
     colors += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
@@ -149,89 +146,24 @@ def _names(runs: Sequence[Figures]) -> list[str]:
 
 
 def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
-    """A table of the closing figures, a column a run."""
+    """A table of the closing figures, a column a run; of several, the whole of a proof stands with its run."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
     body = [
         f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
         for what, tell in FIGURES.items()
         if any(map(tell, runs))
     ]
-    proofs = [f"<td{' class=bad' * bool(run.proof.faults)}>{escape(run.told)}</td>" for run in runs]
-    body.append(f"<tr><th>proof</th>{''.join(proofs)}</tr>")
+    body.append(f"<tr><th>proof</th>{''.join(_proof(run, len(runs) == 1) for run in runs)}</tr>")
     kind = "wide many" if len(runs) > MOST_COLUMNS else "wide"
     return (
         f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
     )
 
 
-def _over_time(runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str]) -> Iterator[str]:
-    """Plots that all runs share, from the first one's beginning to the last one's end."""
-    resumes = [
-        (at, f"{name}: resumed") for course, name in zip(courses, names, strict=True) for at in course.resumed
-    ]
-    reached = [_reached(run, course) for run, course in zip(runs, courses, strict=True)]
-    ends = {figure: max(one[figure] for one in reached) for figure in ACROSS}
-    across = [figure for figure in ACROSS if ends[figure]] or ["seconds"]
-    metrics = (
-        name for run in runs for row in run.tally.history for name in row if name not in VERSION_FIGURES
-    )
-    for metric in dict.fromkeys(["loss", *metrics]):
-        plots = (
-            lines(
-                f"{metric} over {TOLD.get(figure, figure)}",
-                figure,
-                metric,
-                list(_quality(runs, courses, names, metric, figure)),
-                ends[figure],
-                resumes if figure == "seconds" else (),
-                WIDTH // 2,
-            )
-            for figure in across
-        )
-        yield f'<div class="pairs">{"".join(plots)}</div>'
-    for figure in across[1:]:
-        drawn = [
-            Line(name, [(m.seconds, getattr(m, figure)) for m in course.progress], number % len(COLORS))
-            for number, (course, name) in enumerate(zip(courses, names, strict=True))
-        ]
-        yield lines(f"{figure} over time", "seconds", figure, drawn, ends["seconds"], resumes)
-    for what, (told, usual) in LEVELS.items():
-        drawn = [
-            Line(name, getattr(course, what), number % len(COLORS))
-            for number, (course, name) in enumerate(zip(courses, names, strict=True))
-        ]
-        if max((value for line in drawn for _, value in line.points), default=0.0) > usual:
-            yield lines(f"{told} over time", "seconds", told, drawn, ends["seconds"], resumes, from_zero=True)
-
-
-def _reached(run: Figures, course: Course) -> dict[str, float]:
-    """How far a run has come."""
-    tally = run.tally
-    figures = course.seconds, tally.versions, tally.samples_merged, tally.dollars
-    return dict(zip(ACROSS, map(float, figures), strict=True))
-
-
-def _quality(
-    runs: Sequence[Figures], courses: Sequence[Course], names: Sequence[str], metric: str, figure: str
-) -> Iterator[Line]:
-    """A metric of each run over one of `ACROSS`; the loss while training too."""
-    for number, (run, course, name) in enumerate(zip(runs, courses, names, strict=True)):
-        color, rows = number % len(COLORS), run.tally.history
-        points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
-        moments = course.progress if metric == "loss" else []
-        losses = [
-            (float(getattr(m, figure)), m.training_loss) for m in moments if m.training_loss is not None
-        ]
-        told = (name, f"{name}, training") if len(runs) > 1 else ("evaluation", "training")
-        if points:
-            yield Line(told[0], points, color)
-        if losses:
-            yield Line(told[1], losses, color, dashed=True)
-
-
-def _place(row: Mapping[str, float], figure: str, size: int) -> float:
-    """Of an evaluation, which knows epochs instead of samples."""
-    return row["epochs"] * size if figure == "samples" else row[figure]
+def _proof(run: Figures, whole: bool) -> str:
+    """Whether all samples count once."""
+    told = run.told if whole else run.told.partition(":")[0]
+    return f"<td{' class=bad' * bool(run.proof.faults)}>{escape(told)}</td>"
 
 
 def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
