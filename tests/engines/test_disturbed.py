@@ -1,6 +1,7 @@
 """Misfortune on purpose, the same on every engine: the books stay exact, and each fault is in the log."""
 
 import signal
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,38 @@ def test_the_longest_of_several_freezes_counts() -> None:
     answers = [r.now for r in run.records if isinstance(r.event, w.Arrived) and r.event.update.sender == "w1"]
     after = next(now for now in answers if now > 0.2)
     assert 10.1 < after < 10.3, "it went on with what it had begun"
+
+
+def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
+    """A short, weak one hides the long, strong one at no time, and ends when it does."""
+    faults = (
+        Fault("slow", "w1", at_seconds=(0,), factor=9, for_seconds=5.0),
+        Fault("slow", "w1", at_seconds=(1.0,), factor=1, for_seconds=0.5),
+        Fault("slow", "w1", at_seconds=(5.5,), factor=3, for_seconds=4.0),
+        Fault("slow", "w1", at_seconds=(6.0,), factor=1, for_seconds=9.0),
+    )
+    on = Simulated([Machine("w1", 0.1)], maths=False)
+    run, _ = trained(a_job(count=48), Asynchronous(samples=1), on, "seconds>=16", chaos=Chaos(faults))
+    answers = [r.now for r in run.records if isinstance(r.event, w.Arrived)]
+
+    def paces(begin: float, end: float) -> set[float]:
+        inside = [now for now in answers if begin <= now <= end]
+        return {round(after - before, 6) for before, after in pairwise(inside)}
+
+    assert paces(0.5, 5.0) == {1.0}
+    assert paces(5.1, 5.5) == {0.1}
+    assert paces(6.0, 9.4) == {0.4}
+    assert paces(10.0, 14.9) == {0.2}
+    assert paces(15.3, 16.0) == {0.1}
+
+
+def test_faults_that_leave_no_time_to_work_are_told() -> None:
+    """They, not the machine's memory, are what ends every process."""
+    chaos = Chaos([Fault("kill", every_seconds=0.001)])
+    with pytest.raises(
+        JobError, match=r"the last one, w\d[.\d]*, was killed by a fault on purpose: have it st"
+    ):
+        trained(a_job(), Asynchronous(), Local(workers=2), "epochs>=4", chaos=chaos)
 
 
 @BOTH

@@ -60,7 +60,12 @@ def test_a_file_says_what_is_to_go_wrong(tmp_path: Path) -> None:
         (
             "every_seconds = 5",
             "every_seconds = 0",
-            "chaos.toml:5: `faults[0].every_seconds` is 0: it must be finite",
+            "chaos.toml:5: `faults[0].every_seconds` is 0: it must be finite and at least 0.001",
+        ),
+        (
+            "every_seconds = 5",
+            "per_hour = 1e9",
+            "chaos.toml:5: `faults[0].per_hour` is 1000000000.0: it must be above 0 and at most 3,600,000",
         ),
         (
             "every_seconds = 5",

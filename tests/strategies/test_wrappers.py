@@ -230,6 +230,16 @@ def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], S
     assert both.summary["samples_merged"] > 0.9 * alone.summary["samples_merged"]
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_a_slow_one_s_small_load_is_not_late(around: bool) -> None:
+    """Whichever is around the other: two of four are three times slower, and have a third of the samples."""
+    fleet = [oddlot.Machine(f"m{n}", PACE * (3 if n > 1 else 1), oddlot.Lognormal(0.2)) for n in range(4)]
+    loads = ProportionalLoad(Synchronous(samples=40))
+    backs = BackupTasks(loads) if around else ProportionalLoad(BackupTasks(Synchronous(samples=40)))
+    run = ran(backs, fleet, torch.zeros(8_000), "epochs>=1")
+    assert run.summary["samples_wasted"] < 0.05 * run.summary["samples_assigned"]
+
+
 def test_a_worker_s_own_task_is_not_begun_again() -> None:
     averaging = BackupTasks(oddlot.ElasticAveraging(steps=2), slow=1.0)
     run = ran(averaging, machines(3, 30.0), torch.zeros(100), "epochs>=1")

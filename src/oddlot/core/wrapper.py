@@ -12,6 +12,14 @@ from oddlot.core.strategy import Strategy
 Inner = TypeVar("Inner", bound=Strategy)
 
 
+def layers(strategy: Strategy) -> Iterator[Strategy]:
+    """The strategy, the one inside it if it is a wrapper, and so on."""
+    inner: Strategy | None = strategy
+    while inner is not None:
+        yield inner
+        inner = getattr(inner, "inner", None)
+
+
 @contextmanager
 def _about_inner() -> Iterator[None]:
     """A UsageError's setting is one of the strategy inside."""
@@ -40,10 +48,8 @@ class Wrapper(Generic[Inner]):
                 f"inner = {short(inner)} must be a strategy, such as Synchronous(): a dataclass with `on`",
                 "inner",
             )
-        while inner is not None:
-            if type(inner) is type(self):
-                raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
-            inner = getattr(inner, "inner", None)
+        if any(type(layer) is type(self) for layer in layers(self.inner)):
+            raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
 
     @property
     def server(self) -> Any:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,8 +64,8 @@ class Disturbed(Around):
         """for somebody to strike; what happens again and again does not wait"""
         self.spoilt: list[tuple[_Doom, w.NodeId]] = []
         """faults that wait for an answer"""
-        self.until: dict[tuple[str, w.NodeId], float] = {}
-        """when a lasting fault ends, the longest of several"""
+        self.lasting: defaultdict[tuple[str, w.NodeId], list[tuple[float, float]]] = defaultdict(list)
+        """until when faults of a kind last on somebody, and their factors"""
         self.told: deque[Message] = deque()
         done = Counter(event.fault for _, event in struck)
         for place, (name, fault) in enumerate(chaos.named()):
@@ -215,24 +215,25 @@ class Disturbed(Around):
             case "leave":
                 self.here[node] = False
                 self.engine.leave(node)
-            case "freeze":
-                self.engine.freeze(node)
-                self._lasts(fault, node, partial(self.engine.thaw, node))
-            case "slow":
-                self.engine.slow(node, fault.factor or 0.0)
-                self._lasts(fault, node, partial(self.engine.slow, node, 0.0))
+            case _:
+                until = inf if fault.for_seconds is None else self.now + fault.for_seconds
+                self.lasting[fault.kind, node].append((until, fault.factor or 0.0))
+                self._suffer(fault.kind, node)
+                if until < inf:
+                    self._at(until, partial(self._suffer, fault.kind, node), brings=True)
 
-    def _lasts(self, fault: Fault, node: w.NodeId, end: Callable[[], None]) -> None:
-        """Plan the end of it, which a longer one of the kind puts off."""
-        until = inf if fault.for_seconds is None else self.now + fault.for_seconds
-        self.until[fault.kind, node] = until = max(until, self.until.get((fault.kind, node), 0.0))
-
-        def ends() -> None:
-            if node in self.here and self.until[fault.kind, node] == until:
-                end()
-
-        if until < inf:
-            self._at(until, ends, brings=True)
+    def _suffer(self, kind: str, node: w.NodeId) -> None:
+        """Have it suffer the worst of what lasts now."""
+        lasting = [one for one in self.lasting[kind, node] if one[0] > self.now]
+        self.lasting[kind, node] = lasting
+        if node not in self.here:
+            return
+        if kind == "slow":
+            self.engine.slow(node, max((factor for _, factor in lasting), default=0.0))
+        elif lasting:
+            self.engine.freeze(node)
+        else:
+            self.engine.thaw(node)
 
     def _kill_hub(self) -> None:
         self.save()

@@ -24,6 +24,8 @@ class Life:
     """it has brought something"""
     taken_away: bool = False
     """its end is no fault of its"""
+    killed: bool = False
+    """on purpose"""
     exit_code: int | None = None
     """once it has ended and the fork server has told; negative: the signal that ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)

@@ -165,6 +165,8 @@ class LocalEngine:
 
     def kill(self, node: w.NodeId) -> None:
         """Send SIGKILL to the worker."""
+        if life := self.lives.get(node):
+            life.killed = True
         self._signal(node, signal.SIGKILL)
 
     def freeze(self, node: w.NodeId) -> None:
@@ -346,9 +348,14 @@ class LocalEngine:
         """A worker that never brings anything is not bad luck."""
         self.in_vain[life.index] += 1
         if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
+            why = (
+                "was killed by a fault on purpose: have it strike less often"
+                if life.killed
+                else f"{self._how(life)}: look for what ends them (too little memory?) in the lines above"
+            )
             raise JobError(
                 f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, "
-                f"{life.node}, {self._how(life)}: look for what ends them (too little memory?) in the lines above"
+                f"{life.node}, {why}"
             )
 
     def _how(self, life: Life) -> str:

@@ -48,6 +48,9 @@ def _are_versions(versions: object) -> bool:
 Times = Annotated[tuple[float, ...], Must("a list of numbers, finite and not negative", _are_times)]
 
 Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negative", _are_versions)]
+Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001 <= seconds < inf)]
+"""oftener, a run would do nothing else"""
+Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
 MOST_TOLD = 4
 """times of a fault in its name"""
 
@@ -57,8 +60,8 @@ class Fault:
     """One kind of misfortune, at times, at versions, with a period or at a rate (per hour, memoryless): one of these.
 
     A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
-    it waits `factor` times as long as the step took), both `for_seconds` or for good, or `leave`s with notice, as
-    SIGTERM makes it. Its next answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or
+    it waits `factor` times as long as the step took), both `for_seconds` or as long as it lives, or `leave`s with
+    notice, as SIGTERM makes it. Its next life is neither frozen nor slow. Its next answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or
     with bad numbers (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on. That a
     fault has struck is in the log: where the run's folder was lost too, what struck since the checkpoint strikes again.
     """
@@ -68,13 +71,13 @@ class Fault:
     """empty: one of those that are there, drawn each time"""
     at_seconds: Times = ()
     at_versions: Versions = ()
-    every_seconds: AboveZero | None = None
-    per_hour: AboveZero | None = None
+    every_seconds: Often | None = None
+    per_hour: Rate | None = None
     """memoryless"""
     for_seconds: AboveZero | None = None
-    """of freeze and slow; None: for good"""
+    """of freeze and slow; None: as long as the machine lives"""
     factor: AboveZero | None = None
-    """of slow: how many times its step a machine waits after each step"""
+    """of slow: how many times its step a machine waits after each step; of several at once the largest counts"""
     delay_seconds: NotNegative | None = None
     """of delay: how much later the answer comes"""
 

@@ -25,7 +25,8 @@ from oddlot.core.words import (
     TaskId,
     Wake,
 )
-from oddlot.core.wrapper import Inner, Wrapper
+from oddlot.core.wrapper import Inner, Wrapper, layers
+from oddlot.strategies.deadline import Deadline
 
 
 @dataclass
@@ -33,8 +34,8 @@ class BackupTasks(Wrapper[Inner]):
     """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
     counts, and the other one is aborted.
 
-    Late is a task that takes `slow` times what one of its size usually takes. Directly around a strategy that waits for
-    everybody it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
+    Late is a task that takes `slow` times what one of its size usually takes. Where rounds wait for everybody's whole
+    task it is one of a worker that is known to be so slow that whoever is idle would clearly be sooner, or that
     takes `slow` times what its worker takes, or what is usual, whichever is more. So a round waits for a straggler for
     hardly longer than that and one more task, as long as fewer are late than are idle. What it costs is the work that
     is aborted, and that a worker hears of it at its next minibatch, so that it may come late to the next round: two to
@@ -119,7 +120,7 @@ class BackupTasks(Wrapper[Inner]):
     @property
     def _waits(self) -> bool:
         """Rounds wait for every task until it is done, and not until a deadline."""
-        return super().waits_for_all and not self._is_around_a_wrapper
+        return super().waits_for_all and not any(isinstance(layer, Deadline) for layer in layers(self.inner))
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:
