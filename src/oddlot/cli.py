@@ -221,7 +221,7 @@ def report(
 
     if as_json and len(runs) > 1:
         raise UsageError("--json is about one run: name one folder")
-    if html:
+    if html is not None:
         check_place(Path(html))  # before anything is told
     found = [Figures.read(run) for run in runs]
     console = Console(stderr=as_json)
@@ -233,7 +233,7 @@ def report(
             if one.struck:
                 console.print(f"  faults   {one.struck}", highlight=False, soft_wrap=True)
             console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
-    if html:
+    if html is not None:
         write_page(found, Path(html))
         console.print(f"  page     {html}", markup=False, highlight=False, soft_wrap=True)
     if any(one.proof.faults for one in found):

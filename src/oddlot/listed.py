@@ -35,7 +35,8 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
                     yield from (f"#     {line}" for line in describe_settings(kinds[word], ""))
             yield from describe_settings(type(default), f"{prefix}{name}.", default)
         else:
-            comment = f"   # {meanings[name]}" if name in meanings else ""
+            # A file has no None: it leaves the setting out.
+            comment = f"   # {meanings[name].replace('None:', 'left out:')}" if name in meanings else ""
             unset = "# " if default is None else ""
             yield f"{unset}{prefix}{name} = {_toml(default)}{comment}"
 

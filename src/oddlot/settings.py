@@ -22,7 +22,7 @@ epochs = 30
 
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -104,18 +104,26 @@ STRATEGY_TABLES: dict[str, Any] = {
 STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
 
 
-def _inside(name: str, wrapper: type) -> Choice:
+def _inside(wrapper: type) -> Choice:
     """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
     if wrapper not in INSIDE:
-        return replace(STRATEGY, hinted={*BY_NAME, *WRAPPERS} - {name})
+        return replace(STRATEGY, hinted=_fitting)
     begins, word = INSIDE[wrapper], word_of(INSIDE[wrapper])
     change = change_of({word: type(begins())}, begins=begins, choices=OF_STRATEGIES, name=word)
-    alike = {word for word, kind in BY_NAME.items() if getattr(kind, "waits_for_all", False)}
-    return replace(STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change, hinted=alike)
+    return replace(
+        STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change, hinted=_fitting
+    )
+
+
+def _fitting(around: Collection[str]) -> set[str]:
+    """Strategies that can be inside these: none of them again, and in some only such as wait for everybody."""
+    if any(WRAPPERS[name] in INSIDE for name in around):
+        return {word for word, kind in BY_NAME.items() if getattr(kind, "waits_for_all", False)}
+    return {*BY_NAME, *WRAPPERS} - {*around}
 
 
 STRATEGY_TABLES |= {
-    name: table_of(kind, choices={Inner: _inside(name, kind)}, name=name) for name, kind in WRAPPERS.items()
+    name: table_of(kind, choices={Inner: _inside(kind)}, name=name) for name, kind in WRAPPERS.items()
 }
 
 

@@ -50,9 +50,9 @@ def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: ByPlateau(mode="most"), "mode = 'most' must be 'min', 'max' or None"),
-        (lambda: ByPlateau(mode=["max"]), "mode = ..max.. must be 'min', 'max' or None"),  # type: ignore[arg-type]  # so wrong
-        (lambda: ByPlateau("p1"), "mode = None: say whether p1 falls"),
+        (lambda: ByPlateau(mode="most"), "mode = 'most' must be 'min' or 'max', or be left out"),
+        (lambda: ByPlateau(mode=["max"]), "mode = ..max.. must be 'min' or 'max', or be left"),  # type: ignore[arg-type]  # so wrong
+        (lambda: ByPlateau("p1"), "mode: say whether p1 falls"),
         (lambda: ByPlateau("accuracy", "min"), "mode = 'min': the accuracy rises as the model gets better"),
         (lambda: ByPlateau(mode="max"), "mode = 'max': the loss falls as the model gets better"),
         (

@@ -119,6 +119,8 @@ def test_a_bad_file_is_told_the_line_and_the_remedy(tmp_path: Path, good: str, b
         ),
         (lambda: Chaos(["kill"]), "faults must be a list of oddlot.Fault"),  # type: ignore[list-item]
         (lambda: read_chaos(3), "path = 3 must be a file's path"),  # type: ignore[arg-type]
+        (lambda: read_chaos("a\0b"), r"path = 'a\x00b' must be a file's path"),
+        (lambda: read_chaos(""), "path = '' must be a file's path"),
     ],
 )
 def test_an_impossible_fault_is_told(make: Callable[[], object], told: str) -> None:

@@ -100,8 +100,8 @@ def test_streams_repeat_with_their_seed_and_share_nothing(model: Delay) -> None:
         (lambda: ShiftedExponential(shift=1.0), "1.0"),
         (lambda: ShiftedExponential(shift=-0.5), "-0.5"),
         (lambda: Trace(()), "at least one"),
-        (lambda: Trace(3), "multipliers = 3 must be a tuple of at least one number"),  # type: ignore[arg-type]
-        (lambda: Trace("x"), "multipliers = 'x' must be a tuple"),  # type: ignore[arg-type]
+        (lambda: Trace(3), "multipliers = 3 must be a list of at least one number"),  # type: ignore[arg-type]
+        (lambda: Trace("x"), "multipliers = 'x' must be a list"),  # type: ignore[arg-type]
         (lambda: Trace((1.0, "x")), "each: number 2 is x"),  # type: ignore[arg-type]
         (lambda: Trace((1.0, 0.0)), "each: number 2 is 0.0"),
         (lambda: Trace((float("inf"),)), "each: number 1 is inf"),

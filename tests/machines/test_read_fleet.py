@@ -239,16 +239,18 @@ def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
     ("content", "sentence"),
     [
         ("1.0\nfast\n", "line 2: 'fast' is no number that is finite"),
-        ("1.0\n-1\n", "line 2: '-1' is no number that is finite and not negative"),
-        ("\n", "multipliers = () must be a tuple of at least one number"),
-        (None, "cannot be read as a trace"),
+        ("1.0\n-1\n", "line 2: '-1' is no number that is finite and above 0"),
+        ("1.0\n0\n", "line 2: '0' is no number that is finite and above 0"),
+        ("\n", "file = 'slow.txt' holds no multipliers: write one number a line"),
+        ("1.0\n\xb4", "is not a text in UTF-8: byte 4 is wrong"),
+        (None, "cannot be read as multipliers: No such file"),
     ],
 )
 def test_a_bad_trace_file_is_told_where_it_was_asked_for(
     tmp_path: Path, content: str | None, sentence: str
 ) -> None:
     if content is not None:
-        (tmp_path / "slow.txt").write_text(content)
+        (tmp_path / "slow.txt").write_text(content, encoding="latin-1")
     answer = refused(
         tmp_path,
         '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "slow.txt" }',

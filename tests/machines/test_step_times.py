@@ -74,6 +74,8 @@ def test_what_is_no_record_is_told(times: Any) -> None:
 
 
 def test_what_is_no_path_is_told() -> None:
+    with pytest.raises(UsageError, match="sku = None must be a text"):
+        read_vm_times("absent", "OSBench", None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="path = 3 must be a file's path"):
         read_minibatch_times(3)  # type: ignore[arg-type]
 

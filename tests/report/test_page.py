@@ -501,6 +501,10 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
     assert (answer.code, "is no page of oddlot's: name another file" in answer.err) == (2, True)
     assert not answer.out, "it is told before all the rest"
     assert log.read_bytes() == before
+    for place in (str(run), ""):
+        answer = oddlot("report", str(run), "--html", place)
+        assert (answer.code, "it is a folder, and the page is a file" in answer.err) == (2, True)
+        assert not answer.out
     Path("page.html").touch()  # as mktemp does
     for _ in range(2):
         assert oddlot("report", str(run), "--html", "page.html").code == 0

@@ -197,14 +197,28 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
         ),
         (
             ["strategy=adaptive_load", "strategy.switch.a=1"],
-            "--set strategy.switch.a=1: unknown key `a` of ByGradients: name a kind that has it, `kind` = error",
+            (
+                "--set strategy.switch.a=1: unknown key `a` of ByGradients: name a kind that has it, "
+                "`strategy.switch.kind` = error"
+            ),
         ),
         (
             ["strategy=backup_tasks", "strategy.inner.steps=2"],
             (
                 "--set strategy.inner.steps=2: unknown key `steps` of Synchronous: name a kind that has it, "
-                "`name` = local_sgd or "
+                "`strategy.inner.name` = local_sgd or "
             ),
+        ),
+        (  # those around all of it count too
+            ["strategy=quorum", "strategy.inner=proportional_load", "strategy.inner.inner.steps=2"],
+            (
+                "--set strategy.inner.inner.steps=2: unknown key `steps` of Synchronous: name a kind that has it, "
+                "`strategy.inner.inner.name` = local_sgd"
+            ),
+        ),
+        (
+            ["strategy=backup_tasks", "strategy.inner.name=proportional_load", "strategy.inner.inner.slow=2"],
+            "--set strategy.inner.inner.slow=2: unknown key `slow` of Synchronous: there are: name, samples",
         ),
         (  # those of which a quorum is no use are not named
             ["strategy=quorum", "strategy.inner.k=3"],
@@ -215,7 +229,7 @@ def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
             (
                 "--set strategy.inner.samples=0: `strategy.inner.samples` is 0: it must be at least 1\n"
                 "--set strategy.inner.k=3: unknown key `k` of Synchronous: name a kind that has it, "
-                "`name` = fastest_k or adaptive_k\n"
+                "`strategy.inner.name` = fastest_k or adaptive_k\n"
                 "--set strategy.inner.seconds=3: unknown key `seconds` of Synchronous: there are: name, samples"
             ),
         ),

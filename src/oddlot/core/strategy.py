@@ -27,8 +27,9 @@ class Strategy(Protocol):
     `check_metrics(names)`, which does so where too little is evaluated; `server`, the rule at the hub in place of the
     job's optimizer; `epoch_barrier`, true where an epoch must wait for the one before; `whole_shards`, true where a
     task is a whole shard of the data; `waits_for_all`, true where a round is a step along the updates of everybody who
-    works, for whom it waits; `reads_gradients`, true where it adapts to what `Changed` tells of them; and
-    `wants_fitted(batch)`, for tasks of how many samples it wants to be told what rounds take (`Fitted`).
+    works, for whom it waits; `hands_over`, true where tasks are ended before they are done; `reads_gradients`, true
+    where it adapts to what `Changed` tells of them; and `wants_fitted(batch)`, for tasks of how many samples it wants
+    to be told what rounds take (`Fitted`).
     """
 
     def on(self, event: Event, view: "View") -> Iterable[Command]:

@@ -49,7 +49,9 @@ class ByPlateau:
     """A stage ends when a metric gets no better."""
 
     metric: str = "loss"
-    mode: Annotated[str | None, Must("'min', 'max' or None", ("min", "max", None).__contains__)] = None
+    mode: Annotated[str | None, Must("'min' or 'max', or be left out", ("min", "max", None).__contains__)] = (
+        None
+    )
     """min where the metric falls as the model gets better, max where it rises; None: as it is with loss and accuracy"""
     patience: AtLeastOne = 5
     """evaluations without a new best value"""
@@ -63,7 +65,7 @@ class ByPlateau:
         if self.mode is None and self.metric not in KNOWN:
             meant = nearest(self.metric, KNOWN)
             raise UsageError(
-                f"mode = None: say whether {self.metric} falls ('min') or rises ('max') as the model gets better"
+                f"mode: say whether {self.metric} falls ('min') or rises ('max') as the model gets better"
                 + (f", or is `{meant}` meant?" if meant else ""),
                 "mode",
             )

@@ -12,14 +12,6 @@ from oddlot.core.strategy import Strategy
 Inner = TypeVar("Inner", bound=Strategy)
 
 
-def layers(strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy, the one inside it if it is a wrapper, and so on."""
-    inner: Strategy | None = strategy
-    while inner is not None:
-        yield inner
-        inner = getattr(inner, "inner", None)
-
-
 @contextmanager
 def _about_inner() -> Iterator[None]:
     """A UsageError's setting is one of the strategy inside."""
@@ -48,8 +40,10 @@ class Wrapper(Generic[Inner]):
                 f"inner = {short(inner)} must be a strategy, such as Synchronous(): a dataclass with `on`",
                 "inner",
             )
-        if any(type(layer) is type(self) for layer in layers(self.inner)):
-            raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
+        while inner is not None:
+            if type(inner) is type(self):
+                raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
+            inner = getattr(inner, "inner", None)
 
     @property
     def server(self) -> Any:
@@ -70,6 +64,11 @@ class Wrapper(Generic[Inner]):
     def waits_for_all(self) -> bool:
         """A round waits for everybody who works."""
         return bool(getattr(self.inner, "waits_for_all", False))
+
+    @property
+    def hands_over(self) -> bool:
+        """Tasks may end before they are done."""
+        return bool(getattr(self.inner, "hands_over", False))
 
     @property
     def reads_gradients(self) -> bool:

@@ -77,7 +77,7 @@ class ShiftedExponential:
 
 def _multipliers(values: object) -> str:
     if not isinstance(values, tuple | list) or not values:
-        return "a tuple of at least one number"
+        return "a list of at least one number"
     for number, value in enumerate(values, 1):
         if not (isinstance(value, int | float) and 0 < value < inf):
             return f"finite and above 0, each: number {number} is {value}"

@@ -20,10 +20,7 @@ from oddlot.machines.traces import alive_rows
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
     """Seconds, one a line; or a preemption trace, of lines `seconds,alive`: each one less alive is a time."""
     with as_fault():
-        times = read_lines(file, info, "times", _times)
-        if not times:
-            raise UsageError(f"file = {file!r} holds no times: write seconds, one a line")
-        return times
+        return read_lines(file, info, "times", _times)
 
 
 def _times(lines: list[str]) -> Iterator[float]:

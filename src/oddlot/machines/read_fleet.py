@@ -29,6 +29,7 @@ dollars_per_hour = 0.2
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -43,7 +44,7 @@ from oddlot.machines.machine import Lifetime, Machine
 from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.steps import Steps
 from oddlot.machines.tables import Choice, Maker, as_fault, column, given, table_of
-from oddlot.machines.text import path_of, read_lines
+from oddlot.machines.text import numbers, path_of, read_lines
 from oddlot.machines.toml_file import Table, about, checked_path, locate, read_table
 
 MOST_MACHINES = 1_000_000
@@ -58,11 +59,7 @@ KINDS: dict[str, type[delays.Delay]] = {
 
 def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
     with as_fault():
-        numbers = read_lines(file, info, "a trace")
-        try:
-            return delays.Trace(numbers)
-        except UsageError as error:
-            raise UsageError(f"file = {file!r}: {error}") from None
+        return delays.Trace(read_lines(file, info, "multipliers", partial(numbers, above_zero=True)))
 
 
 def _path_of(file: object, info: ValidationInfo) -> Path:

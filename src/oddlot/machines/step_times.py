@@ -74,6 +74,10 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
     `vm-noise-data`. `lifespan` is long, for machines that were measured for months, or short, for those that were
     measured once.
     """
+    words = {"suite": suite, "sku": sku, "lifespan": lifespan}
+    for name, word in words.items():
+        if not isinstance(word, str):
+            raise UsageError(f"{name} = {short(word)} must be a text", name)
 
     def parse(text: str) -> StepTimes:
         names = "test_suite", "vm_sku", "vm_lifespan", "VM_id", "starttime", "unit", "value"
@@ -81,14 +85,12 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
         for at, row in _columns(text, *names):
             for values, value in zip(known, row, strict=False):
                 values.add(value)
-            if row[:3] == [suite, sku, lifespan]:
+            if row[:3] == [*words.values()]:
                 result = _time(row[6], at)
                 found.append((_name(row[3], at), row[4], result if row[5] in TIMES else 1 / result))
-        for name, value, values in zip(
-            ("suite", "sku", "lifespan"), (suite, sku, lifespan), known, strict=True
-        ):
-            if value not in values:
-                raise UsageError(f"it has no {name} {value!r}: {or_nearest(value, sorted(values))}")
+        for (name, word), values in zip(words.items(), known, strict=True):
+            if word not in values:
+                raise UsageError(f"it has no {name} {word!r}: {or_nearest(word, sorted(values))}")
         return _in_order(found)
 
     return read_packed(path, parse)

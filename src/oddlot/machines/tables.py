@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
@@ -21,6 +22,9 @@ from oddlot.core.checks import UNIONS, Check, hints_of
 from oddlot.core.errors import UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.toml_file import Table, about, retold
+
+AROUND = "around"
+"""in the context of a table: the fields that lead to it, each with the kind that is named there"""
 
 
 class Maker(Table):
@@ -70,12 +74,13 @@ class Choice:
     tables: Mapping[str, type[Table]]
     otherwise: type[Table] | None = None
     """when no kind is named; None: one has to be"""
-    hinted: Collection[str] | None = None
-    """the names of those that may be meant where this one lacks a key; None: all"""
+    hinted: Callable[[Collection[str]], Collection[str]] | None = None
+    """by the names of the kinds around this one: those that may be meant where it lacks a key; None: all"""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """The table of the kind that is named."""
         what, chooser = info.field_name or "", self.chooser
+        around: tuple[tuple[str, str], ...] = (info.context or {}).get(AROUND, ())
         if isinstance(value, str):
             value = {chooser: value}
         if not isinstance(value, dict):
@@ -86,21 +91,23 @@ class Choice:
             try:
                 return self.otherwise.model_validate(value, context=info.context)
             except ValidationError as error:
-                raise retold(error, self._hint_at_kinds) from None
+                raise retold(error, partial(self._hint_at_kinds, what, around)) from None
         name = str(value.get(chooser, ""))
         if name not in self.tables:
             lacks = f"unknown {what} `{name}`" if name else f"{what} needs `{chooser}`"
             raise about(chooser, f"{lacks}: {or_nearest(name, self.tables)}")
-        return self.tables[name].model_validate(value, context=info.context)
+        context = {**(info.context or {}), AROUND: (*around, (what, name))}
+        return self.tables[name].model_validate(value, context=context)
 
-    def _hint_at_kinds(self, fault: ErrorDetails) -> str:
+    def _hint_at_kinds(self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails) -> str:
         """A key that the table for no name lacks may be of another kind, which has to be named."""
         key, table = str(fault["loc"][0]) if fault["loc"] else "", self.otherwise or Table
         if len(fault["loc"]) != 1 or key in table.model_fields:
             return ""
-        hinted = self.tables.keys() if self.hinted is None else self.hinted
+        hinted = self.hinted([name for _, name in around]) if self.hinted else self.tables.keys()
         having = [word for word in self.tables if word in hinted and key in self.tables[word].model_fields]
-        kinds = f"name a kind that has it, `{self.chooser}` = {' or '.join(having)}"
+        chooser = ".".join([*(field for field, _ in around), what, self.chooser])
+        kinds = f"name a kind that has it, `{chooser}` = {' or '.join(having)}"
         return f"unknown key `{key}`{table.whose}: {kinds}" if having else ""
 
     @property

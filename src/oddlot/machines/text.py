@@ -21,29 +21,36 @@ def read_lines(
     file: object,
     info: ValidationInfo,
     what: str,
-    read: Callable[[list[str]], Iterable[float]] | None = None,
+    read: Callable[[list[str]], Iterable[float]],
 ) -> tuple[float, ...]:
-    """The numbers of a text file beside the table's own, one a line; blank lines are passed over."""
+    """The numbers that `read` makes of a text file's lines, at least one; the file lies beside the table's own."""
     path = path_of(file, info)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {why}") from None
+    except OSError as error:
+        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"file = {str(path)!r} is not a text in UTF-8: byte {error.start} is wrong"
+        ) from None
     try:
-        return tuple((read or numbers)(lines))
+        found = tuple(read(lines))
     except UsageError as error:
         raise UsageError(f"file = {str(path)!r}: {error}") from None
+    if not found:
+        raise UsageError(f"file = {file!r} holds no {what}: write one number a line")
+    return found
 
 
-def numbers(lines: list[str]) -> Iterator[float]:
+def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
     """Each line's; blank lines are passed over. UsageError names the line."""
+    must = "above 0" if above_zero else "not negative"
     for number, line in enumerate(lines, 1):
         try:
             value = float(line) if line.strip() else None
         except ValueError:
             value = nan
-        if value is not None and not 0 <= value < inf:
-            raise UsageError(f"line {number}: {line!r} is no number that is finite and not negative")
+        if value is not None and not (0 <= value < inf and (value or not above_zero)):
+            raise UsageError(f"line {number}: {line!r} is no number that is finite and {must}")
         if value is not None:
             yield value

@@ -65,7 +65,7 @@ def about(key: str, sentence: str) -> PydanticCustomError:
 
 def checked_path(path: object) -> Path:
     """The path of a file to read. UsageError: it is none."""
-    if not isinstance(path, str | Path):
+    if not isinstance(path, str | Path) or "\0" in str(path) or not str(path):
         raise UsageError(f"path = {path!r} must be a file's path")
     return Path(path)
 

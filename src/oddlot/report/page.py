@@ -125,6 +125,8 @@ def check_place(path: Path) -> None:
     try:
         if not path.parent.is_dir():
             raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+        if path.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder, and the page is a file")
         if path.is_file() and path.stat().st_size and not _is_page(path):
             raise UsageError(f"{path} is there, and is no page of oddlot's: name another file")
     except OSError as error:

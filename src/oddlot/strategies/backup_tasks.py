@@ -25,8 +25,7 @@ from oddlot.core.words import (
     TaskId,
     Wake,
 )
-from oddlot.core.wrapper import Inner, Wrapper, layers
-from oddlot.strategies.deadline import Deadline
+from oddlot.core.wrapper import Inner, Wrapper
 
 
 @dataclass
@@ -120,7 +119,7 @@ class BackupTasks(Wrapper[Inner]):
     @property
     def _waits(self) -> bool:
         """Rounds wait for every task until it is done, and not until a deadline."""
-        return super().waits_for_all and not any(isinstance(layer, Deadline) for layer in layers(self.inner))
+        return super().waits_for_all and not self.hands_over
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:

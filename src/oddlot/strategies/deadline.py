@@ -30,6 +30,11 @@ class Deadline(Wrapper[Inner]):
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one's is, in seconds on the run's clock"""
 
+    @property
+    def hands_over(self) -> bool:
+        """Whose time is up does."""
+        return True
+
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and an end for what has taken too long."""
         if isinstance(event, Arrived | Cancelled):
