@@ -157,7 +157,8 @@ def test_how_many_results_of_how_many_samples_a_merge_used_is_drawn(tmp_path: Pa
     assert all(title in page([adapts]) for title in told)
     assert not any(title in page([plain]) for title in told)
     switch = "switch=ByGradients(window=20, threshold=5, burn_in=0)"  # without its state
-    assert f"<th>strategy</th><td>AdaptiveK(k=1, rise=1, most=None, {switch}, times=(" in page([adapts])
+    told = page([adapts]).replace("<wbr>", "")
+    assert f"<th>strategy</th><td>AdaptiveK(k=1, rise=1, most=None, {switch}, times=(" in told
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
@@ -436,7 +437,7 @@ class Sound(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in {"meta", "br"}:
+        if tag not in {"meta", "wbr"}:
             self.open.append(tag)
         assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick"}
 
@@ -512,8 +513,8 @@ def test_only_a_page_is_written_anew(oddlot: Oddlot, run: Path) -> None:
 
 def test_a_table_of_many_runs_is_wider_than_the_text(run: Path) -> None:
     one = Figures.read(run)
-    assert "<div class='wide many'>" in page([one] * 5)
-    assert "<div class='wide many'>" not in page([one] * 4)
+    assert "<div class='wide many'>" in page([one] * 4)
+    assert "<div class='wide many'>" not in page([one] * 3)
 
 
 def test_several_runs_share_one_legend_and_each_has_its_proof(run: Path, plain_run: Path) -> None:

@@ -1,5 +1,6 @@
 """One self-contained HTML file about one or several runs: no script, no address of anything outside."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,7 +18,7 @@ MARK = '<meta name="generator" content="oddlot">'
 LONGEST_HEAD = 1_000
 MOST_FAULTS = 100
 MOST_BARS = 24
-MOST_COLUMNS = 4
+MOST_COLUMNS = 3
 """of the table of several runs, while it is no wider than the text"""
 LEAST_DOLLARS = 1e-9
 """what is less comes of rounding"""
@@ -63,7 +64,7 @@ h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-botto
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
 td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.number { overflow-wrap: normal; }
-.wide { overflow-x: auto; } .wide td { min-width: 9em; overflow-wrap: break-word; }
+.wide { overflow-x: auto; } .wide td { min-width: 9.5em; }
 .many { width: max-content; min-width: 100%; max-width: calc(100vw - 3em); position: relative; left: 50%;
   transform: translateX(-50%); } .many td { max-width: 18em; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
@@ -151,7 +152,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     """A table of the closing figures, a column a run; of several, the whole of a proof stands with its run."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
     body = [
-        f"<tr><th>{what}</th>{''.join(f'<td>{escape(tell(run))}</td>' for run in runs)}</tr>"
+        f"<tr><th>{what}</th>{''.join(f'<td>{_breakable(tell(run))}</td>' for run in runs)}</tr>"
         for what, tell in FIGURES.items()
         if any(map(tell, runs))
     ]
@@ -160,6 +161,11 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
     return (
         f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
     )
+
+
+def _breakable(text: str) -> str:
+    """Which may go on in the next line within settings, as in `AdaptiveK(k=1)`, where there are no spaces."""
+    return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))
 
 
 def _proof(run: Figures, whole: bool) -> str:
