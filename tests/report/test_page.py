@@ -157,8 +157,8 @@ def test_how_many_results_of_how_many_samples_a_merge_used_is_drawn(tmp_path: Pa
     assert all(title in page([adapts]) for title in told)
     assert not any(title in page([plain]) for title in told)
     switch = "switch=ByGradients(window=20, threshold=5, burn_in=0)"  # without its state
-    told = page([adapts]).replace("<wbr>", "")
-    assert f"<th>strategy</th><td>AdaptiveK(k=1, rise=1, most=None, {switch}, times=(" in told
+    text = page([adapts]).replace("<wbr>", "")
+    assert f"<th>strategy</th><td>AdaptiveK(k=1, rise=1, most=None, {switch}, times=(" in text
 
 
 def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
