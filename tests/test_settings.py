@@ -420,4 +420,4 @@ def test_a_setting_s_meaning_is_what_stands_beneath_it() -> None:
     (meaning,) = (line for line in describe_settings(Asynchronous, "") if line.startswith("# samples"))
     source = ast.parse(textwrap.dedent(inspect.getsource(Asynchronous)))
     assert meaning == "# samples = ...   # per task; left out: the job's batch"
-    assert "per task; left out: the job's batch" in ast.unparse(source)
+    assert "per task; None: the job's batch" in ast.unparse(source)
