@@ -24,6 +24,7 @@ from oddlot import (
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.core.errors import JobError
+from oddlot.engines.disturbed import Disturbed
 from oddlot.log import read_log
 from oddlot.run import Run
 from tests.fits import SAMPLES, Place, a_job, fleet, local, trained
@@ -236,6 +237,20 @@ def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
     assert paces(6.0, 9.4) == {0.4}
     assert paces(10.0, 14.9) == {0.2}
     assert paces(15.3, 16.0) == {0.1}
+
+
+def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault for good that strikes again and again is one."""
+    kept, suffer = list[int](), Disturbed._suffer
+
+    def counted(engine: Disturbed, kind: str, node: str) -> None:
+        suffer(engine, kind, node)
+        kept.append(len(engine.lasting[kind, node]))
+
+    monkeypatch.setattr(Disturbed, "_suffer", counted)
+    struck_by(machines(2), Fault("slow", "w1", every_seconds=0.05, factor=2))
+    assert len(kept) > 10
+    assert max(kept) == 1
 
 
 def test_faults_that_leave_no_time_to_work_are_told() -> None:

@@ -125,6 +125,18 @@ def test_a_worker_that_talks_nonsense_is_ended_and_the_run_goes_on(tmp_path: Pat
     assert run.summary["workers_lost"] == 1
 
 
+def test_workers_of_whom_each_talks_nonsense_end_the_run() -> None:
+    """Nobody has killed them but the hub, for that."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        this_worker().hub.send(b"nonsense")
+        return cross_entropy(outputs, targets)
+
+    told = r"3 processes in a row died .* w1\.3, was ended by SIGKILL: look for what ends them"
+    with pytest.warns(UserWarning, match="talks nonsense"), pytest.raises(JobError, match=told):
+        trained(a_job(loss=loss), Asynchronous(), local(1))
+
+
 @pytest.mark.parametrize("lie", [{"samples": 0}, {"samples": 9}, {"based_on": 77}, {"kind": "delta"}])
 def test_facts_that_lie_are_refused(tmp_path: Path, lie: dict[str, Any]) -> None:
     run, books = trained(a_job(lying(lie, tmp_path / "lied")), Asynchronous(), local(2))

@@ -217,17 +217,20 @@ class Disturbed(Around):
                 self.engine.leave(node)
             case _:
                 until = inf if fault.for_seconds is None else self.now + fault.for_seconds
-                self.lasting[fault.kind, node].append((until, fault.factor or 0.0))
+                self._outdo(fault.kind, node, until, fault.factor or 0.0)
                 self._suffer(fault.kind, node)
                 if until < inf:
                     self._at(until, partial(self._suffer, fault.kind, node), brings=True)
+
+    def _outdo(self, kind: str, node: w.NodeId, until: float, factor: float) -> None:
+        """One more lasts; what is over sooner and no stronger is of no account any more."""
+        others = (one for one in self.lasting[kind, node] if one[0] > until or one[1] > factor)
+        self.lasting[kind, node] = [*others, (until, factor)]
 
     def _suffer(self, kind: str, node: w.NodeId) -> None:
         """Have it suffer the worst of what lasts now."""
         lasting = [one for one in self.lasting[kind, node] if one[0] > self.now]
         self.lasting[kind, node] = lasting
-        if node not in self.here:
-            return
         if kind == "slow":
             self.engine.slow(node, max((factor for _, factor in lasting), default=0.0))
         elif lasting:

@@ -233,7 +233,7 @@ class LocalEngine:
             except FrameError as error:
                 warn(f"{life.node} talks nonsense and is ended: {error}")
                 self._learn_pid(life)
-                self.kill(life.node)
+                self._signal(life.node, signal.SIGKILL)
                 self._died(life)
 
     def _learn_pid(self, life: Life) -> None:

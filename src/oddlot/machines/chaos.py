@@ -61,10 +61,10 @@ class Fault:
 
     A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
     it waits `factor` times as long as the step took), both `for_seconds` or as long as it lives, or `leave`s with
-    notice, as SIGTERM makes it; its next life is neither frozen nor slow. Its next answer comes `delay_seconds` later
-    (`delay`), never (`drop`, as if it had given up), or with bad numbers (`corrupt`). `kill_hub` ends the process that
-    trains, as kill -9 does; `resume` goes on. That a fault has struck is in the log: where the run's folder was lost
-    too, what struck since the checkpoint strikes again.
+    notice, as SIGTERM makes it; its next life is neither frozen nor slow, but where a resume began that. Its next
+    answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or with bad numbers
+    (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on. That a fault has struck is
+    in the log: where the run's folder was lost too, what struck since the checkpoint strikes again.
     """
 
     kind: Annotated[str, _is_kind]
