@@ -241,6 +241,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
         w.Record(0.0, w.Joined("a"), (w.Start(w.Task("a:1", "a", (Span(0, 0, 4),), 0)),)),
         w.Record(1.0, w.Lost("a")),
         w.Record(2.0, w.Joined("a.2"), (given,)),
+        w.Record(2.5, w.Gone("a")),
         w.Record(3.0, w.Arrived(w.Facts("a:1", "a", 0, 4)), remark="echo"),
         w.Record(9.0, w.Arrived(w.Facts("a.2:2", "a.2", 0, 4))),
     ]
@@ -249,7 +250,7 @@ def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
 
 
 def test_what_was_worked_for_nothing_is_drawn_so() -> None:
-    """Cancelled, refused or late; but not a task that was cancelled while it stood behind another one."""
+    """Cancelled, refused, late or dropped; but not a task that was cancelled while it stood behind another one."""
 
     def given(*numbers: int) -> tuple[w.Start, ...]:
         return tuple(w.Start(w.Task(f"a:{n}", "a", (Span(0, 4 * n, 4 * n + 4),), 0)) for n in numbers)
@@ -263,14 +264,15 @@ def test_what_was_worked_for_nothing_is_drawn_so() -> None:
         w.Record(7.0, w.Ticked(), given(4, 5)),
         w.Record(8.0, w.Cancelled("a:5", "a")),
         w.Record(9.0, w.Arrived(w.Facts("a:4", "a", 0, 4)), given(6)),
+        w.Record(11.0, w.Arrived(w.Facts("a:6", "a", 0, 4)), (w.Drop("a:6"),)),
     ]
     spells = {
-        state: spells for state, spells in Course.of(records, 28, 11.0).lanes["a"].spells.items() if spells
+        state: spells for state, spells in Course.of(records, 28, 12.0).lanes["a"].spells.items() if spells
     }
     assert spells == {
-        "working": [(0.0, 1.0), (7.0, 11.0)],
-        "wasted": [(1.0, 6.0)],
-        "waiting": [(6.0, 7.0)],
+        "working": [(0.0, 1.0), (7.0, 9.0)],
+        "wasted": [(1.0, 6.0), (9.0, 11.0)],
+        "waiting": [(6.0, 7.0), (11.0, 12.0)],
     }
 
 
@@ -528,6 +530,17 @@ def test_several_runs_share_one_legend_and_each_has_its_proof(run: Path, plain_r
     assert alone.count('<i class="swatch c0 line"></i>evaluation<') == 4, "the loss over four things"
     assert "legend shared" not in alone
     assert f"<td>{escape(one.told)}</td>" in alone
+
+
+def test_many_runs_have_a_colour_each(tmp_path: Path) -> None:
+    """Also those without a loss, of whose legend that is no part."""
+    oddlot.fit(
+        a_job(), Synchronous(), Simulated([Machine("a", 0.01)], maths=False), until="epochs>=2", out=tmp_path
+    )
+    text = page([Figures.read(tmp_path)] * 12)
+    assert len(set(re.findall(r"\.c\d+ \{ --is: ([^;]+); \}", text))) == 12
+    assert 'class="swatch c11 line"' in text
+    assert "the same while training" not in text
 
 
 def test_a_page_that_cannot_be_written_is_told(run: Path, tmp_path: Path) -> None:

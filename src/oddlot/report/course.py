@@ -34,8 +34,8 @@ class Lane:
     state: str = ""
     since: float = 0.0
     spells: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """by state: `starting`, `working`, `wasted` (worked for nothing: cancelled, refused, late or lost), `waiting`,
-    `leaving`, `lost`, `left`; in seconds"""
+    """by state: `starting`, `working`, `wasted` (worked for nothing: cancelled, refused, late, dropped or lost),
+    `waiting`, `leaving`, `lost`, `left`; in seconds"""
     tasks: dict[w.TaskId, None] = field(default_factory=dict)
     """what it was given and has not answered, the oldest first"""
     begun: float = 0.0
@@ -162,7 +162,8 @@ class Course:
         """Whether what machines did counts."""
         match record.event:
             case w.Arrived(facts):
-                self._lane(facts.sender).answer(facts.id, record.now, record.remark != ECHO)
+                counts = record.remark != ECHO and w.Drop(facts.id) not in record.actions
+                self._lane(facts.sender).answer(facts.id, record.now, counts)
             case w.Cancelled(task, node):
                 self._lane(node).answer(task, record.now, counts=False)
             case w.Refused(task):

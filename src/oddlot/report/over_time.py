@@ -23,6 +23,11 @@ LEVELS = {
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#84cc16", "#a16207", "#db2777")
 
 
+def colors(runs: int) -> list[str]:
+    """Of so many runs, at least those of `COLORS`: further ones are hues a golden angle apart."""
+    return [*COLORS, *(f"hsl({137.508 * number % 360:.0f} 55% 45%)" for number in range(len(COLORS), runs))]
+
+
 @dataclass
 class OverTime:
     """The plots of these runs; `names` tell them apart."""
@@ -34,8 +39,10 @@ class OverTime:
     def plots(self) -> Iterator[str]:
         """All of them; of several runs under one legend, which stays in sight."""
         if not self.alone:
-            runs = legend_of(self._each(lambda _: ()))
-            yield legend_told([*runs, ("training", "the same while training", "dashed")], "legend shared")
+            legend = legend_of(self._each(lambda _: ()))
+            if any(moment.training_loss is not None for course in self.courses for moment in course.progress):
+                legend.append(("training", "the same while training", "dashed"))
+            yield legend_told(legend, "legend shared")
         yield from self._of_quality()
         for figure in self._across[1:]:
             yield self._lines(figure, figure, self._each(_progress(figure)))
@@ -70,7 +77,7 @@ class OverTime:
     def _each(self, points: Callable[[Course], Sequence[Point]]) -> list[Line]:
         """A line a run, in its colour."""
         named = enumerate(zip(self.courses, self.names, strict=True))
-        return [Line(name, points(course), number % len(COLORS)) for number, (course, name) in named]
+        return [Line(name, points(course), number) for number, (course, name) in named]
 
     def _lines(self, title: str, up: str, drawn: Sequence[Line], from_zero: bool = False) -> str:
         resumes, end = self._resumes, self._ends["seconds"]
@@ -101,7 +108,7 @@ class OverTime:
     def _quality(self, metric: str, figure: str) -> Iterator[Line]:
         """A metric of each run over one of `ACROSS`; the loss while training too."""
         for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
-            color, rows = number % len(COLORS), run.tally.history
+            rows = run.tally.history
             points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
             moments = course.progress if metric == "loss" else []
             losses = [
@@ -109,9 +116,9 @@ class OverTime:
             ]
             told = ("evaluation", "training") if self.alone else (name, f"{name}, training")
             if points:
-                yield Line(told[0], points, color)
+                yield Line(told[0], points, number)
             if losses:
-                yield Line(told[1], losses, color, dashed=True)
+                yield Line(told[1], losses, number, dashed=True)
 
 
 def _progress(figure: str) -> Callable[[Course], Sequence[Point]]:

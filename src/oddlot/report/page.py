@@ -10,7 +10,7 @@ from oddlot.observe import WASTES
 from oddlot.report.charts import Bar, bars, lanes
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
-from oddlot.report.over_time import COLORS, OverTime
+from oddlot.report.over_time import OverTime, colors
 from oddlot.units import alone, cost, duration, money, overwritten, samples, traffic
 
 MARK = '<meta name="generator" content="oddlot">'
@@ -93,21 +93,18 @@ def page(runs: Sequence[Figures]) -> str:
     names, longest = _names(runs), max(course.seconds for course in courses)
     title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{escape(title)}</h1>", _summary(runs, names)]
-    body += [
-        "<section>",
-        *OverTime(runs, courses, names).plots(),
-        "</section>",
-    ]  # through which its legend goes along
+    # The legend stays in sight as far as the section goes.
+    body += ["<section>", *OverTime(runs, courses, names).plots(), "</section>"]
     for run, course, name in zip(runs, courses, names, strict=True):
         several = f"<h2>{escape(name)}</h2><p>{escape(run.told)}</p>"
         body += [several if len(runs) > 1 else "<h2>The machines</h2>", *_machines(run, course, longest)]
-    colors = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(COLORS)]
-    colors += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
+    classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(len(runs)))]
+    classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"{MARK}"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}{' '.join(colors)}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}{' '.join(classes)}</style></head>"
         f"<body>{''.join(body)}</body></html>\n"
     )
 
