@@ -36,11 +36,15 @@ def truncate(folder: Path) -> None:
     os.truncate(folder / "conductor.json", 100)
 
 
+def nest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[" * 200_000)
+
+
 def lose(folder: Path) -> None:
     (folder / "conductor.json").unlink()
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, lose])
+@pytest.mark.parametrize("damage", [flip, truncate, nest, lose])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: Any) -> None:
     begun(tmp_path)
     *_, before, newest = sorted((tmp_path / "checkpoints").iterdir())
@@ -221,6 +225,7 @@ def test_a_run_without_its_settings_is_no_dead_end(tmp_path: Path) -> None:
     [
         ("", "is damaged"),
         ("[]", "is damaged"),
+        pytest.param("[" * 200_000, "is damaged", id="nested"),
         ("3", "is damaged"),
         ("{}", "is damaged"),
         ('{"format": 1}', "is damaged"),

@@ -276,6 +276,11 @@ def test_a_fault_on_the_command_line_is_told_with_its_words(
     assert told(tmp_path, JOB, setting).startswith(f"--set {setting}: {sentence}")
 
 
+def test_a_value_of_brackets_in_brackets_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--set strategy\.k: its value has too many brackets"):
+        Override.parse(f"strategy.k={'[' * 5_000}")
+
+
 def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('task = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n')

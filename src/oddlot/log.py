@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -15,6 +16,14 @@ from oddlot.core.spans import samples_in
 
 FORMAT = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def _refuse(constant: str) -> None:
+    """ValueError: no log has NaN or an infinity."""
+    raise ValueError(constant)
+
+
+_from_json = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 class Log:
@@ -107,11 +116,13 @@ def read_record(path: Path, number: int, line: bytes) -> w.Record:
 def _read_line(path: Path, number: int, line: bytes) -> Any:
     """The header or a record."""
     try:
-        plain = json.loads(line)
+        plain = _from_json(line.decode())
         if plain["is"] != ("Record" if number > 1 else "Header"):
             raise ValueError
+        if number > 1 and not 0 <= plain["now"] < inf:
+            raise ValueError
         return from_plain(w.Record, plain) if number > 1 else plain
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
 
 

@@ -207,6 +207,8 @@ class Override:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
+        except RecursionError:
+            raise UsageError(f"--set {name}: its value has too many brackets in each other") from None
         chooser = NAMED.get(keys) if isinstance(parsed, str) else None
         return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 

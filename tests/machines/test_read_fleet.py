@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oddlot.core.errors import UsageError
+from oddlot.machines import packed, toml_file
 from oddlot.machines.delays import (
     Delay,
     Deterministic,
@@ -233,6 +234,19 @@ def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"binary\.toml is not a text in UTF-8: byte 0"):
         read_fleet(tmp_path / "binary.toml")
+    (tmp_path / "deep.toml").write_text(f"machines = {'[' * 20_000}")
+    with pytest.raises(UsageError, match=r"deep\.toml is not valid TOML: it has too many brackets"):
+        read_fleet(tmp_path / "deep.toml")
+
+
+def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /dev/zero, or a model under a wrong name."""
+    monkeypatch.setattr(packed, "MOST_BYTES", 1_000)
+    (tmp_path / "slow.txt").write_text("1.0\n" * 300)
+    one = '[[machines]]\nname = "a"\nseconds_per_sample = 1\ndelay = { kind = "trace", file = "slow.txt" }'
+    assert "slow.txt has more than 1,000 bytes: that is no trace" in refused(tmp_path, one)
+    monkeypatch.setattr(toml_file, "MOST_LETTERS", 1_000)
+    assert "fleet.toml has more than 1,000 letters" in refused(tmp_path, one + "\n" * 1_000)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +255,9 @@ def test_no_machines_no_file_no_text(tmp_path: Path) -> None:
         ("1.0\nfast\n", "line 2: 'fast' is no number that is finite"),
         ("1.0\n-1\n", "line 2: '-1' is no number that is finite and above 0"),
         ("1.0\n0\n", "line 2: '0' is no number that is finite and above 0"),
-        ("\n", "file = 'slow.txt' holds no multipliers: write one number a line"),
+        ("\n", "slow.txt holds no multipliers: write one number a line"),
         ("1.0\n\xb4", "is not a text in UTF-8: byte 4 is wrong"),
-        (None, "cannot be read as multipliers: No such file"),
+        (None, "slow.txt cannot be read: No such file"),
     ],
 )
 def test_a_bad_trace_file_is_told_where_it_was_asked_for(

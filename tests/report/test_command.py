@@ -92,6 +92,17 @@ def test_a_summary_of_another_run_is_told(oddlot: Oddlot) -> None:
     assert "summary.json says samples_merged 1438, the log 1437: restore them from a copy" in answer.err
 
 
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param("[" * 200_000, id="nested"), '{"ended":"","ended_version":1,"records":1,"seconds":"abc"}'],
+)
+def test_a_damaged_summary_is_told(oddlot: Oddlot, text: str) -> None:
+    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
+    Path("run/summary.json").write_text(text)
+    answer = oddlot("report", "run")
+    assert (answer.code, "summary.json is damaged: restore it from a copy" in answer.err) == (2, True)
+
+
 def test_a_place_of_checkpoints_is_told_from_a_run_s_folder(oddlot: Oddlot) -> None:
     oddlot.json(
         *(

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import ValidationInfo
 
 from oddlot.core.errors import UsageError
+from oddlot.machines.packed import read_packed
 
 
 def path_of(file: object, info: ValidationInfo) -> Path:
@@ -25,20 +26,9 @@ def read_lines(
 ) -> tuple[float, ...]:
     """The numbers that `read` makes of a text file's lines, at least one; the file lies beside the table's own."""
     path = path_of(file, info)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"file = {str(path)!r} cannot be read as {what}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"file = {str(path)!r} is not a text in UTF-8: byte {error.start} is wrong"
-        ) from None
-    try:
-        found = tuple(read(lines))
-    except UsageError as error:
-        raise UsageError(f"file = {str(path)!r}: {error}") from None
+    found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:
-        raise UsageError(f"file = {file!r} holds no {what}: write one number a line")
+        raise UsageError(f"{path} holds no {what}: write one number a line")
     return found
 
 

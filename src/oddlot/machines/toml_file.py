@@ -19,6 +19,8 @@ from oddlot.core.nearest import or_nearest
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
+MOST_LETTERS = 10_000_000
+"""of a file"""
 
 
 class Table(BaseModel):
@@ -73,12 +75,17 @@ def checked_path(path: object) -> Path:
 def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a mark
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
+            text = file.read(MOST_LETTERS + 1)
+        if len(text) > MOST_LETTERS:
+            raise UsageError(f"{path} has more than {MOST_LETTERS:,} letters: that is no such file")
         return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not valid TOML: it has too many brackets in each other") from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1

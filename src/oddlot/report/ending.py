@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from oddlot.core.checks import is_a
 from oddlot.core.errors import CheckpointError
-from oddlot.run_folder import SUMMARY, RunFolder
+from oddlot.run_folder import DAMAGED, SUMMARY, RunFolder
 
 FAILED = "failed: "
 """how the ending of a run begins that has failed"""
@@ -29,7 +30,9 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
         kinds = {"ended": str, "ended_version": int, "records": int}
         if any(type(ending[key]) is not kind for key, kind in kinds.items()):
             raise ValueError
-    except (OSError, ValueError, TypeError, KeyError):
+        if not is_a(ending.get("seconds", 0.0), float):
+            raise ValueError
+    except (OSError, *DAMAGED):
         raise CheckpointError(
             f"{path} is damaged: restore it from a copy, or remove it, and the log alone counts"
         ) from None

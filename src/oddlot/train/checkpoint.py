@@ -296,7 +296,7 @@ def _manifest(data: bytes, path: str) -> Any:
     try:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("manifest.json is cut off, or holds something else") from None
     if version != FORMAT:
         raise Damaged(f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}")
