@@ -359,6 +359,10 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
     found = {samples for _, _, samples in rounds(trained(given, until="versions>=300"))}
     assert found >= {3, 5}
     assert found <= {3, 4, 5, 6}, "no sample is left alone"
+    small = tuple(row for row in ROWS if row[0] * row[1] < BATCH)
+    run = trained(AdaptiveLoad(small, ByError(A, "error")), until="versions>=300")
+    most = max(k * samples for k, samples, _ in small)
+    assert {k * samples for _, k, samples in rounds(run)} == {most}, "where all are smaller"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class AdaptiveK:
     rise: AtLeastOne = 1
     """by so many at a time"""
     most: AtLeastOne | None = None
-    """k goes no higher; None: than there are workers"""
+    """the largest k; None: the number of workers"""
     switch: ByNoConstants = field(default_factory=ByGradients)
     """what makes k rise"""
     times: Annotated[tuple[tuple[float, int], ...], TIMES] = ()

@@ -63,8 +63,8 @@ class AdaptiveLoad:
     loads: Annotated[tuple[int, ...], LOADS] = ()
     """samples that a worker may be given, where rounds are measured; empty: some, from 1 to the job's batch"""
     least: AtLeastOne | None = None
-    """samples of a round, at least: the learning rate has to suit them. Rounds with fewer are left out, also those of
-    the table, unless all have fewer. None: the job's batch"""
+    """samples of a round, at least: the learning rate has to suit them. Smaller rounds are not taken, also of the
+    table; where all are smaller, only the largest. None: the job's batch"""
     gain: Annotated[float, Must("at least 1 and finite", lambda gain: 1 <= gain < inf)] = 1.5
     """rounds grow by at least so much from stage to stage, but for the last one; stages whose rounds are hardly shorter
     than those of a stage so much larger are left out. Not where the error ends stages"""

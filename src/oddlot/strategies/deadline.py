@@ -32,7 +32,7 @@ class Deadline(Wrapper[Inner]):
 
     @property
     def hands_over(self) -> bool:
-        """Whose time is up does."""
+        """A worker whose time is up does."""
         return True
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
