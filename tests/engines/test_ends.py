@@ -13,6 +13,7 @@ import oddlot
 from oddlot import Asynchronous, JobError, UsageError
 from oddlot.core import words as w
 from oddlot.engines.local import LocalEngine
+from oddlot.engines.nursery import Nursery
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
@@ -75,6 +76,15 @@ def test_a_dead_fork_server_ends_the_run_and_leaves_nobody() -> None:
             os.kill(server, signal.SIGKILL)
         with pytest.raises(JobError, match="the fork server was killed, and all workers with it; resume"):
             run.finish()
+
+
+def test_a_fork_server_that_is_dead_before_the_first_worker_is_told() -> None:
+    nursery = Nursery()
+    os.kill(nursery.process.pid, signal.SIGKILL)
+    nursery.process.wait()
+    with pytest.raises(JobError, match=r"the fork server was killed$"):
+        nursery.fork(0, [])
+    nursery.close()
 
 
 WORKING = """

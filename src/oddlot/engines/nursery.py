@@ -49,9 +49,10 @@ class Nursery:
             frame = encode(Say.FORK, number=self.forks, index=index)
             socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
         except OSError:
-            raise JobError(
-                f"the fork server has ended (exit code {self.process.wait()}); see the lines above"
-            ) from None
+            ours.close()
+            code = self.process.wait()
+            how = "was killed" if code < 0 else f"has ended (exit code {code}); see the lines above"
+            raise JobError(f"the fork server {how}") from None
         finally:
             theirs.close()
         return self.forks, ours
