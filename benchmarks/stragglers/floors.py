@@ -11,6 +11,7 @@ from benchmarks.report import show, told
 from benchmarks.stragglers.least_squares import (
     LOAD,
     WORKERS,
+    Held,
     a_of,
     check_reached,
     fleet,
@@ -52,7 +53,7 @@ def _floors(seeds: range, rounds: int) -> dict[str, float]:
     rows, worst = list[list[str]](), 0.0
     for k in KS:
         ends = [end for (one, *_), end in zip(asked, found, strict=True) if one == k]
-        closed = floor(RATE, k * LOAD)
+        closed = floor(RATE, k)
         worst = max(worst, abs(median(ends) / closed - 1))
         rows.append([f"{k}", told(ends, 5), f"{closed:.5f}", f"{median(ends) / closed:.3f}"])
     show(
@@ -65,8 +66,8 @@ def _floors(seeds: range, rounds: int) -> dict[str, float]:
 
 def _ends(asked: tuple[int, int, int]) -> float:
     k, seed, rounds = asked
-    start = _start(2 * floor(RATE, k * LOAD), seed)
-    run, _ = trained(FastestK(k=k), fleet(SECONDS, NOTHING), RATE, start, seed, f"versions>={rounds}")
+    start = _start(2 * floor(RATE, k), seed)
+    run, _ = trained(FastestK(k=k), fleet(SECONDS, NOTHING), RATE, start, seed, f"versions>={rounds}", Held)
     return sqrt(fmean(row["error"] ** 2 for row in run.history if row["versions"] > rounds / 3))
 
 
@@ -106,8 +107,10 @@ def _speedup(seeds: range) -> dict[str, float]:
 def _reaches(asked: tuple[str, int]) -> tuple[float, int]:
     """Seconds and rows."""
     name, seed = asked
-    close = CLOSE * floor(RATE, 40 * LOAD)
+    close = CLOSE * floor(RATE, 40)
     goal = f"lately<={close} or versions>=20000"
-    run, counts = trained(_policies()[name](), fleet(SECONDS, NOTHING), RATE, _start(FAR, seed), seed, goal)
+    run, counts = trained(
+        _policies()[name](), fleet(SECONDS, NOTHING), RATE, _start(FAR, seed), seed, goal, Held
+    )
     check_reached(run, "lately", close)
     return run.summary["seconds"], counts.used

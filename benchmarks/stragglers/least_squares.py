@@ -1,9 +1,10 @@
 """The published study: least squares with 50 workers, whose times are drawn anew for each task.
 
 Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP 2020), section
-5. The rows of each gradient are drawn with replacement: with samples that count exactly once an epoch, batches of one
-epoch have none in common, and end below any floor of the paper. So floors lack the paper's factor (n - k) / (n - 1), of
-fixed shards of which k are drawn without replacement. Errors are distances to the least-squares solution.
+5. There each worker has rows of its own, of which it uses all in each gradient (`Held`); where loads change, rows are
+drawn anew for each (`Drawn`). Samples that are rows for good would not do: each counts exactly once an epoch, so that
+batches of one epoch have none in common, and end below any floor of the paper. Errors are distances to the
+least-squares solution.
 """
 
 from collections import deque
@@ -22,6 +23,7 @@ import oddlot
 from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
 from oddlot.core.spans import samples_in
 from oddlot.core.words import Arrived, Record, Start, Step
+from oddlot.train.data import order
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
 """LOAD: rows of a whole task, as each of the workers has them in the paper"""
@@ -54,9 +56,12 @@ def problem() -> Problem:
     return Problem(*map(torch.from_numpy, (x, y, best, x.T @ x / ROWS)))
 
 
-def floor(rate: float, rows: int) -> float:
-    """Where the distance ends with gradients of so many rows: its root mean square, for noise of variance 1."""
-    return float(np.sqrt(rate * FEATURES / (2 * rows)))
+def floor(rate: float, k: int) -> float:
+    """Where the distance ends with the fastest k, of rows of their own: its root mean square, for noise of variance 1.
+
+    The last factor is that of drawing k of n without replacement.
+    """
+    return sqrt(rate * FEATURES / (2 * k * LOAD) * (WORKERS - k) / (WORKERS - 1))
 
 
 def a_of(rate: float) -> float:
@@ -80,6 +85,25 @@ class Drawn:
     def __getitems__(self, places: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = self.rows[torch.as_tensor(places)]
         return problem().features[rows], problem().targets[rows]
+
+
+class Held(Drawn):
+    """A data set each of whose samples is a row of whoever computes it, which it sees as an observer."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.seed = seed
+
+    def __call__(self, record: Record) -> None:
+        """One more record: the samples of whatever begins become its worker's rows, from the first one on."""
+        for action in record.actions:
+            if isinstance(action, Start):
+                parts = [
+                    order(self.seed, one.epoch, DRAWN)[one.start : one.stop] for one in action.task.spans
+                ]
+                places = torch.from_numpy(np.concatenate(parts))
+                first = int(action.task.node.removeprefix("w")) * LOAD
+                self.rows[places] = torch.arange(first, first + len(places), dtype=torch.int32)
 
 
 @dataclass
@@ -118,7 +142,7 @@ def fleet(load_seconds: float, communication_seconds: float) -> list[Machine]:
     return [replace(one, name=f"w{number}") for number in range(WORKERS)]
 
 
-def a_job(rate: float, start: Tensor, seed: int) -> Job:
+def a_job(rate: float, start: Tensor, data: Drawn) -> Job:
     """The problem, from these weights."""
 
     def model() -> nn.Module:
@@ -129,7 +153,7 @@ def a_job(rate: float, start: Tensor, seed: int) -> Job:
 
     return Job(
         model,
-        Drawn(seed),
+        data,
         training_step=_half_squares,
         evaluation=(torch.eye(FEATURES, dtype=torch.float64), problem().best),
         predict=_weights,
@@ -186,17 +210,23 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def trained(
-    strategy: Strategy, machines: list[Machine], rate: float, start: Tensor, seed: int, until: str
+    strategy: Strategy,
+    machines: list[Machine],
+    rate: float,
+    start: Tensor,
+    seed: int,
+    until: str,
+    data: type[Drawn] = Drawn,
 ) -> tuple[Run, Counts]:
     """A run from `start`, with data and times of this seed."""
-    counts = Counts()
+    counts, rows = Counts(), data(seed)
     run = oddlot.fit(
-        a_job(rate, start, seed),
+        a_job(rate, start, rows),
         strategy,
         Simulated(machines, seed=seed),
         seed=seed,
         until=until,
         evaluate_every=f"{EVERY} versions",
-        observers=[counts],
+        observers=[rows, counts] if isinstance(rows, Held) else [counts],
     )
     return run, counts

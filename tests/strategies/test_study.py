@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from benchmarks.stragglers import __main__, asynchronous, goodput, joint, least_squares, networks, real
+from benchmarks.stragglers.least_squares import DRAWN
 from benchmarks.stragglers.merged import merged_a_second
-from oddlot import FastestK, Link, LocalSGD, Quorum, Synchronous
+from oddlot import FastestK, Link, LocalSGD, Machine, Quorum, Synchronous
+from oddlot.core import words as w
+from oddlot.core.spans import Span
+from oddlot.train.data import order
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
 
@@ -20,9 +24,41 @@ def test_lock_step_keeps_what_is_drawn() -> None:
 
 
 def test_the_least_squares_have_the_paper_s_constants() -> None:
-    """Distances at which rounds of 400 rows end, and a loss of rounds of one."""
-    assert least_squares.floor(5e-4, 400) == pytest.approx(7.9e-3, rel=0.01)
+    """Distances at which rounds of 10, 20, 30 and 40 workers end, and a loss of rounds of one row."""
+    floors = [least_squares.floor(5e-4, k) for k in (10, 20, 30, 40)]
+    assert floors == pytest.approx([7.1e-3, 4.4e-3, 2.9e-3, 1.8e-3], rel=0.02)
     assert least_squares.a_of(2e-4) == pytest.approx(0.19, rel=0.02)
+
+
+def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
+    """A round of all is a whole gradient, without noise, though samples are leased anew and an epoch is cut."""
+    held = least_squares.Held(seed=3)
+
+    def begins(worker: str, *spans: Span) -> w.Record:
+        return w.Record(0.0, w.Ticked(), (w.Start(w.Task("t", worker, spans, 0)),))
+
+    def rows_of(*spans: Span) -> list[int]:
+        return [
+            int(held.rows[place])
+            for one in spans
+            for place in order(3, one.epoch, DRAWN)[one.start : one.stop]
+        ]
+
+    first, last = Span(0, 0, 40), (Span(0, DRAWN - 15, DRAWN), Span(1, 0, 25))
+    held(begins("w7", first))
+    assert rows_of(first) == [*range(280, 320)]
+    held(begins("w49", *last))
+    held(begins("w0", first))
+    assert rows_of(first) == [*range(40)]
+    assert rows_of(*last) == [*range(1_960, 2_000)]
+    start = torch.zeros(least_squares.FEATURES, dtype=torch.float64)
+    fleet = [Machine(f"w{number}", 0.01 + 0.001 * number) for number in range(50)]
+    run, _ = least_squares.trained(Synchronous(), fleet, 1e-4, start, 3, "versions>=20", least_squares.Held)
+    curvature, best = least_squares.problem().curvature, least_squares.problem().best
+    exact = start
+    for _ in range(20):
+        exact = exact - 1e-4 * curvature @ (exact - best)
+    assert run.history[-1]["error"] == pytest.approx(float((exact - best).norm()), rel=1e-9)
 
 
 def test_work_counts_where_it_was_computed_and_only_if_it_was_merged() -> None:
