@@ -112,7 +112,10 @@ def test_an_unfinished_last_line_is_left_out_and_written_over(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line",
     ["{}", "[1]", "nonsense", '{"is": "Record", "now": 1}', "7", pytest.param("[" * 200_000, id="nested")]
-    + [f'{{"is":"Record","now":{now},"event":{{"is":"Ticked"}}}}' for now in ("NaN", "1e400", "null", "-1")],
+    + [
+        f'{{"is":"Record","now":{now},"event":{{"is":"Ticked"}}}}'
+        for now in ("NaN", "1e400", "null", "-1", "9" * 400)
+    ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "log"

@@ -88,7 +88,10 @@ class Drawn:
 
 
 class Held(Drawn):
-    """A data set each of whose samples is a row of whoever computes it, which it sees as an observer."""
+    """A data set each of whose samples is a row of whoever computes it, which it sees as an observer.
+
+    Two epochs that are under way at once may share samples, of which one has another's row: less than one at each end.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -19,7 +19,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _refuse(constant: str) -> None:
-    """ValueError: no log has NaN or an infinity."""
+    """ValueError: NaN and infinities are never written."""
     raise ValueError(constant)
 
 
@@ -122,7 +122,7 @@ def _read_line(path: Path, number: int, line: bytes) -> Any:
         if number > 1 and not 0 <= plain["now"] < inf:
             raise ValueError
         return from_plain(w.Record, plain) if number > 1 else plain
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
 
 

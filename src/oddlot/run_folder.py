@@ -29,7 +29,7 @@ WHERE_SAID = {"schedule", "clip_norm", "keep_optimizer", "maths"}
 """settings that are in run.json only where they were said"""
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
-DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
+DAMAGED = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """what a run writes, the most wanted first"""
 MOST_NAMED = 10

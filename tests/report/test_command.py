@@ -94,7 +94,11 @@ def test_a_summary_of_another_run_is_told(oddlot: Oddlot) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [pytest.param("[" * 200_000, id="nested"), '{"ended":"","ended_version":1,"records":1,"seconds":"abc"}'],
+    [pytest.param("[" * 200_000, id="nested")]
+    + [
+        pytest.param(f'{{"ended":"","ended_version":1,"records":1,"seconds":{seconds}}}', id=seconds[:9])
+        for seconds in ('"abc"', "Infinity", "9" * 400)
+    ],
 )
 def test_a_damaged_summary_is_told(oddlot: Oddlot, text: str) -> None:
     oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from oddlot.core.checks import is_a
@@ -30,7 +31,8 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
         kinds = {"ended": str, "ended_version": int, "records": int}
         if any(type(ending[key]) is not kind for key, kind in kinds.items()):
             raise ValueError
-        if not is_a(ending.get("seconds", 0.0), float):
+        seconds = ending.get("seconds", 0.0)
+        if not is_a(seconds, float) or not isfinite(seconds):
             raise ValueError
     except (OSError, *DAMAGED):
         raise CheckpointError(
