@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from oddlot.core.checks import is_a
 from oddlot.core.errors import CheckpointError
 from oddlot.run_folder import DAMAGED, SUMMARY, RunFolder
 
@@ -31,8 +30,7 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
         kinds = {"ended": str, "ended_version": int, "records": int}
         if any(type(ending[key]) is not kind for key, kind in kinds.items()):
             raise ValueError
-        seconds = ending.get("seconds", 0.0)
-        if not is_a(seconds, float) or not isfinite(seconds):
+        if not isfinite(ending.get("seconds", 0.0)):
             raise ValueError
     except (OSError, *DAMAGED):
         raise CheckpointError(
