@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from oddlot.cli import main
+from oddlot import cli
+from oddlot.core.errors import OddlotError
+from tests.transcripts import check
 
+tell = cli.tell
 FLEET = """\
 [[machines]]
 name = "spot"
@@ -50,6 +53,8 @@ class Answer:
     code: int
     out: str
     err: str
+    error: OddlotError | None = None
+    """what has ended the command"""
 
 
 class Oddlot:
@@ -60,10 +65,27 @@ class Oddlot:
 
     def __call__(self, *arguments: str) -> Answer:
         self.monkeypatch.setattr(sys, "argv", ["oddlot", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
+        errors = list[OddlotError]()
+
+        def noted(error: OddlotError) -> None:
+            errors.append(error)
+            tell(error)
+
+        with self.monkeypatch.context() as patch:
+            patch.setattr(cli, "tell", noted)
+            with pytest.raises(SystemExit) as end:
+                cli.main()
         out, err = self.capsys.readouterr()
-        return Answer(int(end.value.code or 0), out, err)
+        return Answer(int(end.value.code or 0), out, err, *errors)
+
+    def refuses(self, code: str, *arguments: str, exit_code: int = 2, **fields: Any) -> Answer:
+        """The answer to what ends with this error."""
+        answer = self(*arguments)
+        assert answer.error, answer.err
+        check(answer.error, code, **fields)
+        assert answer.code == answer.error.exit_code == exit_code
+        assert f"oddlot: {answer.error}\n" in answer.err
+        return answer
 
     def json(self, *arguments: str) -> dict[str, Any]:
         answer = self(*arguments, "--json", "--quiet")

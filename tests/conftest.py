@@ -1,14 +1,15 @@
-"""Settings for all tests: how long Hypothesis searches, and whether stories are rewritten."""
+"""Settings for all tests: how long Hypothesis searches, whether golden texts are rewritten, what a run has cost."""
 
 import atexit
 import os
+import resource
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import cloudpickle
@@ -17,6 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
 from tests.command import FLEET, JOB, MY_TASKS, Oddlot
+from tests.transcripts import Transcript, rewrite
 
 if TYPE_CHECKING:
     from oddlot.engines.nursery import Nursery
@@ -31,7 +33,65 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write what comes out into tests/stories")
+    parser.addoption(
+        "--rewrite", action="store_true", help="write what comes out into tests/stories and tests/messages"
+    )
+
+
+ANSWERS = pytest.StashKey[dict[str, str]]()
+"""what tests have told, with --rewrite"""
+WORKERS = pytest.StashKey[list[dict[str, Any]]]()
+"""what pytest-xdist's workers have found out"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ANSWERS] = {}
+    config.stash[WORKERS] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A test's texts are those of its transcript."""
+    transcript = Transcript(item.nodeid)
+    yield
+    if item.config.getoption("rewrite"):
+        item.config.stash[ANSWERS][transcript.test] = transcript.block
+    else:
+        transcript.compare()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[WORKERS].append(getattr(node, "workeroutput", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config, told = session.config, dict[str, str]()
+    narrowed = config.option.keyword or any("::" in argument for argument in config.args)
+    found = {item.nodeid.removeprefix("tests/") for item in session.items} if not narrowed else set()
+    if hasattr(config, "workeroutput"):
+        config.workeroutput.update(
+            {"told": config.stash[ANSWERS], "found": [*found], "seconds": cpu_seconds()}
+        )
+    elif config.getoption("rewrite"):
+        for each in config.stash[WORKERS]:
+            told |= each.get("told", {})
+            found |= {*each.get("found", [])}
+        own = config.stash[ANSWERS]
+        rewrite({**told, **own}, found)
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children, as user and as system."""
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    workers = sum(each.get("seconds", 0.0) for each in config.stash[WORKERS])
+    own = resource.getrusage(resource.RUSAGE_SELF) if workers else None
+    seconds = workers + (own.ru_utime + own.ru_stime if own else cpu_seconds())
+    terminalreporter.write_line(f"CPU time (user + system): {seconds:.0f} s")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,12 +126,12 @@ def _check_folders(out: object, checkpoints: object, resume: object, force: obje
         if not isinstance(path, str | PathLike | None):
             raise UsageError(f"{name} = {path!r} must be a folder's path")
     if checkpoints == "":
-        raise UsageError("checkpoints is empty: name a folder or a URL, or leave it out", "checkpoints")
+        raise UsageError("checkpoints is empty: name a folder or a URL, or leave it out", key="checkpoints")
     if checkpoints is not None and out is None:
         raise UsageError(
-            "checkpoints are a part of a run's folder: name that with out=... (--out)", "checkpoints"
+            "checkpoints are a part of a run's folder: name that with out=... (--out)", key="checkpoints"
         )
     if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
         raise UsageError(
-            "kill_hub ends this process with all that is not saved: name a folder with out=...", "chaos"
+            "kill_hub ends this process with all that is not saved: name a folder with out=...", key="chaos"
         )

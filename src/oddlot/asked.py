@@ -113,7 +113,8 @@ class Asked:
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
         if about.get("chaos") and self.chaos is None:
-            warn(f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on")
+            told = f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on"
+            warn(told, "chaos_not_said_again", chaos=about["chaos"])
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
             return JobFile.read(self.task, [*earlier, *overrides]), folder

@@ -12,7 +12,7 @@ import typer
 
 from oddlot import __version__
 from oddlot.asked import Asked, without_nan
-from oddlot.core.errors import CheckpointError, JobError, UsageError
+from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
 from oddlot.stdio import lasting_output
 
 if TYPE_CHECKING:
@@ -177,13 +177,12 @@ def strategies(
     """List the strategies: what they do, their settings, their papers."""
     from inspect import getdoc
 
-    from oddlot.core.nearest import or_nearest
     from oddlot.listed import describe_settings
     from oddlot.strategies import BY_NAME, WRAPPERS
 
     known = {**BY_NAME, **WRAPPERS}
     if name is not None and name not in known:
-        raise UsageError(f"unknown strategy `{name}`: {or_nearest(name, known)}")
+        raise UnknownName("strategy", name, known)
     for one, kind in known.items() if name is None else [(name, known[name])]:
         print(one)
         for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
@@ -382,9 +381,14 @@ def _run_app() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (UsageError, JobError, CheckpointError) as error:
-        print(f"oddlot: {error}", file=sys.stderr)
+        tell(error)
         return error.exit_code
     return 0
+
+
+def tell(error: OddlotError) -> None:
+    """Print what has ended the command."""
+    print(f"oddlot: {error}", file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from oddlot.api import Interrupted, fit
-from oddlot.core.checks import short
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import JobError, UsageError, short
 from oddlot.core.nearest import or_nearest
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import once
@@ -108,9 +107,11 @@ def estimate(
     first failure where all fail; EstimateInterrupted, with what was done, after Ctrl-C or SIGTERM.
     """
     if type(seeds) is not int or seeds < 1:
-        raise UsageError(f"seeds = {short(seeds)} must be a whole number, at least 1", "seeds")
+        raise UsageError(f"seeds = {short(seeds)} must be a whole number, at least 1", key="seeds")
     if not isinstance(fleet, Fleet):
-        raise UsageError(f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", "fleet")
+        raise UsageError(
+            f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", key="fleet"
+        )
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
@@ -146,16 +147,16 @@ def _check_out(out: object) -> None:
     if out is None:
         return
     if not isinstance(out, str | PathLike) or not str(out):
-        raise UsageError(f"out = {out!r} must be a folder's path", "out")
+        raise UsageError(f"out = {out!r} must be a folder's path", key="out")
     folder = Path(out)
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
         raise UsageError(
-            f"cannot use {folder} as the folder of these runs: {error.strerror}", "out"
+            f"cannot use {folder} as the folder of these runs: {error.strerror}", key="out"
         ) from None
     if used:
-        raise UsageError(f"{folder} is not empty, and these runs begin anew: name another folder", "out")
+        raise UsageError(f"{folder} is not empty, and these runs begin anew: name another folder", key="out")
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:

@@ -64,7 +64,7 @@ class Goal:
         try:
             return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
-            raise UsageError(f"until = {text!r}: {error}", "until") from None
+            raise UsageError(f"until = {text!r}: {error}", key="until") from None
 
     def due(self, tally: Tally) -> float:
         """When time or money alone will reach it, if nothing happens until then; infinity for never."""
@@ -145,7 +145,7 @@ class Every:
         if not match or float(match[1]) <= 0:
             raise UsageError(
                 f"{name} = {text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'",
-                name,
+                key=name,
             )
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 

@@ -54,7 +54,7 @@ def read_past(
     except CheckpointError as error:
         raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
     for warning in filter(None, (damage, *checkpoint.warnings)):
-        warn(f"{warning}; going on from {checkpoint.name}")
+        warn(f"{warning}; going on from {checkpoint.name}", "damage_left_out", checkpoint=checkpoint.name)
     snapshot = checkpoint.load()
     conductor = Conductor.from_plain(snapshot.conductor, strategy)
     return Past(conductor, snapshot.tensors, checkpoint, there, log)

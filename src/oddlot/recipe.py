@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
+from oddlot.core.checks import AtLeastOne, Seed, check_settings
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UsageError, short
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.strategy import Strategy
@@ -86,7 +86,7 @@ class Recipe:
             self.settings.chaos.check_machines(self.on.names)
             if self.settings.chaos.capacity is not None and not getattr(self.on, "respawn", True):
                 raise UsageError(
-                    "a capacity brings machines back, and Local(respawn=False) replaces none", "chaos"
+                    "a capacity brings machines back, and Local(respawn=False) replaces none", key="chaos"
                 )
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
@@ -113,14 +113,17 @@ class Recipe:
             name = _name(_layers(self.strategy)[-1])
             warn(
                 f"{name} gives a worker a whole shard of the data at a time, and here all of "
-                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more"
+                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more",
+                "one_shard",
+                strategy=name,
             )
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
         if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
             name = _name(_layers(self.strategy)[-1])
-            warn(f"{name} adapts to gradients, and without the maths there are none: it stays as it begins")
+            told = f"{name} adapts to gradients, and without the maths there are none: it stays as it begins"
+            warn(told, "no_gradients_to_adapt_to", strategy=name)
 
     def _warn_of_unequal_loads(self) -> None:
         """A strategy that measures rounds of equal loads would get none to measure."""
@@ -128,7 +131,9 @@ class Recipe:
         if self._has(ProportionalLoad) and wants_fitted(self.job.batch):
             name = _name(_layers(self.strategy)[-1])
             warn(
-                f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone"
+                f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone",
+                "unequal_loads",
+                strategy=name,
             )
 
     def _warn_of_one_minibatch(self) -> None:
@@ -139,7 +144,11 @@ class Recipe:
         if len(minibatch_cuts(task.samples, self.job.batch)) == 2:
             warn(
                 f"Deadline ends a task after a minibatch, and here they have no other one ({task.samples} samples, "
-                f"batch = {self.job.batch}): make strategy.{task.setting} larger"
+                f"batch = {self.job.batch}): make strategy.{task.setting} larger",
+                "deadline_of_one_minibatch",
+                samples=task.samples,
+                batch=self.job.batch,
+                setting=task.setting,
             )
 
     def _has(self, kind: type) -> bool:
@@ -149,7 +158,7 @@ class Recipe:
         """An epoch has a sample for everybody and everything."""
         if isinstance(self.job.data, Shards) and self.settings.shards not in {1, len(self.job.data.parts)}:
             parts = len(self.job.data.parts)
-            raise UsageError(f"shards = {self.settings.shards}: the data lie in {parts} parts", "shards")
+            raise UsageError(f"shards = {self.settings.shards}: the data lie in {parts} parts", key="shards")
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         workers = "machines" if hasattr(self.on, "machines") else "workers"
@@ -161,14 +170,14 @@ class Recipe:
             alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
             if alone:
                 raise UsageError(
-                    f"{name} = {size} of {self.samples} samples: a shard would have one alone", name
+                    f"{name} = {size} of {self.samples} samples: a shard would have one alone", key=name
                 )
             if size > self.samples:
                 is_own = name in {"batch", workers, "shards"}
                 setting = "job.batch" if name == "batch" else name if is_own else f"strategy.{name}"
                 raise UsageError(
                     f"{setting} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
-                    name,
+                    key=name,
                 )
 
     @cached_property
@@ -194,7 +203,9 @@ class Recipe:
         for figure, compare, value in goal.terms:
             beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
             if metrics.get(figure) is accuracy and beyond:
-                raise UsageError(f"until = {until!r} never comes: {figure} is a share, from 0 to 1", "until")
+                raise UsageError(
+                    f"until = {until!r} never comes: {figure} is a share, from 0 to 1", key="until"
+                )
         self._check_reachable(until, goal)
         return goal
 
@@ -204,13 +215,13 @@ class Recipe:
             self.on, "dollars_per_hour", 1
         ):
             raise UsageError(
-                f"until = {until!r} never comes: no machine has a price (dollars_per_hour)", "until"
+                f"until = {until!r} never comes: no machine has a price (dollars_per_hour)", key="until"
             )
         measured = {"loss", *self.job.metrics}
         if all(term.figure in measured for term in goal.terms) and not getattr(self.on, "maths", True):
             raise UsageError(
                 f"until = {until!r} never comes: with maths=False (--no-maths) nothing is trained or measured",
-                "until",
+                key="until",
             )
 
     @property

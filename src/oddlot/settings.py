@@ -33,7 +33,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
 from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UsageError, joined
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
 from oddlot.core.switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
@@ -48,7 +48,7 @@ from oddlot.machines.tables import (
     table_of,
     validator,
 )
-from oddlot.machines.toml_file import KeyPath, Table, faults, locate, read_table, said
+from oddlot.machines.toml_file import KeyPath, Table, at_line, faults, locate, read_table, said
 from oddlot.strategies import BY_NAME, INSIDE, WRAPPERS, Synchronous
 from oddlot.tasks import check_task, load_task
 from oddlot.train.schedules import Cosine, Linear, MultiStep
@@ -202,13 +202,15 @@ class Override:
         name, equals, value = text.partition("=")
         keys = tuple(name.strip().split("."))
         if not equals or not all(keys):
-            raise UsageError(f"--set {text}: write a setting and its value, such as --set strategy.k=3")
+            told = f"--set {text}: write a setting and its value, such as --set strategy.k=3"
+            raise UsageError(told, "no_setting_and_value", flag=f"--set {text}")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
         except RecursionError:
-            raise UsageError(f"--set {name}: its value has too many brackets in each other") from None
+            told = f"--set {name}: its value has too many brackets in each other"
+            raise UsageError(told, "nested_too_deeply", flag=f"--set {name}") from None
         chooser = NAMED.get(keys) if isinstance(parsed, str) else None
         return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
 
@@ -222,7 +224,8 @@ class Override:
             if isinstance(inner, str) and (chooser := NAMED.get(self.keys[:depth])):
                 inner = table[key] = {chooser: inner}
             if not isinstance(inner, dict):
-                raise UsageError(f"{self.flag}: `{key}` is {inner!r}, which has no settings")
+                told = f"{self.flag}: `{key}` is {inner!r}, which has no settings"
+                raise UsageError(told, "no_table", flag=self.flag, name=key, given=inner)
             table = inner
         if self.keys in CHOOSERS and table.get(last, unnamed) != self.value:
             table.clear()
@@ -244,14 +247,16 @@ class Source:
         overrides = [[each.flag, list(each.keys), each.value] for each in self.overrides]
         return {"settings": self.plain, "overrides": overrides}
 
-    def place(self, keys: KeyPath) -> str:
-        """`--set a.b=c: ` or `job.toml:3: ` for a sentence about these keys; empty where neither was used."""
+    def placed_at(self, keys: KeyPath, error: UsageError) -> UsageError:
+        """The error with the flag, or the file and line, that said these keys; as it is where neither was used."""
         found = said(self.plain, keys)
         for override in reversed(self.overrides):
             depth = min(len(found), len(override.keys))
             if depth and list(override.keys[:depth]) == found[:depth]:
-                return f"{override.flag}: "
-        return f"{self.path}:{locate(self.text, keys)}: " if self.path else ""
+                # a flag has its value with it
+                sentence = str(error).removeprefix(f"{error.key} = {self.plain.get(error.key)!r}: ")
+                return error.retold(f"{override.flag}: {sentence}", flag=override.flag)
+        return at_line(self.path, locate(self.text, keys), error) if self.path else error
 
     @contextmanager
     def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
@@ -265,10 +270,7 @@ class Source:
             keys = next(
                 (k for t in tables if said(self.plain, k := (*t, *error.key.split("."))) == [*k]), tables[0]
             )
-            place, sentence = self.place(keys) if keys else "", str(error)
-            if place.startswith("-"):  # a flag has its value with it
-                sentence = sentence.removeprefix(f"{error.key} = {self.plain.get(error.key)!r}: ")
-            raise UsageError(f"{place}{sentence}") from None
+            raise (self.placed_at(keys, error) if keys else error) from None
 
 
 @dataclass(frozen=True)
@@ -295,8 +297,7 @@ class JobFile:
         try:
             return cls(RunTable.model_validate(source.plain), source)
         except ValidationError as error:
-            lines = [source.place(keys) + sentence for keys, sentence in faults(error)]
-            raise UsageError("\n".join(dict.fromkeys(lines))) from None
+            raise joined([source.placed_at(keys, fault) for keys, fault in faults(error)]) from None
 
     @property
     def name(self) -> str:

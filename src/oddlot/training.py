@@ -239,7 +239,10 @@ class Training:
             self.expected -= lost
             warn(
                 f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
-                "so not shown"
+                "so not shown",
+                "figures_without_a_number",
+                figures=sorted(lost),
+                version=record.event.version,
             )
 
     def _check_learned(self, ended: str) -> None:
@@ -322,7 +325,7 @@ class Training:
         if self.saver is None or self.log is None:
             return
         for problem in self.saver.problems():
-            warn(problem)
+            warn(problem, "checkpoint_not_written")
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
@@ -373,12 +376,14 @@ class Training:
         for problem in self.saver.problems():
             warn(
                 f"{problem.removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, from "
-                f"which the run would go on, is of version {self.saver.newest:,}"
+                f"which the run would go on, is of version {self.saver.newest:,}",
+                "checkpoint_not_written",
+                newest=self.saver.newest,
             )
 
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
-            warn(problem.removesuffix("; the run goes on"))
+            warn(problem.removesuffix("; the run goes on"), "checkpoint_not_written")
 
 
 def _advisers(conductor: Conductor) -> list[Adviser]:

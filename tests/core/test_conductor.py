@@ -10,6 +10,7 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import View
 from tests.core.scripted import Stage
+from tests.transcripts import raises
 
 
 def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
@@ -316,7 +317,7 @@ def test_work_refused_three_times_stops_the_run() -> None:
         stage.start("a")
         stage.tell(w.Refused(f"a:{number}", "NaN"))
     stage.start("a")
-    with pytest.raises(JobError, match="samples 0 to 7 of epoch 0"):
+    with raises(JobError, "bad_samples", spans=(Span(0, 0, 8),)):
         stage.tell(w.Refused("a:3", "NaN"))
 
 
@@ -351,7 +352,7 @@ def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborte
     assert record.actions == (w.Abort(first.id, "a"),)
     assert not stage.conductor.expects(first.id)
     assert not stage.conductor.open
-    with pytest.raises(ProtocolError, match=r"not among view\.tasks"):
+    with raises(ProtocolError, "no_such_task", task=first.id):
         stage.say([w.Assign("b", 8, again=first.id)])
     assert stage.tell(stage.answer(first)) == [w.Cancelled(first.id, "a")]
     assert list(stage.conductor.inbox) == [second.id]
@@ -451,9 +452,9 @@ def test_a_schedule_counts_once() -> None:
     gradient = stage.arrived("c")
     (step,) = stage.say([w.Step({deltas[0].id: 1.0}, merged=3)])
     assert step == w.Step({deltas[0].id: 1.0}), "whatever the strategy says"
-    with pytest.raises(ProtocolError, match="a schedule is for gradients, and not all of them are"):
+    with raises(ProtocolError, "schedule_without_gradients"):
         stage.say([w.Step({deltas[1].id: 0.5, gradient.id: 0.5})])
-    with pytest.raises(ProtocolError, match="z:1 is not in the inbox"):
+    with raises(ProtocolError, "no_such_update", update="z:1"):
         stage.say([w.Step({"z:1": 1.0})])
 
 

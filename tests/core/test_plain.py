@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oddlot import FastestK, strategies
 from oddlot.core import rules, spans, words
 from oddlot.core.plain import from_plain, to_plain
+from tests.transcripts import raises
 
 share = st.floats(0, 0.99)
 above_zero = st.floats(1e-300, 0.99)
@@ -69,13 +70,13 @@ def test_settings_and_state_come_back() -> None:
 
 
 def test_an_unknown_word_is_told() -> None:
-    with pytest.raises(ValueError, match="unknown word 'Sung'"):
+    with raises(ValueError):
         from_plain(words.Event, {"is": "Sung", "node": "a"})
 
 
 @pytest.mark.parametrize("value", [Random(1), {1, 2}, lambda: 0, object()])
 def test_what_is_not_plain_is_told(value: object) -> None:
-    with pytest.raises(TypeError, match="cannot be saved: use dataclasses, dicts, lists, text and numbers"):
+    with raises(TypeError):
         to_plain({"state": [value]})
 
 

@@ -8,24 +8,26 @@ import pytest
 from oddlot.core.errors import UsageError
 from oddlot.core.rules import SGD, Adam, AdamW
 from oddlot.strategies import LocalSGD
+from tests.transcripts import raises
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "code", "key"),
     [
-        (lambda: SGD(lr=-0.1), "lr = -0.1 must be finite and not negative"),
-        (lambda: SGD(lr="0.1"), "lr = '0.1' must be a number"),  # type: ignore[arg-type]
-        (lambda: SGD(lr=nan), "lr = nan must be finite"),
-        (lambda: SGD(momentum=inf), "momentum = inf must be at least 0 and below 1"),
-        (lambda: SGD(momentum=1.9), "momentum = 1.9 must be at least 0 and below 1"),
-        (lambda: SGD(nesterov=True), "nesterov = True needs a momentum above 0"),
-        (lambda: Adam(betas=(0.9, 1.0)), r"betas = \(0.9, 1.0\) must be two numbers, each at least 0"),
-        (lambda: Adam(betas=(0.9,)), r"betas = \(0.9,\) must be two numbers"),  # type: ignore[arg-type]
-        (lambda: LocalSGD(server="adam"), r"server = 'adam' must be SGD\(...\) or"),  # type: ignore[arg-type]
-        (lambda: Adam(eps=0.0), "eps = 0.0 must be finite and above 0"),
-        (lambda: AdamW(weight_decay=-1), "weight_decay = -1 must be finite and not negative"),
+        (lambda: SGD(lr=-0.1), "invalid_value", "lr"),
+        (lambda: SGD(lr="0.1"), "invalid_value", "lr"),  # type: ignore[arg-type]
+        (lambda: SGD(lr=nan), "invalid_value", "lr"),
+        (lambda: SGD(momentum=inf), "invalid_value", "momentum"),
+        (lambda: SGD(momentum=1.9), "invalid_value", "momentum"),
+        (lambda: SGD(nesterov=True), "nesterov_without_momentum", "nesterov"),
+        (lambda: Adam(betas=(0.9, 1.0)), "invalid_value", "betas"),
+        (lambda: Adam(betas=(0.9,)), "invalid_value", "betas"),  # type: ignore[arg-type]
+        (lambda: LocalSGD(server="adam"), "invalid_value", "server"),  # type: ignore[arg-type]
+        (lambda: Adam(eps=0.0), "invalid_value", "eps"),
+        (lambda: AdamW(weight_decay=-1), "invalid_value", "weight_decay"),
     ],
 )
-def test_impossible_numbers_are_told(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_impossible_numbers_are_refused(make: Callable[[], object], code: str, key: str) -> None:
+    with raises(UsageError, code) as caught:
         make()
+    assert caught.value.key == key

@@ -6,8 +6,9 @@ from math import log, nan
 import numpy as np
 import pytest
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.stages import Choice, stages, switch_times
+from tests.transcripts import raises
 
 WORKERS, RATE, SAMPLES = 5, 5.0, 10
 ETA, L, VARIANCE, C, ERROR = 0.001, 2.0, 10.0, 1.0, 100.0
@@ -65,11 +66,11 @@ def test_who_begins_below_an_error_passes_its_stage_at_once() -> None:
 
 def test_constants_that_cannot_be() -> None:
     for contraction in (0.0, 1.0, nan):
-        with pytest.raises(UsageError, match="must be above 0 and below 1"):
+        with raises(InvalidValue, "invalid_value", name="contraction"):
             switch_times(stages(CHOICES), A, ERROR, contraction)
     for a, error in ((nan, ERROR), (-1.0, ERROR), (A, -1.0), (A, nan)):
-        with pytest.raises(UsageError, match="must be finite and above 0"):
+        with raises(InvalidValue, "invalid_value", must="finite and above 0"):
             switch_times(stages(CHOICES), a, error, 0.1)
     for choices in ([], [Choice(0, 0, 0.0)], [Choice(1, 1, nan)]):
-        with pytest.raises(UsageError, match="there is none, or another"):
+        with raises(UsageError, "invalid_choices"):
             stages(choices)

@@ -7,13 +7,14 @@ import warnings
 import pytest
 
 from oddlot.core.warned import once, warn
+from tests.transcripts import check
 
 THEIRS = """
 from contextlib import contextmanager
 
 @contextmanager
 def around():
-    warn("so")
+    warn("so", "a_code", given=1)
     yield
 
 def lead():
@@ -28,23 +29,26 @@ def test_the_users_line_is_the_first_outside(name: str, told: str) -> None:
     made = types.ModuleType("made")
     made.__dict__.update(__name__=name, warn=warn)
     exec(compile(THEIRS, f"{name}.py", "exec"), made.__dict__)
-    with pytest.warns(UserWarning, match="so") as found:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
         made.lead()
-    assert found[0].filename == told
+    (warning,) = found
+    assert warning.filename == told
+    check(warning.message, "a_code", given=1)
 
 
 def test_once_is_for_what_is_told_inside_and_for_this_thread() -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with once():
-            warn("a")
-            warn("a")
+            warn("a", "a_code")
+            warn("a", "a_code")
             warnings.warn("a", stacklevel=1)  # somebody else's
-            other = threading.Thread(target=warn, args=("a",))
+            other = threading.Thread(target=warn, args=("a", "a_code"))
             other.start()
             other.join()
             with once():
-                warn("a")
-            warn("a")
-        warn("a")
+                warn("a", "a_code")
+            warn("a", "a_code")
+        warn("a", "a_code")
     assert [str(one.message) for one in found] == ["a"] * 5

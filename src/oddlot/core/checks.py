@@ -8,11 +8,10 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue
 
 Check = Callable[[Any], str]
 """What a value must be, such as `at least 1`; empty where it is that."""
-MOST_CHARACTERS = 60
 UNIONS = {Union, UnionType}
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}
 """numpy's numbers among them"""
@@ -59,7 +58,7 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, name)
         must = next(_faults(hint, value), None)
         if must:
-            raise UsageError(f"{name} = {short(value)} must be {must}", name)
+            raise InvalidValue(name, value, must)
         if type(value).__module__ == "numpy" and isinstance(value, Real):  # JSON has none of them
             object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
@@ -86,9 +85,3 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
 def is_a(value: Any, kind: type) -> bool:
     """An int is any whole number, a float any number, numpy's among them; True and False are none."""
     return isinstance(value, _NUMBERS.get(kind, kind)) and (kind is bool or not isinstance(value, bool))
-
-
-def short(value: object) -> str:
-    """The value as Python writes it, or the beginning of that."""
-    text = repr(value)
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."

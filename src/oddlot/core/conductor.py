@@ -102,7 +102,9 @@ class Conductor:
     def _joined(self, event: w.Joined) -> Iterator[w.Event]:
         node = event.node
         if node in self.busy:
-            raise ProtocolError(f"{node} joined twice: node ids are never reused")
+            raise ProtocolError(
+                f"{node} joined twice: node ids are never reused", "node_joined_twice", node=node
+            )
         self.roster.join(node, self.now)
         self.busy[node] = {}
         self.slots[node] = self.in_flight
@@ -222,12 +224,18 @@ class Conductor:
     def _assign(self, command: w.Assign) -> tuple[w.Action | None, None]:
         node = command.node
         if not self.slots.get(node):
-            why = "has no free slot" if node in self.slots else "is not among view.nodes"
-            raise ProtocolError(f"{command} is impossible: {node} {why}")
+            if node not in self.slots:
+                told = f"{command} is impossible: {node} is not among view.nodes"
+                raise ProtocolError(told, "no_such_node", node=node)
+            raise ProtocolError(
+                f"{command} is impossible: {node} has no free slot", "no_free_slot", node=node
+            )
         if command.deadline is not None and not command.deadline > 0:
-            raise ProtocolError(f"{command} has no time: a deadline is a number of seconds above 0")
+            told = f"{command} has no time: a deadline is a number of seconds above 0"
+            raise ProtocolError(told, "invalid_deadline", deadline=command.deadline)
         if command.pull is not None and not (command.kind == "weights" and 0 <= command.pull <= 1):
-            raise ProtocolError(f"{command} is impossible: weights are pulled, by a share from 0 to 1")
+            told = f"{command} is impossible: weights are pulled, by a share from 0 to 1"
+            raise ProtocolError(told, "invalid_pull", pull=command.pull)
         version = self._version(command.version, command)
         task_id = f"{node}:{self.tasks_made + 1}"
         spans = self._lease(task_id, command)
@@ -258,28 +266,32 @@ class Conductor:
 
     def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[Span, ...]:
         if command.samples < 1:
-            raise ProtocolError(f"{command} asks for no samples")
+            raise ProtocolError(f"{command} asks for no samples", "no_samples", samples=command.samples)
         shards = len(self.ledger.lanes)
         if command.shard is not None and not 0 <= command.shard < shards:
-            raise ProtocolError(f"{command} is impossible: shards are numbered from 0 to {shards - 1}")
+            told = f"{command} is impossible: shards are numbered from 0 to {shards - 1}"
+            raise ProtocolError(told, "no_such_shard", shard=command.shard)
         if command.again is None:
             samples = self.roster.load(command.node, command.samples)
             return self.ledger.lease(task, samples, command.node, command.shard)
         if command.again not in self.open:
-            raise ProtocolError(f"{command} is impossible: {command.again} is not among view.tasks")
+            told = f"{command} is impossible: {command.again} is not among view.tasks"
+            raise ProtocolError(told, "no_such_task", task=command.again)
         # Another task may have had its samples skipped.
         return self.ledger.share(task, command.again) if self.expects(command.again) else ()
 
     def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
         if command.task not in self.open:
-            raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
+            told = f"{command} is impossible: it is not among view.tasks"
+            raise ProtocolError(told, "no_such_task", task=command.task)
         task = self._close(command.task)
         self.ledger.give_back(task.id)
         return w.Abort(task.id, task.node), None
 
     def _hand_over(self, command: w.HandOver) -> tuple[w.Action, None]:
         if command.task not in self.open:
-            raise ProtocolError(f"{command} is impossible: it is not among view.tasks")
+            told = f"{command} is impossible: it is not among view.tasks"
+            raise ProtocolError(told, "no_such_task", task=command.task)
         return command, None
 
     def _step(self, command: w.Step) -> tuple[w.Action, w.Event | None]:
@@ -291,7 +303,8 @@ class Conductor:
         kinds = {self.inbox[update].kind for update in command.shares if update in self.inbox}
         if len(kinds) > 1:
             raise ProtocolError(
-                f"{command} is impossible: a schedule is for gradients, and not all of them are"
+                f"{command} is impossible: a schedule is for gradients, and not all of them are",
+                "schedule_without_gradients",
             )
         return replace(command, merged=self.ledger.merged_in_all if "gradient" in kinds else None)
 
@@ -300,14 +313,16 @@ class Conductor:
 
     def _merge(self, command: w.Step | w.Blend, points: bool) -> w.Event | None:
         if not command.shares:
-            raise ProtocolError(f"{command} merges nothing")
+            raise ProtocolError(f"{command} merges nothing", "empty_merge")
         closed = False
         for update, share in command.shares.items():
             facts = self.inbox.pop(update, None)
             if facts is None:
-                raise ProtocolError(f"{command} is impossible: {update} is not in the inbox")
+                told = f"{command} is impossible: {update} is not in the inbox"
+                raise ProtocolError(told, "no_such_update", update=update)
             if (facts.kind == "weights") is not points or not 0 <= share < inf:
-                raise ProtocolError(f"{command}: {update} is of kind {facts.kind!r}, its share {share}")
+                told = f"{command}: {update} is of kind {facts.kind!r}, its share {share}"
+                raise ProtocolError(told, "unmergeable_update", update=update, kind=facts.kind, share=share)
             self.roster.merged(facts.sender)
             closed = self.ledger.merge(update) or closed
         self.version += 1
@@ -317,7 +332,8 @@ class Conductor:
     def _drop(self, command: w.Drop) -> tuple[w.Action, None]:
         facts = self.inbox.pop(command.update, None)
         if facts is None:
-            raise ProtocolError(f"{command} is impossible: it is not in the inbox")
+            told = f"{command} is impossible: it is not in the inbox"
+            raise ProtocolError(told, "no_such_update", update=command.update)
         self.ledger.give_back(command.update)
         self.roster.dropped(facts.sender)
         return command, None
@@ -331,7 +347,8 @@ class Conductor:
         key = str(command.version)
         if key not in self.kept and len(self.kept) == MOST_KEPT:
             raise ProtocolError(
-                f"{command} is impossible: {MOST_KEPT} versions are kept, release one of them"
+                f"{command} is impossible: {MOST_KEPT} versions are kept, release one of them",
+                "too_many_kept",
             )
         self.kept[key] = self.kept.get(key, 0) + 1
         return command, None
@@ -339,7 +356,7 @@ class Conductor:
     def _release(self, command: w.Release) -> tuple[w.Action, None]:
         key = str(command.version)
         if key not in self.kept:
-            raise ProtocolError(f"{command} is impossible: it is not kept")
+            raise ProtocolError(f"{command} is impossible: it is not kept", "version_not_kept", version=key)
         self.kept[key] -= 1
         if not self.kept[key]:
             del self.kept[key]
@@ -347,7 +364,7 @@ class Conductor:
 
     def _wake(self, command: w.Wake) -> tuple[None, None]:
         if not isfinite(command.at):
-            raise ProtocolError(f"{command} would never ring")
+            raise ProtocolError(f"{command} would never ring", "alarm_never_rings", at=command.at)
         heappush(self.alarms, command.at)
         return None, None
 
@@ -356,7 +373,8 @@ class Conductor:
         if version is None or version == self.version:
             return self.version
         if str(version) not in self.kept:
-            raise ProtocolError(f"{command} is impossible: version {version} is neither newest nor kept")
+            told = f"{command} is impossible: version {version} is neither newest nor kept"
+            raise ProtocolError(told, "version_not_kept", version=version)
         return version
 
     # --- copying, comparing and saving -----------------------------------------------------------

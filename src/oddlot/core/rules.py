@@ -31,7 +31,9 @@ class SGD:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.nesterov and not self.momentum:
-            raise UsageError("nesterov = True needs a momentum above 0", "nesterov")
+            raise UsageError(
+                "nesterov = True needs a momentum above 0", "nesterov_without_momentum", "nesterov"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf, log
 from typing import NamedTuple
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 
 HARDLY_LONGER = 1.1
 """times the seconds of a round"""
@@ -51,7 +51,8 @@ def stages(choices: Iterable[Choice]) -> list[Stage]:
     given = list(choices)
     if not given or not all(one.k >= 1 and one.samples >= 1 and 0 < one.seconds < inf for one in given):
         raise UsageError(
-            "choices are of k and samples, at least 1, and of seconds above 0: there is none, or another"
+            "choices are of k and samples, at least 1, and of seconds above 0: there is none, or another",
+            "invalid_choices",
         )
     left = sorted(given, key=lambda choice: (choice.seconds, choice.floor))
     found, now = list[Stage](), left[0]
@@ -103,10 +104,10 @@ def switch_times(
     or the others are not above 0.
     """
     if not 0 < contraction < 1:
-        raise UsageError(f"contraction = {contraction} must be above 0 and below 1", "contraction")
+        raise InvalidValue("contraction", contraction, "above 0 and below 1")
     for name, value in (("a", a), ("error", error)):
         if not 0 < value < inf:
-            raise UsageError(f"{name} = {value} must be finite and above 0", name)
+            raise InvalidValue(name, value, "finite and above 0")
     times, now = list[tuple[float, int]](), 0.0
     for stage, following in pairwise(found):
         if error > a * stage.until:  # which is above the stage's floor

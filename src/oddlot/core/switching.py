@@ -67,12 +67,18 @@ class ByPlateau:
             raise UsageError(
                 f"mode: say whether {self.metric} falls ('min') or rises ('max') as the model gets better"
                 + (f", or is `{meant}` meant?" if meant else ""),
+                "missing_mode",
                 "mode",
+                metric=self.metric,
+                nearest=meant,
             )
         if self.mode not in {None, KNOWN.get(self.metric, self.mode)}:
             raise UsageError(
                 f"mode = {self.mode!r}: the {self.metric} {WAYS[KNOWN[self.metric]]} as the model gets better",
+                "wrong_mode",
                 "mode",
+                metric=self.metric,
+                mode=self.mode,
             )
 
     @property
@@ -110,7 +116,10 @@ class ByError:
         check_settings(self)
         if KNOWN.get(self.metric) == "max":
             raise UsageError(
-                f"metric = {self.metric!r} rises as the model gets better: an error falls", "metric"
+                f"metric = {self.metric!r} rises as the model gets better: an error falls",
+                "rising_metric",
+                "metric",
+                metric=self.metric,
             )
 
     def stage(self, event: Event, at: int, ends: Sequence[float]) -> int:
@@ -130,7 +139,8 @@ def check_metrics(switch: Switch, names: Collection[str]) -> None:
     metric = getattr(switch, "metric", None)
     if metric is not None and metric not in names:
         why = or_nearest(metric, names) if names else "nothing is, as the job has no evaluation or no maths"
-        raise UsageError(f"metric = {metric!r} is not evaluated: {why}", "switch.metric")
+        told = f"metric = {metric!r} is not evaluated: {why}"
+        raise UsageError(told, "metric_not_evaluated", "switch.metric", metric=metric)
 
 
 def rounds_measured(switch: Switch) -> int:

@@ -5,21 +5,24 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+
+from oddlot.core.errors import OddlotWarning
 
 OURS = {"oddlot", "contextlib"}
 _told: ContextVar[set[str] | None] = ContextVar("told", default=None)
 """texts, while they are to be told once"""
 
 
-def warn(text: str) -> None:
-    """A UserWarning at the line, outside this package, that has led here."""
+def warn(text: str, code: str, **fields: Any) -> None:
+    """An OddlotWarning at the line, outside this package, that has led here."""
     told = _told.get()
     if told is not None and text in told:
         return
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(OddlotWarning(text, code, **fields), stacklevel=level)
     if told is not None:
         told.add(text)
 

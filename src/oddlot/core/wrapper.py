@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Generic, TypeVar
 
-from oddlot.core.checks import check_settings, short
-from oddlot.core.errors import UsageError
+from oddlot.core.checks import check_settings
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy
 
 Inner = TypeVar("Inner", bound=Strategy)
@@ -18,7 +18,7 @@ def _about_inner() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(str(error), f"inner.{error.key}") from None
+        raise error.inside("inner") from None
 
 
 @dataclass
@@ -36,13 +36,12 @@ class Wrapper(Generic[Inner]):
         check_settings(self)
         inner: object = self.inner
         if isinstance(inner, type) or not hasattr(inner, "on") or not is_dataclass(inner):
-            raise UsageError(
-                f"inner = {short(inner)} must be a strategy, such as Synchronous(): a dataclass with `on`",
-                "inner",
-            )
+            raise InvalidValue("inner", inner, "a strategy, such as Synchronous(): a dataclass with `on`")
         while inner is not None:
             if type(inner) is type(self):
-                raise UsageError(f"{type(self).__name__} is inside already: once is enough", "inner")
+                kind = type(self).__name__
+                told = f"{kind} is inside already: once is enough"
+                raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
             inner = getattr(inner, "inner", None)
 
     @property

@@ -231,7 +231,8 @@ class LocalEngine:
                     raise FrameError(f"a worker does not say {kind.name}")
                 _HEAR[kind](self, life, body)
             except FrameError as error:
-                warn(f"{life.node} talks nonsense and is ended: {error}")
+                told = f"{life.node} talks nonsense and is ended: {error}"
+                warn(told, "invalid_message", node=life.node, fault=error.code)
                 self._learn_pid(life)
                 self._signal(life.node, signal.SIGKILL)
                 self._died(life)

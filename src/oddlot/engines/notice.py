@@ -65,10 +65,10 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
     UsageError: there is no such process, or nobody answers at the first time. Later on a silence is waited out.
     """
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"url = {url!r} must begin with http://", "url")
+        raise UsageError(f"url = {url!r} must begin with http://", key="url")
     service, answered = Metadata(url), False
     if not _lives(pid):
-        raise UsageError(f"there is no process {pid}", "pid")
+        raise UsageError(f"there is no process {pid}", key="pid")
     while _lives(pid):
         try:
             told, answered = service.notice(), True

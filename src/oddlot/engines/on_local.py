@@ -59,12 +59,12 @@ class Local:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.as_if is not None and len(self.as_if) != self.workers:
-            raise UsageError(f"as_if has {len(self.as_if)} machines for {self.workers} workers", "as_if")
+            raise UsageError(f"as_if has {len(self.as_if)} machines for {self.workers} workers", key="as_if")
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
                 f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most",
-                "threads",
+                key="threads",
             )
 
     @property

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from oddlot.core.checks import AtLeastOne, Seed, check_settings, short
-from oddlot.core.errors import UsageError
+from oddlot.core.checks import AtLeastOne, Seed, check_settings
+from oddlot.core.errors import UsageError, short
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import DataBytes, Exact, Shadow, most_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
@@ -35,7 +35,7 @@ class Simulated:
         """A fleet as a file has it. UsageError: it is none."""
         if not isinstance(fleet, Fleet):
             raise UsageError(
-                f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", "fleet"
+                f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", key="fleet"
             )
         return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
 

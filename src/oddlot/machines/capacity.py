@@ -102,7 +102,7 @@ class Alive:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.of is not None and self.of < (most := max(self.steps.values)):
-            raise UsageError(f"of = {self.of} is less than the {most:g} that were alive once", "of")
+            raise UsageError(f"of = {self.of} is less than the {most:g} that were alive once", key="of")
 
     def moves(self, count: int, rng: Random) -> Moves:
         """What brings the number of those that are there to the trace's."""

@@ -106,18 +106,20 @@ class Fault:
         if len(whens) != 1:
             raise UsageError(
                 f"a fault has one of {', '.join(WHENS)} (or a `file` of times), and this one has {len(whens)} of them",
-                "kind",
+                key="kind",
             )
         if self.machine and self.kind == "kill_hub":
-            raise UsageError("kill_hub strikes the hub, which is no machine: leave `machine` out", "machine")
+            raise UsageError(
+                "kill_hub strikes the hub, which is no machine: leave `machine` out", key="machine"
+            )
         for name, kinds in ALLOWED.items():
             if getattr(self, name) is not None and self.kind not in kinds:
                 raise UsageError(
-                    f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}", name
+                    f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}", key=name
                 )
         for kind, name in NEEDED.items():
             if self.kind == kind and getattr(self, name) is None:
-                raise UsageError(f"{kind} needs `{name}`", "kind")
+                raise UsageError(f"{kind} needs `{name}`", key="kind")
 
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
@@ -148,7 +150,7 @@ class Chaos:
         check_settings(self)
         faults: object = self.faults
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
-            raise UsageError("faults must be a list of oddlot.Fault", "faults")
+            raise UsageError("faults must be a list of oddlot.Fault", key="faults")
 
     def named(self) -> list[tuple[str, Fault]]:
         """The faults with their names, as the log tells them; equal ones are numbered."""
@@ -165,5 +167,5 @@ class Chaos:
             if fault.machine and fault.machine not in names:
                 raise UsageError(
                     f"no machine is called {fault.machine!r}: {or_nearest(fault.machine, names[:100])}",
-                    f"faults.{place}.machine",
+                    key=f"faults.{place}.machine",
                 )

@@ -50,7 +50,9 @@ class Zone:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.spot and self.offer.spot_dollars_per_hour is None:
-            raise UsageError(f"{self.offer.name} has no spot price: give it one, or buy on demand", "offer")
+            raise UsageError(
+                f"{self.offer.name} has no spot price: give it one, or buy on demand", key="offer"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -104,11 +106,12 @@ class Hub:
         check_settings(self)
         if self.overwrites and not self.seconds_per_update:
             raise UsageError(
-                "overwrites needs seconds_per_update: only what takes time can be overwritten", "overwrites"
+                "overwrites needs seconds_per_update: only what takes time can be overwritten",
+                key="overwrites",
             )
         if self.servers > 1 and not self.seconds_per_update:
             raise UsageError(
-                "servers needs seconds_per_update: what takes no time needs no second server", "servers"
+                "servers needs seconds_per_update: what takes no time needs no second server", key="servers"
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.toml_file import checked_path
+from oddlot.machines.toml_file import checked_path, not_utf8, unreadable
 
 Parsed = TypeVar("Parsed")
 MOST_BYTES = 200_000_000
@@ -22,7 +22,7 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     except (EOFError, zlib.error) as error:
         raise UsageError(f"{path} is not a whole gzip file: {error}") from None
     if len(data) > MOST_BYTES:
@@ -30,6 +30,6 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     try:
         return parse(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
+        raise not_utf8(path, error) from None
     except (UsageError, csv.Error) as error:
         raise UsageError(f"{path}: {error}") from None

@@ -13,7 +13,7 @@ from oddlot.machines.chaos import Chaos, Fault
 from oddlot.machines.read_fleet import CAPACITIES
 from oddlot.machines.tables import Maker, as_fault, column, given, table_of
 from oddlot.machines.text import numbers, read_lines
-from oddlot.machines.toml_file import Table, checked_path, locate, read_table
+from oddlot.machines.toml_file import Table, at_line, checked_path, locate, read_table
 from oddlot.machines.traces import alive_rows
 
 
@@ -42,7 +42,7 @@ class FaultTable(Maker):
         """The fault."""
         fault: dict[str, Any] = given(self, Fault)
         if self.file is not None and "at_seconds" in fault:
-            raise UsageError("a fault has either `at_seconds` or a `file` with them", "file")
+            raise UsageError("a fault has either `at_seconds` or a `file` with them", key="file")
         return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
 
 
@@ -70,5 +70,5 @@ def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos
         chaos.check_machines(machines) if machines is not None else None
     except UsageError as error:
         keys = [int(key) if key.isdecimal() else key for key in error.key.split(".")]
-        raise UsageError(f"{path}:{locate(text, keys)}: {error}") from None
+        raise at_line(Path(path), locate(text, keys), error) from None
     return chaos

@@ -37,15 +37,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator, ValidationInfo, create_model
 
 from oddlot.core.checks import AboveZero, AtLeastOne, NotNegative, hints_of
-from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import UnknownName, UsageError
 from oddlot.machines import capacity, delays, traces
 from oddlot.machines.machine import Lifetime, Machine
 from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.steps import Steps
 from oddlot.machines.tables import Choice, Maker, as_fault, column, given, table_of
 from oddlot.machines.text import numbers, path_of, read_lines
-from oddlot.machines.toml_file import Table, about, checked_path, locate, read_table
+from oddlot.machines.toml_file import Table, about, at_line, checked_path, locate, read_table
 
 MOST_MACHINES = 1_000_000
 KINDS: dict[str, type[delays.Delay]] = {
@@ -78,7 +77,7 @@ class TraceTable(Maker):
     def make(self) -> delays.Trace:
         """The trace."""
         if (self.multipliers is None) == (self.file is None):
-            raise UsageError("a trace has either `multipliers` or a `file` with them", "kind")
+            raise UsageError("a trace has either `multipliers` or a `file` with them", key="kind")
         return self.file or delays.Trace(self.multipliers or ())
 
 
@@ -145,7 +144,7 @@ class Recorded(Maker):
         if steps.seconds[-1] < 3600 * self.begin_hours:
             raise UsageError(
                 f"begin_hours = {self.begin_hours:g}: {self.file} ends after {steps.seconds[-1] / 3600:,.1f} hours",
-                "begin_hours",
+                key="begin_hours",
             )
         period = None if self.repeat_hours is None else 3600 * self.repeat_hours
         return steps.window(3600 * self.begin_hours, period, self.faster)
@@ -209,12 +208,13 @@ class PriceChoice(Choice):
         """The table of the kind that is named."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not 0 <= value < inf:
-                raise about("", f"`{info.field_name}` is {value!r}: it must be finite and not negative")
+                name, must = info.field_name, "finite and not negative"
+                told = f"`{name}` is {value!r}: it must be {must}"
+                raise about(UsageError(told, "invalid_value", name=name, given=value, must=must))
             return super().read({"kind": "constant", "dollars_per_hour": value}, info)
         if not isinstance(value, dict):
-            raise about(
-                "", f"{info.field_name} = {value!r} is neither a number nor a table with a price over time"
-            )
+            told = f"{info.field_name} = {value!r} is neither a number nor a table with a price over time"
+            raise about(UsageError(told, "no_price", name=info.field_name, given=value))
         return super().read(value, info)
 
 
@@ -257,11 +257,11 @@ class ZoneTable(Maker):
     def zone(self, offers: Mapping[str, Offer]) -> Zone:
         """The zone. UsageError: there is no such offer, or it is not sold like this."""
         if self.offer not in offers:
-            raise UsageError(f"no offer is called {self.offer!r}: {or_nearest(self.offer, offers)}", "offer")
+            raise UnknownName("offer", self.offer, offers, key="offer")
         spot = not self.on_demand
         if self.on_demand and self.capacity is not None:
             raise UsageError(
-                "machines on demand stay: leave `capacity` out, or buy on the spot market", "capacity"
+                "machines on demand stay: leave `capacity` out, or buy on the spot market", key="capacity"
             )
         has = {} if self.capacity is None else {"capacity": self.capacity.make()}
         return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
@@ -294,8 +294,8 @@ def read_fleet(path: str | Path) -> Fleet:
     path = checked_path(path)
     text, file = read_table(path, FleetFile)
 
-    def placed(table: str, index: int, key: str, sentence: str) -> UsageError:
-        return UsageError(f"{path}:{locate(text, (table, index, key))}: {sentence}")
+    def placed(table: str, index: int, error: UsageError) -> UsageError:
+        return at_line(path, locate(text, (table, index, error.key)), error)
 
     names, found = set[str](), list[Machine | Zone]()
     for table, index, key, one in _spelled_out(file, placed):
@@ -306,7 +306,7 @@ def read_fleet(path: str | Path) -> Fleet:
                     f" (one of the zone {one.name})" if isinstance(one, Zone) and name != one.name else ""
                 )
                 sentence = f"a second machine or zone is called {name}{of_zone}: give each its own name"
-                raise placed(table, index, key, sentence)
+                raise placed(table, index, UsageError(sentence, "name_twice", key, name=name))
             names.add(name)
         found.append(one)
     if not found:
@@ -317,28 +317,26 @@ def read_fleet(path: str | Path) -> Fleet:
 
 
 def _spelled_out(
-    file: Any, placed: Callable[[str, int, str, str], UsageError]
+    file: Any, placed: Callable[[str, int, UsageError], UsageError]
 ) -> Iterator[tuple[str, int, str, Machine | Zone]]:
     """Every machine and zone with its place in the file."""
     total = 0
     offers = dict[str, Offer]()
     for index, offer in enumerate(table.make() for table in file.offers):
         if offer.name in offers:
-            raise placed(
-                "offers", index, "name", f"a second offer is called {offer.name}: give each its own name"
-            )
+            told = f"a second offer is called {offer.name}: give each its own name"
+            raise placed("offers", index, UsageError(told, "name_twice", "name", name=offer.name))
         offers[offer.name] = offer
     for where, tables in (("machines", file.machines), ("zones", file.zones)):
         for index, table in enumerate(tables):
             total += table.count or 1
             if total > MOST_MACHINES:
-                raise placed(
-                    where, index, "count", f"these are more than {MOST_MACHINES:,} machines: take fewer"
-                )
+                told = f"these are more than {MOST_MACHINES:,} machines: take fewer"
+                raise placed(where, index, UsageError(told, "too_many_machines", "count", machines=total))
             try:
                 whole = [table.zone(offers)] if where == "zones" else _numbered(table.make(), table.count)
             except UsageError as error:
-                raise placed(where, index, error.key, str(error)) from None
+                raise placed(where, index, error) from None
             yield from ((where, index, "name", one) for one in whole)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from oddlot.core.checks import is_a, short
-from oddlot.core.errors import UsageError
+from oddlot.core.checks import is_a
+from oddlot.core.errors import UsageError, short
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.delays import Trace
 from oddlot.machines.machine import Machine
@@ -77,7 +77,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
     words = {"suite": suite, "sku": sku, "lifespan": lifespan}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise UsageError(f"{name} = {short(word)} must be a text", name)
+            raise UsageError(f"{name} = {short(word)} must be a text", key=name)
 
     def parse(text: str) -> StepTimes:
         names = "test_suite", "vm_sku", "vm_lifespan", "VM_id", "starttime", "unit", "value"
@@ -107,12 +107,13 @@ def machines_like(
     """
     records = _records(times)
     if not all(_is_time(time) for record in records for time in record):
-        raise UsageError("a time that was recorded must be above 0 and finite", "times")
+        raise UsageError("a time that was recorded must be above 0 and finite", key="times")
     if not (is_a(count, int) and count >= 1):
-        raise UsageError(f"count = {count!r} must be a whole number, at least 1", "count")
+        raise UsageError(f"count = {count!r} must be a whole number, at least 1", key="count")
     if not _is_time(seconds_per_sample):
         raise UsageError(
-            f"seconds_per_sample = {seconds_per_sample!r} must be above 0 and finite", "seconds_per_sample"
+            f"seconds_per_sample = {seconds_per_sample!r} must be above 0 and finite",
+            key="seconds_per_sample",
         )
     overall = fmean(fmean(record) for record in records)
     found = []
@@ -126,10 +127,10 @@ def machines_like(
 
 def _records(times: Mapping[str, Sequence[float]]) -> list[tuple[float, ...]]:
     if not isinstance(times, Mapping):
-        raise UsageError(f"times = {short(times)} must be records by the names of machines", "times")
+        raise UsageError(f"times = {short(times)} must be records by the names of machines", key="times")
     records = [_record(record) for record in times.values()]
     if not records or not all(records):
-        raise UsageError("times: a record is empty, or there is none", "times")
+        raise UsageError("times: a record is empty, or there is none", key="times")
     return records
 
 
@@ -139,7 +140,7 @@ def _record(times: Any) -> tuple[float, ...]:
             return tuple(times)
     except TypeError:  # an array of no dimension, too, says that it can be passed over
         pass
-    raise UsageError(f"times: a record of {short(times)} must be a list of times", "times")
+    raise UsageError(f"times: a record of {short(times)} must be a list of times", key="times")
 
 
 def _is_time(value: Any) -> bool:

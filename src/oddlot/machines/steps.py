@@ -35,11 +35,11 @@ class Steps:
                 f"{len(self.seconds)} seconds and {len(self.values)} values: each value has its time"
             )
         if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
-            raise UsageError("the seconds of a trace have to rise", "seconds")
+            raise UsageError("the seconds of a trace have to rise", key="seconds")
         if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
             raise UsageError(
                 f"period_seconds = {self.period_seconds:g} ends before the last step at {self.seconds[-1]:g} s",
-                "period_seconds",
+                key="period_seconds",
             )
 
     @classmethod

@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oddlot.core.checks import UNIONS, Check, hints_of
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.nearest import or_nearest
-from oddlot.machines.toml_file import Table, about, retold
+from oddlot.machines.toml_file import Table, about, retold, unknown_key
 
 AROUND = "around"
 """in the context of a table: the fields that lead to it, each with the kind that is named there"""
@@ -62,7 +62,8 @@ class Change(Table):
         begin = begins() if begins else begin
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
             others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
-            raise UsageError(f"{key} is no setting of {begin}: name a kind that has it, {others}", key)
+            told = f"{key} is no setting of {begin}: name a kind that has it, {others}"
+            raise UsageError(told, "setting_of_another_kind", key=key, given=key, kind=type(begin).__name__)
         return replace(begin, **given(self, type(begin), begin))
 
 
@@ -84,9 +85,8 @@ class Choice:
         if isinstance(value, str):
             value = {chooser: value}
         if not isinstance(value, dict):
-            raise about(
-                "", f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
-            )
+            told = f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
+            raise about(UsageError(told, "neither_table_nor_name", name=what, given=value))
         if chooser not in value and self.otherwise:
             try:
                 return self.otherwise.model_validate(value, context=info.context)
@@ -94,21 +94,28 @@ class Choice:
                 raise retold(error, partial(self._hint_at_kinds, what, around)) from None
         name = str(value.get(chooser, ""))
         if name not in self.tables:
-            lacks = f"unknown {what} `{name}`" if name else f"{what} needs `{chooser}`"
-            raise about(chooser, f"{lacks}: {or_nearest(name, self.tables)}")
+            raise about(self._unknown(what, name))
         context = {**(info.context or {}), AROUND: (*around, (what, name))}
         return self.tables[name].model_validate(value, context=context)
 
-    def _hint_at_kinds(self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails) -> str:
+    def _unknown(self, what: str, name: str) -> UsageError:
+        if name:
+            return UnknownName(what, name, self.tables, key=self.chooser)
+        told = f"{what} needs `{self.chooser}`: {or_nearest(name, self.tables)}"
+        return UsageError(told, "missing_kind", key=self.chooser, name=what)
+
+    def _hint_at_kinds(
+        self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails
+    ) -> UsageError | None:
         """A key that the table for no name lacks may be of another kind, which has to be named."""
         key, table = str(fault["loc"][0]) if fault["loc"] else "", self.otherwise or Table
         if len(fault["loc"]) != 1 or key in table.model_fields:
-            return ""
+            return None
         hinted = self.hinted([name for _, name in around]) if self.hinted else self.tables.keys()
         having = [word for word in self.tables if word in hinted and key in self.tables[word].model_fields]
         chooser = ".".join([*(field for field, _ in around), what, self.chooser])
         kinds = f"name a kind that has it, `{chooser}` = {' or '.join(having)}"
-        return f"unknown key `{key}`{table.whose}: {kinds}" if having else ""
+        return unknown_key(key, table.whose, kinds) if having else None
 
     @property
     def hint(self) -> Any:
@@ -204,7 +211,7 @@ def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
                     value, default_of(known[name]) if begin is None else getattr(begin, name)
                 )
             except UsageError as error:
-                raise UsageError(str(error), f"{name}.{error.key}") from None
+                raise error.inside(name) from None
     return values
 
 
@@ -219,7 +226,7 @@ def as_fault() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise about(error.key, str(error)) from None
+        raise about(error) from None
 
 
 def validator(check: Check) -> Callable[[Any], Any]:

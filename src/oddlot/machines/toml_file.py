@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError, joined
+from oddlot.core.nearest import nearest, or_nearest
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
@@ -40,35 +40,40 @@ class Table(BaseModel):
             raise retold(error, cls._remedy) from None
 
     @classmethod
-    def _remedy(cls, fault: ErrorDetails) -> str:
+    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
         if fault["type"] != "extra_forbidden" or len(fault["loc"]) > 1:
-            return ""
+            return None
         key = str(fault["loc"][0])
-        return f"unknown key `{key}`{cls.whose}: {or_nearest(key, cls.model_fields)}"
+        return unknown_key(key, cls.whose, or_nearest(key, cls.model_fields), nearest(key, cls.model_fields))
 
 
-def retold(error: ValidationError, better: Callable[[ErrorDetails], str]) -> ValidationError:
-    """The same faults; those for which `better` has a sentence are told by it."""
+def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -> UsageError:
+    """A table has no such key."""
+    return UsageError(f"unknown key `{key}`{whose}: {remedy}", "unknown_key", given=key, nearest=nearest)
+
+
+def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
+    """The same faults; those for which `better` has an error are told by it."""
     faults = [_retold(fault, better(fault)) for fault in error.errors(include_url=False)]
     return ValidationError.from_exception_data(error.title, faults)
 
 
-def _retold(fault: ErrorDetails, sentence: str) -> InitErrorDetails:
+def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
     told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
-    if sentence:
-        told = about("", sentence)
+    if better:
+        told = about(better)
     return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
 
 
-def about(key: str, sentence: str) -> PydanticCustomError:
-    """What a validator of a `Table` raises about one of its keys (`server.lr`: of a table in it), or about itself."""
-    return PydanticCustomError("about", "{sentence}", {"sentence": sentence, "key": key})
+def about(error: UsageError) -> PydanticCustomError:
+    """What a validator of a `Table` raises about the error's key (`server.lr`: of a table in it), or about itself."""
+    return PydanticCustomError("about", "{sentence}", {"sentence": str(error), "error": error})
 
 
 def checked_path(path: object) -> Path:
     """The path of a file to read. UsageError: it is none."""
     if not isinstance(path, str | Path) or "\0" in str(path) or not str(path):
-        raise UsageError(f"path = {path!r} must be a file's path")
+        raise InvalidValue("path", path, "a file's path")
     return Path(path)
 
 
@@ -78,31 +83,53 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
         with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
             text = file.read(MOST_LETTERS + 1)
         if len(text) > MOST_LETTERS:
-            raise UsageError(f"{path} has more than {MOST_LETTERS:,} letters: that is no such file")
+            told = f"{path} has more than {MOST_LETTERS:,} letters: that is no such file"
+            raise UsageError(told, "file_too_large", path=str(path))
         return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text in UTF-8: byte {error.start} is wrong") from None
+        raise not_utf8(path, error) from None
     except RecursionError:
-        raise UsageError(f"{path} is not valid TOML: it has too many brackets in each other") from None
+        told = f"{path} is not valid TOML: it has too many brackets in each other"
+        raise UsageError(told, "nested_too_deeply", path=str(path)) from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
-        raise UsageError(f"{path}:{number}: not valid TOML: {error}") from None
+        bad = UsageError(f"not valid TOML: {error}", "invalid_toml", reason=str(error))
+        raise at_line(path, int(number), bad) from None
     except ValidationError as error:
         raise explain(path, text, error) from None
 
 
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
     """All that `error` found in the file, one line each: file, line, key and remedy."""
-    lines = sorted((locate(text, keys), sentence) for keys, sentence in faults(error))
-    return UsageError("\n".join(f"{path}:{line}: {sentence}" for line, sentence in lines))
+    lines = [(locate(text, keys), fault) for keys, fault in faults(error)]
+    lines.sort(key=lambda line: (line[0], str(line[1])))
+    return joined([at_line(path, number, fault) for number, fault in lines])
 
 
-def faults(error: ValidationError) -> list[tuple[KeyPath, str]]:
-    """All that `error` found: the keys that lead there, and a sentence."""
-    return [(_keys(detail), _sentence(detail)) for detail in error.errors(include_url=False)]
+def at_line(path: Path, line: int, error: UsageError) -> UsageError:
+    """The error with its place in a file."""
+    return error.retold(f"{path}:{line}: {error}", path=str(path), line=line)
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """A file that is not there, or must not be read."""
+    reason = error.strerror or str(error)
+    return UsageError(f"{path} cannot be read: {reason}", "unreadable_file", path=str(path), reason=reason)
+
+
+def not_utf8(path: Path, error: UnicodeDecodeError) -> UsageError:
+    """A file that is no text."""
+    told = f"{path} is not a text in UTF-8: byte {error.start} is wrong"
+    return UsageError(told, "not_utf8", path=str(path), byte=error.start)
+
+
+def faults(error: ValidationError) -> list[tuple[KeyPath, UsageError]]:
+    """All that `error` found: the keys that lead there, and an error of ours."""
+    found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)]
+    return [((*loc, *filter(None, fault.key.split("."))), fault) for loc, fault in found]
 
 
 def locate(text: str, keys: KeyPath) -> int:
@@ -133,35 +160,38 @@ def said(value: Any, keys: KeyPath) -> list[str | int]:
     return found
 
 
-def _keys(detail: ErrorDetails) -> KeyPath:
-    keys = detail["ctx"]["key"].split(".") if detail["type"] == "about" else ()
-    return (*detail["loc"], *keys)
-
-
-def _sentence(detail: ErrorDetails) -> str:
+def _fault(detail: ErrorDetails) -> UsageError:
     *parents, key = detail["loc"] or ("the file",)
+    given, where = detail["input"], _dotted(detail["loc"])
+    must = detail["msg"].replace("Input should", "it must")
     match detail["type"]:
         case "about":
-            return detail["msg"]
+            error: UsageError = detail["ctx"]["error"]
+            return error
         case "missing" if isinstance(key, int):
-            return f"`{_dotted(parents)}` is {detail['input']!r}: it has too few values"
+            return _invalid(_dotted(parents), given, "it has too few values", "too_few_values")
         case "too_long":
-            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it has too many values"
+            return _invalid(where, given, "it has too many values", "too_many_values")
         case "missing":
-            return f"`{key}` is missing" + (f" in `{_dotted(parents)}`" if parents else "")
+            place = f" in `{_dotted(parents)}`" if parents else ""
+            return UsageError(f"`{key}` is missing{place}", "missing_key", name=where)
         case "literal_error":
-            word, choices = str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-            return f"unknown {key} `{word}`: {or_nearest(word, choices)}"
+            return UnknownName(str(key), str(given), re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
         case "string_too_short":
-            return f"`{_dotted(detail['loc'])}` is empty"
+            return UsageError(f"`{where}` is empty", "empty_value", name=where)
         case "invalid-json-value":
-            return f"`{_dotted(detail['loc'])}` is {detail['input']}: write a date or a time as a text, in quotes"
+            told = f"`{where}` is {given}: write a date or a time as a text, in quotes"
+            return UsageError(told, "date_without_quotes", name=where)
         case "tuple_type":
-            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a list, in brackets"
+            must = "it must be a list, in brackets"
         case "model_type":
-            return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: it must be a table"
-    remedy = detail["msg"].replace("Input should", "it must")
-    return f"`{_dotted(detail['loc'])}` is {detail['input']!r}: {remedy}"
+            must = "it must be a table"
+    return _invalid(where, given, must)
+
+
+def _invalid(where: str, given: Any, told: str, code: str = "invalid_value") -> UsageError:
+    must = told.removeprefix("it must be ")
+    return UsageError(f"`{where}` is {given!r}: {told}", code, name=where, given=given, must=must)
 
 
 def _dotted(keys: KeyPath) -> str:

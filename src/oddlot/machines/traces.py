@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
 
-from oddlot.core.checks import short
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UsageError, short
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.packed import read_packed
 from oddlot.machines.steps import Steps
@@ -30,7 +29,7 @@ def read_alive(path: Path, unit: str = "seconds") -> Steps:
     """
     scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
     if scale is None:
-        raise UsageError(f"unit = {unit!r} must be seconds or hours", "unit")
+        raise UsageError(f"unit = {unit!r} must be seconds or hours", key="unit")
     return read_packed(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
 
 

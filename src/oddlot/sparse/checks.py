@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oddlot.sparse.errors import coded
+
 OURS = {"oddlot", "torch"}
 MOST, MOST_SEED = (1 << 31) - 1, (1 << 63) - 1
 TOO_LARGE = 1e15
@@ -79,9 +81,9 @@ def check_parameters(**parameters: tuple[Tensor, tuple[int, ...]]) -> None:
             raise ValueError(f"{name} is a view of another tensor: its .contiguous() is expected")
 
 
-def warn(text: str) -> None:
+def warn(text: str, code: str, **fields: Any) -> None:
     """A UserWarning at the line, outside this package and PyTorch, that has led here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(coded(UserWarning(text), code, **fields), stacklevel=level)

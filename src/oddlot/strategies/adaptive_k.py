@@ -63,10 +63,13 @@ class AdaptiveK:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.most is not None and self.most < self.k:
-            raise UsageError(f"most = {self.most} is below k = {self.k}", "most")
+            raise UsageError(
+                f"most = {self.most} is below k = {self.k}", "most_below_k", "most", most=self.most, k=self.k
+            )
         others = {"switch": ByGradients(), "rise": 1, "most": None}
         if self.times and (wrong := [name for name, usual in others.items() if getattr(self, name) != usual]):
-            raise UsageError(f"{wrong[0]} has no say where times are given: choose one of them", wrong[0])
+            told = f"{wrong[0]} has no say where times are given: choose one of them"
+            raise UsageError(told, "no_effect_beside_times", wrong[0], name=wrong[0])
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""

@@ -96,9 +96,11 @@ class AdaptiveLoad:
         check_settings(self)
         most = max((k * samples for k, samples, _ in self.table), default=inf)
         if self.table and self.loads:
-            raise UsageError("loads are for rounds that are measured: the table has its own", "loads")
+            told = "loads are for rounds that are measured: the table has its own"
+            raise UsageError(told, "loads_beside_table", "loads")
         if self.least is not None and self.least > most:
-            raise UsageError(f"least = {self.least}: no round has so many samples", "least")
+            told = f"least = {self.least}: no round has so many samples"
+            raise UsageError(told, "least_above_all_rounds", "least", least=self.least)
 
     def check_workers(self, workers: int) -> None:
         """UsageError: there will never be k of them."""

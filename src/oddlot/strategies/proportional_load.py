@@ -36,7 +36,9 @@ class ProportionalLoad(Wrapper[Inner]):
         if self.whole_shards:
             raise UsageError(
                 f"{type(self.inner).__name__} gives whole shards of the data, which cannot be in proportion",
+                "whole_shards_inside",
                 "inner",
+                inner=type(self.inner).__name__,
             )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

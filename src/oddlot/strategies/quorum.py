@@ -66,7 +66,9 @@ class Quorum(Wrapper[Inner]):
             raise UsageError(
                 f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD and "
                 "Synchronous do (one of your own says so by `waits_for_all = True`)",
+                "inner_waits_for_no_round",
                 "inner",
+                inner=type(self.inner).__name__,
             )
 
     @property
@@ -126,7 +128,9 @@ class Quorum(Wrapper[Inner]):
                 yield self._weighed(command, view) if isinstance(command, Step) else command
         if not merged:
             raise ProtocolError(
-                f"{type(self.inner).__name__} waits for everybody, and makes no step of a whole round"
+                f"{type(self.inner).__name__} waits for everybody, and makes no step of a whole round",
+                "inner_steps_by_part",
+                inner=type(self.inner).__name__,
             )
         self.round, self.fresh = {}, {}
         self.began, self.closes = view.now, None

@@ -121,14 +121,16 @@ def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[s
         return
     for key, value in options.items():
         if key not in known:
-            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}", key)
+            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}", key=key)
         kind = known[key].annotation
         if (
             kind in {int, float, str, bool}
             and type(value) is not kind
             and (kind, type(value)) != (float, int)
         ):
-            raise UsageError(f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}", key)
+            raise UsageError(
+                f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}", key=key
+            )
     for key, parameter in known.items():
         if parameter.default is Parameter.empty and key not in options:
-            raise UsageError(f"{key} is missing: the task {name} needs this option", key)
+            raise UsageError(f"{key} is missing: the task {name} needs this option", key=key)

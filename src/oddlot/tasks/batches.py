@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.core.checks import short
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UsageError, short
 from oddlot.tasks.archives import at_most, members
 from oddlot.tasks.cache import SIDE, Split, Splits
 

@@ -64,7 +64,10 @@ def cached(dataset: str, sources: Sequence[Path], make: Callable[[], Splits]) ->
                 problem = error.strerror or str(error)
     warn(
         f"{dataset}: the decoded pictures cannot be kept in {folder} ({problem}): they stay in memory, and the next "
-        "run decodes them again. ODDLOT_CACHE names another folder"
+        "run decodes them again. ODDLOT_CACHE names another folder",
+        "no_cache",
+        folder=str(folder),
+        reason=problem,
     )
     return splits
 

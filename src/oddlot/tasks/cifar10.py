@@ -54,7 +54,7 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
     from oddlot.train.job import Job, accuracy
 
     if model not in NETWORKS:
-        raise UsageError(f"model = {model!r} is none: {or_nearest(model, NETWORKS)}", "model")
+        raise UsageError(f"model = {model!r} is none: {or_nearest(model, NETWORKS)}", key="model")
     found = find(data_dir)
     splits = cached(NAME, found.files, lambda: _checked(found))
     mean, deviation = _scale(splits)

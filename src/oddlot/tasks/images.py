@@ -53,7 +53,7 @@ def pictures_job(
 ) -> Job:
     """The job of classifying pictures: `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
-        raise UsageError(f"hidden = {hidden}: the network needs at least 1 hidden unit", "hidden")
+        raise UsageError(f"hidden = {hidden}: the network needs at least 1 hidden unit", key="hidden")
     some = train[0][:2000]  # enough to tell the scale by
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oddlot.core.checks import short
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import UsageError, short
 from oddlot.core.nearest import or_nearest
 from oddlot.tasks.archives import Read, at_most, members
 from oddlot.tasks.cache import SIDE, SPLITS, Split, Splits

@@ -61,7 +61,7 @@ def xmc(
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
             first, second = (_path(data_dir, name) for name in FILES)
             raise UsageError(
-                f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set", "data_dir"
+                f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set", key="data_dir"
             )
     propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
@@ -84,13 +84,15 @@ def xmc(
 def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, float]) -> None:
     """UsageError: one makes no sense."""
     if sampler not in SAMPLERS:
-        raise UsageError(f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", "sampler")
+        raise UsageError(
+            f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", key="sampler"
+        )
     for name, value in sizes.items():
         if value < 1:
-            raise UsageError(f"{name} = {value} must be at least 1", name)
+            raise UsageError(f"{name} = {value} must be at least 1", key=name)
     for name, constant in zip(("propensity_a", "propensity_b"), constants, strict=True):
         if not 0 <= constant <= MOST_CONSTANT:
-            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", name)
+            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", key=name)
 
 
 class Network(nn.Module):
@@ -221,10 +223,12 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
     from oddlot.sparse.xmc.reading import BadSet, read_xmc
 
     if not data_dir:
-        raise UsageError("xmc needs data_dir (--data DIR), a folder with train.txt and test.txt", "data_dir")
+        raise UsageError(
+            "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt", key="data_dir"
+        )
     if Path(data_dir).is_file():
         raise UsageError(
-            f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt", "data_dir"
+            f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt", key="data_dir"
         )
     found = []
     for name in FILES:
@@ -232,16 +236,16 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
         try:
             x, y = read_xmc(path)
         except BadSet as error:
-            raise UsageError(str(error), "data_dir") from None
+            raise UsageError(str(error), key="data_dir") from None
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}", "data_dir") from None
+            raise UsageError(f"{path} cannot be read: {error.strerror}", key="data_dir") from None
         if not len(x):
-            raise UsageError(f"{path} has no points", "data_dir")
+            raise UsageError(f"{path} has no points", key="data_dir")
         for what, part in (("features", x), ("labels", y)):
             if not part.shape[1]:
-                raise UsageError(f"{path} has no {what}: its first line says 0", "data_dir")
+                raise UsageError(f"{path} has no {what}: its first line says 0", key="data_dir")
         if not len(y.indices):
-            raise UsageError(f"{path} has no label at any of its {len(x):,} points", "data_dir")
+            raise UsageError(f"{path} has no label at any of its {len(x):,} points", key="data_dir")
         found.append((x, y.distinct()))
     return found
 
@@ -250,13 +254,13 @@ def _path(data_dir: str, name: str) -> Path:
     """Of one of the files. UsageError: it is not there, or twice."""
     there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
     if len(there) > 1:
-        raise UsageError(f"{data_dir} has both {name} and {name}.gz: keep one of them", "data_dir")
+        raise UsageError(f"{data_dir} has both {name} and {name}.gz: keep one of them", key="data_dir")
     if not there:
         has_no = f"has no {name} (or {name}.gz)" if Path(data_dir).is_dir() else "is not there"
         raise UsageError(
             f"{data_dir} {has_no}: sets are at http://manikvarma.org/downloads/XC/XMLRepository.html, and "
             "`oddlot xmc-generate DIR` makes one",
-            "data_dir",
+            key="data_dir",
         )
     return there[0]
 

@@ -83,7 +83,7 @@ class Job:
             _check_function(name, getattr(self, name))
         if isinstance(self.schedule, type):
             name = self.schedule.__name__
-            raise UsageError(f"schedule = {name} is a class: pass one of it, {name}(...)", "schedule")
+            raise UsageError(f"schedule = {name} is a class: pass one of it, {name}(...)", key="schedule")
         _check_metrics(self.metrics)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -176,11 +176,11 @@ def _named_device(wish: str) -> torch.device:
         device = torch.device(wish)
     except RuntimeError:
         raise UsageError(
-            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps", "device"
+            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps", key="device"
         ) from None
     backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type in backends and not backends[device.type].is_available():
         raise UsageError(
-            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine", "device"
+            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine", key="device"
         )
     return device

@@ -13,8 +13,8 @@ from math import cos, isfinite, pi
 from numbers import Real
 from typing import Annotated, Any
 
-from oddlot.core.checks import AboveZero, Must, NotNegative, check_settings, short
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.checks import AboveZero, Must, NotNegative, check_settings
+from oddlot.core.errors import JobError, UsageError, short
 
 Schedule = Callable[[float], float]
 """`schedule(epochs)`, a pure function of the epochs merged so far: what every learning rate is multiplied with."""
@@ -124,4 +124,4 @@ def _is_number(value: Any) -> bool:
 
 def _check_warmup(warmup: float, end: float, what: str = "epochs =") -> None:
     if warmup >= end:
-        raise UsageError(f"warmup_epochs = {warmup:g} must be less than {what} {end:g}", "warmup_epochs")
+        raise UsageError(f"warmup_epochs = {warmup:g} must be less than {what} {end:g}", key="warmup_epochs")

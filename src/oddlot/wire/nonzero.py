@@ -29,7 +29,7 @@ class NonZero:
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
-            raise UsageError(f"NonZero(of={self.of!r}): choose Plain() or Half()", "of")
+            raise UsageError(f"NonZero(of={self.of!r}): choose Plain() or Half()", key="of")
 
     @property
     def of_changes(self) -> bool:

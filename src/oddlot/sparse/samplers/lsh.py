@@ -168,7 +168,8 @@ class LSH:
         if (self.digits or self.tables) and not fits and not self.warned:
             self.warned, better = True, self._measured(crew, weight, seed)
             take = f"take {better.digits} digits, {better.tables} tables"
-            warn(f"{has}, where {wanted} are wanted: {take}")
+            told = f"{has}, where {wanted} are wanted: {take}"
+            warn(told, "too_many_candidates", digits=better.digits, tables=better.tables)
         return has
 
     def _measured(

@@ -74,7 +74,8 @@ def _drawn_for(shape: Shape) -> tuple[float, float]:
             )
     else:
         has = f"{features * shape.nonzeros:.1f} features and {labels * shape.labels_each:.1f} labels"
-        warn(f"points have {has} on average, where {shape.nonzeros:g} and {shape.labels_each:g} are wanted")
+        told = f"points have {has} on average, where {shape.nonzeros:g} and {shape.labels_each:g} are wanted"
+        warn(told, "averages_missed", nonzeros=shape.nonzeros, labels_each=shape.labels_each)
     return noise, more
 
 

@@ -1,0 +1,83 @@
+"""Errors: what programs read of them, and that each has it."""
+
+import ast
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oddlot.core.errors import (
+    BadSamples,
+    InvalidValue,
+    OddlotError,
+    UnknownName,
+    UsageError,
+    UsageErrors,
+    joined,
+)
+from oddlot.core.spans import Span
+from tests.transcripts import MESSAGES, is_there, read
+
+SOURCE = Path(__file__).parent.parent / "src" / "oddlot"
+CODED = {"UsageError", "JobError", "CheckpointError", "ProtocolError", "Refusal", "FrameError", "OddlotError"}
+"""classes whose second argument is a code"""
+
+
+def uncoded(source: str) -> Iterator[int]:
+    """The lines of errors without a code."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in CODED:
+            named = any(keyword.arg in {"code", None} for keyword in call.keywords)
+            if len(call.args) < 2 and not named:
+                yield call.lineno
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_each_error_has_a_code(path: Path) -> None:
+    assert not [f"{path}:{line}" for line in uncoded(path.read_text())]
+
+
+def test_an_error_without_a_code_is_found() -> None:
+    assert [*uncoded("raise UsageError('a')\nraise UsageError('a', 'b')\nraise JobError('a', code='b')")] == [
+        1
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("no", "a_code", "lr", given=3),
+        UnknownName("strategy", "vcasgd", ["vc_asgd", "downpour"]),
+        InvalidValue("lr", -1, "above 0"),
+        UsageErrors([UsageError("one", "a"), UsageError("two", "b")]),
+        BadSamples((Span(0, 1, 2),), "are bad"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_can_be_copied_and_travel(error: OddlotError) -> None:
+    for other in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(other) is type(error)
+        assert (str(other), other.code, str(other.fields)) == (str(error), error.code, str(error.fields))
+    retold = error.retold("otherwise", line=3)
+    assert (str(retold), retold.fields) == ("otherwise", {**error.fields, "line": 3})
+
+
+def test_an_unknown_name_says_which_is_meant() -> None:
+    error = UnknownName("strategy", "vcasgd", ["vc_asgd", "downpour"])
+    assert error.fields == {"kind": "strategy", "given": "vcasgd", "nearest": "vc_asgd"}
+    assert UnknownName("strategy", "zzz", ["vc_asgd"]).fields["nearest"] is None
+
+
+def test_what_is_told_once_is_one_error() -> None:
+    one, two = UsageError("one", "a"), UsageError("two", "b")
+    assert joined([one, UsageError("one", "a")]).code == "a"
+    both = joined([one, two, one])
+    assert isinstance(both, UsageErrors)
+    assert [error.code for error in both.errors] == ["a", "b"]
+
+
+def test_each_transcript_is_of_a_test() -> None:
+    stale = [test for path in MESSAGES.glob("*.txt") for test in read(path) if not is_there(test)]
+    assert not stale, "pytest --rewrite takes them out"
