@@ -92,7 +92,7 @@ def trained(
         def check(record: w.Record) -> None:
             books.note(record, run.host.conductor)
             faults = list(books.faults(run.host.conductor))
-            assert not faults, f"after {record.event}: {'; '.join(faults[:5])}"
+            assert not faults, f"after {record.event}: {'; '.join(map(str, faults[:5]))}"
             host = run.host
             out = {task for tasks in host.conductor.busy.values() for task in tasks}
             assert host.holds.keys() <= out, "a version is held for no other than a task that is out"

@@ -2,9 +2,8 @@
 
 import json
 import os
+import re
 import signal
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from io import StringIO
@@ -20,6 +19,7 @@ from oddlot import (
     EstimateInterrupted,
     Fleet,
     Hub,
+    Job,
     Link,
     Lognormal,
     Machine,
@@ -34,11 +34,14 @@ from oddlot import (
 )
 from oddlot.asked import Asked
 from oddlot.core import words as w
-from oddlot.estimating import TOLD, estimates
+from oddlot.core.errors import UnknownName
+from oddlot.estimating import TOLD, Estimate, estimates
+from oddlot.report.ending import FAILED
 from oddlot.run_folder import RunFolder
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, rows
-from tests.processes import ROOT
+from tests.machines.files import short_id
+from tests.transcripts import raises, transcribe
 
 OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (900.0,)))
 FALLS = Alive(Steps((0.0, 1.05, 5.0), (2.0, 0.0, 2.0)))
@@ -57,23 +60,34 @@ seconds_per_sample = 0.01
 delay = { kind = "lognormal", cv = 0.3 }
 capacity = { kind = "memoryless", mean_seconds = 60 }
 """
+SIMULATE = ("simulate", "digits", "--machines", "fleet.toml")
+EPOCH = (*SIMULATE, "--no-maths", "--until", "epochs>=1")
 
 
-def test_the_same_job_is_bought_in_both_ways() -> None:
-    """On demand two machines take 0.4 s for 8 samples, 1.2 s an epoch; spot ones are away from 1.05 s to 5 s."""
-    told = list[tuple[str, int]]()
-    found = estimate(
-        a_job(),
-        Synchronous(),
-        Fleet([ZONE], Hub(dollars_per_hour=36.0)),
-        seeds=2,
-        maths=False,
-        seed=5,
-        until="epochs>=1",
-        told=lambda *run: told.append(run),
-    )
+def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: Any) -> list[Estimate]:
+    """Of an epoch."""
+    return estimate(job or a_job(), Synchronous(), fleet, seeds=seeds, until="epochs>=1", **settings)
+
+
+@pytest.fixture(scope="module")
+def both() -> list[Estimate]:
+    """Of the same job, bought in both ways with two seeds."""
+    told, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
+    found = estimated(fleet, seed=5, maths=False, told=lambda *run: told.append(run))
     assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
-    spot, demand = found
+    return found
+
+
+@pytest.fixture
+def market(oddlot: Oddlot, tmp_path: Path) -> Oddlot:
+    """The command line in a folder with a fleet that is bought in both ways."""
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
+    return oddlot
+
+
+def test_the_same_job_is_bought_in_both_ways(both: list[Estimate]) -> None:
+    """On demand two machines take 0.4 s for 8 samples, 1.2 s an epoch; spot ones are away from 1.05 s to 5 s."""
+    spot, demand = both
     assert (spot.bought, demand.bought) == ("spot", "on demand")
     assert demand.values("seconds") == pytest.approx([1.2, 1.2])
     assert demand.values("dollars") == pytest.approx([1.2 * 2.01] * 2)
@@ -83,15 +97,14 @@ def test_the_same_job_is_bought_in_both_ways() -> None:
     assert spot.values("seconds_without_workers") == pytest.approx([3.95] * 2)
     assert spot.values("samples_wasted") == [16, 16]
     assert spot.median("accuracy") is None, "nothing was trained"
+    transcribe(repr(demand))
 
 
 def test_each_run_is_the_one_of_its_seed() -> None:
     like = Machine("m", 0.1, delay=Lognormal(0.5), link=Link(latency_milliseconds=50))
-    (found,) = estimate(
-        a_job(), Synchronous(), Fleet([like]), seeds=2, seed=7, in_flight=2, until="epochs>=2"
-    )
+    (found,) = estimated(Fleet([like]), seed=7, in_flight=2)
     alone = [
-        fit(a_job(), Synchronous(), Simulated([like], seed, in_flight=2), until="epochs>=2", seed=seed)
+        fit(a_job(), Synchronous(), Simulated([like], seed, in_flight=2), until="epochs>=1", seed=seed)
         for seed in (7, 8)
     ]
     for figure in ("seconds", "loss"):
@@ -99,243 +112,207 @@ def test_each_run_is_the_one_of_its_seed() -> None:
         assert alone[0].summary[figure] != alone[1].summary[figure]
 
 
-def test_an_estimate_is_told_in_one_line() -> None:
-    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
-    assert repr(found[1]) == "<Estimate on demand: 2, medians: time 1.2 s, cost $2.40, epochs 1.0>"
-
-
 def test_a_warning_is_told_once_at_the_users_line() -> None:
     """Though each run has cause for it, and the filters would have it told each time."""
+    machines = [Machine("m", 0.1), Machine("n", 0.1)]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        fit(a_job(), VCASGD(), Simulated([Machine("m", 0.1), Machine("n", 0.1)]), until="epochs>=1")
-        estimate(a_job(), VCASGD(), Fleet([Machine("m", 0.1), Machine("n", 0.1)]), seeds=2, until="epochs>=1")
+        fit(a_job(), VCASGD(), Simulated(machines), until="epochs>=1")
+        estimate(a_job(), VCASGD(), Fleet(machines), seeds=2, until="epochs>=1")
     assert [Path(one.filename) for one in told] == [Path(__file__)] * 2
-    assert [str(one.message).partition(" gives")[0] for one in told] == ["VCASGD"] * 2
+    assert [getattr(one.message, "code", "") for one in told] == ["one_shard"] * 2
     assert told[0].lineno + 1 == told[1].lineno
 
 
 def test_a_fleet_without_zones_has_one_price() -> None:
-    (found,) = estimate(
-        a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=1, until="epochs>=1", in_flight=2
-    )
+    (found,) = estimated(Fleet([Machine("m", 0.1)]), seeds=1, in_flight=2)
     assert found.bought == ""
-    assert [column.header for column in estimates("x", [found]).columns] == ["", "runs"]
+    assert len(estimates("x", [found]).columns) == 2
     assert found.values("seconds") == pytest.approx([SAMPLES * 0.1])
-    for seeds in (0, 2.5, True, [1, 2]):
-        with pytest.raises(UsageError, match=r"seeds = .* must be a whole number, at least 1"):
-            estimate(a_job(), Synchronous(), Fleet([Machine("m", 0.1)]), seeds=seeds)  # type: ignore[arg-type]  # on purpose
-    for figure, told in (("dollarz", "did you mean `dollars`"), ("ended", "'ended' is no such figure")):
-        with pytest.raises(UsageError, match=told):
+    for figure, nearest in (("dollarz", "dollars"), ("ended", "seconds")):
+        with raises(UnknownName, "unknown_name", given=figure, nearest=nearest):
             found.median(figure)
-    with pytest.raises(UsageError, match=r"is no Fleet: oddlot\.read_fleet"):
-        Simulated.of([Machine("m", 0.1)])  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(UsageError, match=r"fleet = 'market.toml' is no Fleet: oddlot\.read_fleet"):
-        estimate(a_job(), Synchronous(), "market.toml")  # type: ignore[arg-type]  # on purpose
-
-
-def test_the_command_tells_both_and_the_share(
-    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    asked = (
-        "simulate",
-        "digits",
-        "--machines",
-        "fleet.toml",
-        "--until",
-        "epochs>=2",
-        "--seeds",
-        "3",
-        "--no-maths",
-    )
-    done = oddlot(*asked)
-    lines = done.out.splitlines()
-    assert "digits on fleet.toml, medians and ranges of 3 seeds" in lines[0]
-    assert lines[1].split() == ["spot", "on", "demand", "ratio"]
-    cost = next(line for line in lines if line.strip().startswith("cost"))
-    assert float(cost.split()[-1]) < 0.5
-    assert done.err.splitlines()[0] == "simulating spot with seed 0"
-    assert max(map(len, lines)) > 40, "figures are whole, however narrow the terminal is"
-    assert "…" not in done.out
-    assert not (tmp_path / "runs").exists(), "it leaves nothing behind"
-    plain = oddlot.json(*asked)
-    assert plain.keys() == {"spot", "on demand"}
-    assert plain["spot"]["starts_lost"] == [0] * 3
-    assert any(line.split()[:2] == ["lost", "starting"] for line in lines)
-    assert len(plain["spot"]["dollars"]) == 3
-    assert max(plain["spot"]["dollars"]) < 0.5 * min(plain["on demand"]["dollars"])
-    assert plain["spot"]["accuracy"] == [None] * 3, "in the order of the seeds, whatever is known"
-    assert plain["spot"]["ended"] == ["epochs>=2"] * 3
-    assert lines[2].split() == ["ended", *["epochs>=2", "(3)"] * 2]
-
-
-def test_every_run_has_a_folder_if_it_is_wished(oddlot: Oddlot, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    done = oddlot(
-        "simulate",
-        "digits",
-        "--machines",
-        "fleet.toml",
-        "--until",
-        "epochs>=1",
-        "--seeds",
-        "1",
-        "--out",
-        "both",
-    )
-    assert done.out.splitlines()[-1].split() == ["runs", "both"]
-    assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
-    assert "exactly once" in oddlot("report", "both/spot-0", "both/on-demand-0").out
-    told = "there is no run in both; some are in folders of it: both/on-demand-0, both/spot-0"
-    assert told in oddlot("report", "both").err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("name", "given"),
     [
-        (("--seeds", "0"), "greater than or equal to 1"),
-        (("--seeds", "2", "--resume"), "--seeds begins runs of its own"),
-        (
-            ("--seeds", "2", "--no-maths", "--until", "accuracy>=0.9"),
-            "simulating spot with seed 0\noddlot: --until accuracy>=0.9: until = 'accuracy>=0.9' never comes: with",
-        ),
+        ("seeds", 0),
+        ("seeds", 2.5),
+        ("seeds", True),
+        ("seeds", [1, 2]),
+        ("fleet", "market.toml"),
+        ("out", 3),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    oddlot: Oddlot, tmp_path: Path, words: tuple[str, ...], told: str
+def test_an_impossible_value_is_refused(name: str, given: Any) -> None:
+    with raises(UsageError, "invalid_value", name=name, given=given):
+        estimated(**{"fleet": Fleet([ZONE]), name: given})
+
+
+def test_what_is_no_fleet_is_no_place() -> None:
+    with raises(UsageError, "invalid_value", name="fleet", given="market.toml"):
+        Simulated.of("market.toml")  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_command_tells_both_and_the_share(
+    market: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
-    assert done.code == 2
-    assert told in done.err
+    monkeypatch.setenv("COLUMNS", "40")
+    done = market(*EPOCH, "--seeds", "3")
+    transcribe(done.out)
+    transcribe(done.err)
+    assert max(map(len, done.out.splitlines())) > 40, "figures are whole, however narrow the terminal is"
+    plain = market.json(*EPOCH, "--seeds", "3")
+    assert not (tmp_path / "runs").exists(), "it leaves nothing behind"
+    assert plain.keys() == {"spot", "on demand"}
+    assert plain["spot"]["starts_lost"] == [0] * 3
+    assert len(plain["spot"]["dollars"]) == 3
+    assert max(plain["spot"]["dollars"]) < 0.5 * min(plain["on demand"]["dollars"])
+    assert plain["spot"]["accuracy"] == [None] * 3, "in the order of the seeds, whatever is known"
+    assert plain["spot"]["ended"] == ["epochs>=1"] * 3
 
 
-def test_medians_and_ranges_stand_in_the_table() -> None:
-    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=1, maths=False, until="epochs>=1")
-    assert estimates("x", found).row_count == len(TOLD) - 2, (
-        "nothing of an accuracy, nor of what was handed back"
-    )
-    measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in found[0].summaries]
-    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD)
+def test_every_run_has_a_folder_if_it_is_wished(market: Oddlot, tmp_path: Path) -> None:
+    done = market(*EPOCH, "--seeds", "1", "--out", "both")
+    transcribe(done.out.splitlines()[-1])
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"spot-0", "on-demand-0"}
+    for run in ("both/spot-0", "both/on-demand-0"):
+        assert json.loads(market("report", run, "--json").out)["exactly_once"]
+    market.refuses("no_run", "report", "both", inside=["both/on-demand-0", "both/spot-0"])
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fields"),
+    [
+        ("--resume", "not_with_seeds", {"flag": "--resume"}),
+        ("--until accuracy>=0.9", "goal_without_maths", {"flag": "--until accuracy>=0.9"}),
+        (f"--out {LONG}", "unusable_folder", {"path": LONG}),
+        ("--out both", "folder_not_empty", {"path": "both"}),
+        ("--out fleet.toml", "folder_not_empty", {"path": "fleet.toml"}),
+    ],
+    ids=short_id,
+)
+def test_what_makes_no_sense_is_refused(
+    market: Oddlot, tmp_path: Path, words: str, code: str, fields: dict[str, Any]
+) -> None:
+    (tmp_path / "both" / "spot-0").mkdir(parents=True)
+    market.refuses(code, *SIMULATE, "--seeds", "2", "--no-maths", *words.split(), **fields)
+
+
+def test_no_seed_at_all_is_refused(market: Oddlot) -> None:
+    done = market(*SIMULATE, "--seeds", "0")
+    assert (done.code, done.error) == (2, None)
+    assert "--seeds" in done.err
+
+
+def test_what_is_not_known_is_not_in_the_table(both: list[Estimate]) -> None:
+    """An accuracy, what was handed back; the ratio of all runs to those that were not stopped or did not fail."""
+    spot, demand = both
+    assert estimates("x", [spot]).row_count == len(TOLD) - 2
+    measured = [one | {"accuracy": 0.9, "dollars_per_point": 0.01} for one in spot.summaries]
+    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(TOLD)
     measured[0]["samples_returned"] = 8
-    assert estimates("x", [replace(found[0], summaries=measured)]).row_count == len(TOLD) + 1
+    assert estimates("x", [replace(spot, summaries=measured)]).row_count == len(TOLD) + 1
+    assert "4.50" in [*estimates("x", both).columns[3].cells], "5.4 s and 1.2 s"
+    failed = dict.fromkeys(spot.summaries[0]) | {"ended": "failed: x"}
+    partly_failed = replace(spot, summaries=[spot.summaries[0], failed])
+    assert not any(estimates("x", [partly_failed, demand]).columns[3].cells)
+    stopped = estimates("x", [spot, replace(demand, summaries=demand.summaries[:1])])
+    assert len(stopped.columns) == 3
+    assert re.findall(r"\d+", str(stopped.title)) == ["2", "1"], "seeds"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("which", [1, 3, 4])
-def test_a_signal_stops_an_estimate_wherever_it_comes(number: signal.Signals, which: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "which"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGINT, 4)]
+)
+@pytest.mark.parametrize("at_its_end", [False, True])
+def test_a_signal_stops_an_estimate_wherever_it_comes(
+    number: signal.Signals, which: int, at_its_end: bool
+) -> None:
     """Before a run has begun, and after its goal was reached, while its last version is measured."""
-    fleet, job = Fleet([ZONE]), replace(a_job(), evaluation=rows(8))
     begun = list[str]()
 
-    def told(bought: str, _: int) -> None:
-        begun.append(bought)
+    def strike() -> None:
         if len(begun) == which:
             os.kill(os.getpid(), number)
 
-    with pytest.raises(EstimateInterrupted) as stopped:
-        estimate(job, Synchronous(), fleet, seeds=2, until="epochs>=1", told=told)
-    counts = [len(one.summaries) for one in stopped.value.found]
-    assert (len(begun), stopped.value.signal, sum(counts)) == (which, number, which - 1)
+    def told(bought: str, _: int) -> None:
+        begun.append(bought)
+        if not at_its_end:
+            strike()
 
     def seen(record: w.Record) -> None:
-        if isinstance(record.event, w.Evaluated) and len(begun) == which:
-            os.kill(os.getpid(), number)
+        if at_its_end and isinstance(record.event, w.Evaluated):
+            strike()
 
-    begun.clear()
+    job = replace(a_job(), evaluation=rows(8))
     with pytest.raises(EstimateInterrupted) as stopped:
-        estimate(
-            job,
-            Synchronous(),
-            fleet,
-            seeds=2,
-            until="epochs>=1",
-            told=lambda bought, _: begun.append(bought),
-            observers=[seen],
-        )
-    assert (len(begun), sum(len(one.summaries) for one in stopped.value.found)) == (which, which)
+        estimated(Fleet([ZONE]), job, told=told, observers=[seen])
+    done = sum(len(one.summaries) for one in stopped.value.found)
+    assert (len(begun), stopped.value.signal, done) == (which, number, which - 1 + at_its_end)
 
 
-def test_the_command_tells_what_was_done_before_a_signal(tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    words = ("--until", "epochs>=1", "--seeds", "500", "--no-maths")
-    command = ("-m", "oddlot", "simulate", "digits", "--machines", str(tmp_path / "fleet.toml"), *words)
-    process = subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr
-    while "with seed 3" not in process.stderr.readline():
-        pass
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 128 + signal.SIGINT
-    assert "medians and ranges of " in out.splitlines()[0], "what is known is told"
-    assert out.splitlines()[1].split() == ["spot"]
-    assert int(err.splitlines()[-1].removeprefix("stopped; runs that were done: ")) >= 3
+def test_the_command_tells_what_was_done_before_a_signal(
+    market: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seeds on the spot market and one on demand: there is no ratio."""
+    begun = list[int]()
+
+    def stopped(*given: Any, **settings: Any) -> Any:
+        begun.append(settings["seed"])
+        if len(begun) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return fit(*given, **settings)
+
+    monkeypatch.setattr("oddlot.estimating.fit", stopped)
+    done = market(*EPOCH, "--seeds", "2")
+    assert done.code == 128 + signal.SIGINT
+    transcribe(done.out)
+    assert number_of(done.err) == 3
+    transcribe(done.err.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("times", "told"), [(1, "stopped; runs that were done: 0"), (2, "killed")])
-def test_ctrl_c_while_the_task_is_read(oddlot: Oddlot, tmp_path: Path, times: int, told: str) -> None:
-    """As while PyTorch is imported: no run was done, and that is told."""
+def number_of(text: str) -> int | None:
+    """The one in the last line of what the command says."""
+    numbers = re.findall(r"\d+", text.splitlines()[-1])
+    return int(numbers[0]) if numbers else None
+
+
+@pytest.mark.parametrize(("times", "done"), [(1, 0), (2, None)])
+def test_ctrl_c_while_the_task_is_read(market: Oddlot, tmp_path: Path, times: int, done: int | None) -> None:
+    """As while PyTorch is imported: no run was done, and that is told. The second one ends it at once."""
     strikes = "os.kill(os.getpid(), signal.SIGINT)\n" * times
     (tmp_path / f"early{times}.py").write_text(
         f"import os, signal\nfrom oddlot.tasks.digits import digits\n{strikes}"
     )
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
-    stopped = oddlot("simulate", f"early{times}:digits", *words)
+    stopped = market("simulate", f"early{times}:digits", *EPOCH[2:], "--seeds", "2")
     assert stopped.code == 128 + signal.SIGINT
-    assert stopped.err.splitlines()[-1] == told
+    assert number_of(stopped.err) == done
+    transcribe(stopped.err.splitlines()[-1])
 
 
-def test_what_a_stopped_estimate_shows() -> None:
-    """The numbers of seeds, if they differ; and then no ratio."""
-    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
-    assert [str(column.header) for column in estimates("x", found).columns][-1] == "ratio"
-    some = [found[0], replace(found[1], summaries=found[1].summaries[:1])]
-    table = estimates("x", some)
-    assert table.title == "x, medians and ranges of 2 and 1 seeds"
-    assert [str(column.header) for column in table.columns] == ["", "spot", "on demand"]
-
-
-def test_no_ratio_of_all_runs_to_those_that_did_not_fail() -> None:
-    found = estimate(a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1")
-    failed = dict.fromkeys(found[0].summaries[0]) | {"ended": "failed: x"}
-    some = replace(found[0], summaries=[found[0].summaries[0], failed])
-    *_, ratios = estimates("x", [some, found[1]]).columns
-    assert not any(ratios.cells)
-
-
-def test_a_run_that_fails_is_told_beside_the_others(oddlot: Oddlot, tmp_path: Path) -> None:
-    """Its machines never come back; on demand they stay."""
+def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Path) -> None:
+    """Its machines never come back; on demand they stay. Whoever buys on the spot market gets nothing."""
     (tmp_path / "alive.csv").write_text("0,2\n1,0\n")
     falls = 'capacity = { kind = "alive", file = "alive.csv" }'
     lines = [falls if line.startswith("capacity") else line for line in FLEET_FILE.splitlines()]
     (tmp_path / "fleet.toml").write_text("\n".join(lines))
-    words = ("--machines", "fleet.toml", "--until", "epochs>=1", "--seeds", "2", "--no-maths")
-    done = oddlot("simulate", "digits", *words)
-    assert done.code == 3, "whoever buys on the spot market gets nothing"
-    ended = next(line for line in done.out.splitlines() if line.startswith("ended"))
-    assert ended.split() == ["ended", "failed", "(2)", "epochs>=1", "(2)"]
-    told = "of these, 2 failed, whose figures are not in the medians and ranges; the first one: nothing can happen"
-    assert told in done.out
-    assert "oddlot: all runs spot failed, the first one: nothing can happen any more from 1.0 s" in done.err
-    quiet = oddlot("simulate", "digits", *words, "--quiet")
-    assert (quiet.code, quiet.out) == (3, "")
-    assert quiet.err.startswith("oddlot: all runs spot failed")
-    assert all(len(line.split()) < 3 for line in done.out.splitlines() if line.startswith("accuracy"))
-    cost = next(line for line in done.out.splitlines() if line.startswith("cost"))
-    assert len(cost.split()) == 2, "no ratio of what is not known"
-    plain = json.loads(oddlot("simulate", "digits", *words, "--json").out)
+    asked = (*EPOCH, "--seeds", "2")
+    transcribe(market.refuses("all_runs_failed", *asked, exit_code=3, bought="spot").out)
+    quiet = market.refuses("all_runs_failed", *asked, "--quiet", exit_code=3)
+    assert (quiet.out, quiet.err) == ("", f"oddlot: {quiet.error}\n")
+    plain = json.loads(market(*asked, "--json").out)
+    assert all(why.startswith(FAILED) for why in plain["spot"]["ended"])
+    assert plain["on demand"]["ended"] == ["epochs>=1"] * 2
     assert plain["spot"]["dollars"] == [None, None]
-    (tmp_path / "dies.toml").write_text(
+    (tmp_path / "fleet.toml").write_text(
         '[[machines]]\nname = "m"\nseconds_per_sample = 1.0\nlifetime = { kind = "exponential", mean_seconds = 1 }\n'
     )
-    done = oddlot("simulate", "digits", "--machines", "dies.toml", *words[2:])
-    assert (done.code, done.out) == (3, "")
-    assert "nothing can happen any more" in done.err
+    assert not market.refuses("stalled", *asked, exit_code=3, machines=0).out
 
 
 def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,41 +326,26 @@ def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: 
         return claimed(self, resume, force)
 
     monkeypatch.setattr(RunFolder, "claimed", full)
-    found = estimate(
-        a_job(), Synchronous(), Fleet([ZONE]), seeds=2, maths=False, until="epochs>=1", out=tmp_path / "out"
-    )
+    found = estimated(Fleet([ZONE]), maths=False, out=tmp_path / "out")
     assert [one.ended for one in found] == [{"epochs>=1": 2}, {"failed": 1, "epochs>=1": 1}]
     assert found[1].summaries[0].keys() <= found[0].summaries[0].keys()
     assert found[1].summaries[0]["loss"] is None
 
 
-def test_what_was_not_reached_is_told(oddlot: Oddlot, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    words = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-maths")
-    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words)
-    assert "of these, 4 made no version: their end came before any task was done" in done.out
-    assert (
-        next(line for line in done.out.splitlines() if line.startswith("ended")).count("dollars<=0.0001 (2)")
-        == 2
-    )
-
-
-def test_an_estimate_begins_in_a_folder_of_its_own(oddlot: Oddlot, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
-    (tmp_path / "both" / "spot-0").mkdir(parents=True)
-    words = ("--until", "epochs>=1", "--seeds", "1", "--no-maths", "--out")
-    done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, "x" * 300)
-    assert (done.code, "File name too long" in done.err) == (2, True)
-    for out in ("both", "fleet.toml"):
-        done = oddlot("simulate", "digits", "--machines", "fleet.toml", *words, out)
-        assert done.code == 2
-        assert f"{out} is not empty, and these runs begin anew: name another folder" in done.err
+def test_what_was_not_reached_is_told(market: Oddlot) -> None:
+    until = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-maths")
+    done = market(*SIMULATE, *until)
+    assert number_of(done.out) == 4
+    transcribe(done.out)
+    plain = market.json(*SIMULATE, *until)
+    assert [one["ended"] for one in plain.values()] == [["dollars<=0.0001"] * 2] * 2
+    assert [one["epochs"] for one in plain.values()] == [[0, 0]] * 2
 
 
 def test_a_folder_that_was_never_made_is_not_named(tmp_path: Path) -> None:
     """Where an estimate was stopped before its first run."""
     asked = Asked("simulate digits", "digits", {}, [], False, False, False, False)
-    console = Console(file=StringIO())
-    for folder, told in ((tmp_path / "none", ""), (tmp_path, f"  runs     {tmp_path}\n")):
-        asked._tell_runs([], str(folder), console)
-        assert console.file.getvalue() == told  # type: ignore[attr-defined]
+    for folder, is_named in ((tmp_path / "none", False), (tmp_path, True)):
+        said = StringIO()
+        asked._tell_runs([], str(folder), Console(file=said))
+        assert (str(folder) in said.getvalue()) is is_named

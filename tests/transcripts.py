@@ -24,9 +24,14 @@ LEFT_OUT = {
     re.escape(f"{TESTS.parent}/"): "",
     r"[^\s'\"]*/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[^/\s'\",:;)]+": "TMP",
     r" at 0x[0-9a-f]+": " at 0x...",
+    r"\b\d{8,}-\d+-[0-9a-f]{6}\b": "CHECKPOINT",
+    r"\b\d+-\d+-[0-9a-f]{6}(?=\.jsonl)": "PART",
+    r"\bprocess \d+ on [^\s:]+": "process PID on HOST",
 }
 _told: list[str] = []
 """by the test that runs"""
+_masks: dict[str, str] = {}
+"""of all of its texts"""
 
 
 @dataclass
@@ -44,7 +49,7 @@ class Caught:
 
 
 @contextmanager
-def raises(kind: type[BaseException], code: str = "", **fields: Any) -> Iterator[Caught]:
+def raises(kind: type[BaseException], code: str = "", /, **fields: Any) -> Iterator[Caught]:
     """What happens inside raises an error of this kind, with this code (those that no user sees have none) and, among
     others, these fields."""
     caught = Caught()
@@ -55,7 +60,7 @@ def raises(kind: type[BaseException], code: str = "", **fields: Any) -> Iterator
 
 
 @contextmanager
-def warns(code: str, **fields: Any) -> Iterator[Caught]:
+def warns(code: str, /, **fields: Any) -> Iterator[Caught]:
     """What happens inside warns with this code and, among others, these fields. Other warnings go on."""
     caught = Caught()
     with warnings.catch_warnings(record=True) as found:
@@ -72,7 +77,7 @@ def warns(code: str, **fields: Any) -> Iterator[Caught]:
         check(warning, code, **fields)
 
 
-def check(error: Any, code: str, **fields: Any) -> None:
+def check(error: Any, code: str, /, **fields: Any) -> None:
     """The error has this code and, among others, these fields. Its text goes into the transcript."""
     has = getattr(error, "code", ""), getattr(error, "fields", {})
     assert has[0] == code, f"{has[0]} {has[1]}: {error}"
@@ -89,10 +94,15 @@ def text_of(error: Any) -> str:
     return text
 
 
+def mask(**masks: str) -> None:
+    """In all texts that the test tells from now on, those of errors too: as `transcribe` does in one."""
+    _masks.update(masks)
+
+
 def transcribe(text: str, **masks: str) -> None:
     """Hold a text that people read against the test's transcript. Where it varies it is masked: `pid=r"\\d+"` has
     `<pid>` in place of the expression."""
-    for name, expression in masks.items():
+    for name, expression in {**_masks, **masks}.items():
         text = re.sub(expression, f"<{name}>", text)
     for expression, instead in LEFT_OUT.items():
         text = re.sub(expression, instead, text)
@@ -106,6 +116,7 @@ class Transcript:
     def __init__(self, test: str) -> None:
         self.test = test.removeprefix("tests/")
         _told.clear()
+        _masks.clear()
 
     @property
     def block(self) -> str:

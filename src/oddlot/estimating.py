@@ -12,8 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from oddlot.api import Interrupted, fit
-from oddlot.core.errors import JobError, UsageError, short
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import InvalidValue, JobError, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import once
 from oddlot.engines.on_simulator import Simulated
@@ -50,9 +49,7 @@ class Estimate:
         try:
             return [float(one[figure]) for one in self.summaries if one[figure] is not None]
         except (KeyError, TypeError, ValueError):
-            raise UsageError(
-                f"{short(figure)} is no such figure: {or_nearest(str(figure), FIGURES)}"
-            ) from None
+            raise UnknownName("figure", str(figure), FIGURES, key="figure") from None
 
     def median(self, figure: str) -> float | None:
         """None where it is not known."""
@@ -107,11 +104,9 @@ def estimate(
     first failure where all fail; EstimateInterrupted, with what was done, after Ctrl-C or SIGTERM.
     """
     if type(seeds) is not int or seeds < 1:
-        raise UsageError(f"seeds = {short(seeds)} must be a whole number, at least 1", key="seeds")
+        raise InvalidValue("seeds", seeds, "a whole number, at least 1")
     if not isinstance(fleet, Fleet):
-        raise UsageError(
-            f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", key="fleet"
-        )
+        raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
     _check_out(out)
     ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
     done, stop = dict[str, list[dict[str, Any]]](), StopWish()
@@ -147,16 +142,17 @@ def _check_out(out: object) -> None:
     if out is None:
         return
     if not isinstance(out, str | PathLike) or not str(out):
-        raise UsageError(f"out = {out!r} must be a folder's path", key="out")
+        raise InvalidValue("out", out, "a folder's path")
     folder = Path(out)
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
-        raise UsageError(
-            f"cannot use {folder} as the folder of these runs: {error.strerror}", key="out"
-        ) from None
+        told = f"cannot use {folder} as the folder of these runs: {error.strerror}"
+        fields = {"path": str(folder), "reason": error.strerror}
+        raise UsageError(told, "unusable_folder", "out", **fields) from None
     if used:
-        raise UsageError(f"{folder} is not empty, and these runs begin anew: name another folder", key="out")
+        told = f"{folder} is not empty, and these runs begin anew: name another folder"
+        raise UsageError(told, "folder_not_empty", "out", path=str(folder))
 
 
 def estimates(title: str, found: Sequence[Estimate]) -> Table:

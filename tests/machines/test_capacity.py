@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from oddlot import Alive, Always, Memoryless, Pools, Steps, UsageError
+from oddlot import Alive, Always, Memoryless, Pools, Steps
 from oddlot.machines.capacity import Capacity
 
 MODELS = [
@@ -81,23 +81,15 @@ def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "of", "moves"),
+    ("steps", "of", "count", "moves"),
     [
-        (Steps((0.0,), (4.0,), 30.0), None, 4),
-        (Steps((0.0, 5.0), (10.0, 12.0), 30.0), None, 4),
-        (Steps((0.0, 5.0), (11.0, 12.0), 30.0), 100, 0),
+        (Steps((0.0,), (4.0,), 30.0), None, 4, 4),
+        (Steps((0.0, 5.0), (10.0, 12.0), 30.0), None, 4, 4),
+        (Steps((0.0, 5.0), (11.0, 12.0), 30.0), 100, 4, 0),
+        (Steps((0.0,), (11.0,)), 16, 8, 6),
+        (Steps((0.0,), (13.0,)), 16, 8, 6),
     ],
 )
-def test_a_trace_that_repeats_without_a_change_ends(steps: Steps, of: int | None, moves: int) -> None:
-    assert len(list(Alive(steps, of).moves(4, Random(0)))) == moves
-
-
-def test_a_pool_of_which_nobody_ever_goes_is_refused() -> None:
-    with pytest.raises(UsageError, match="share = 0 must be above 0, at most 1"):
-        Pools(1, 5.0, 0)
-
-
-def test_halves_are_rounded() -> None:
-    """11 of 16 is 5.5 of 8, and 9 is 4.5: to even numbers, as Python rounds."""
-    assert len(list(Alive(Steps((0.0,), (11.0,)), of=16).moves(8, Random(0)))) == 6
-    assert len(list(Alive(Steps((0.0,), (13.0,)), of=16).moves(8, Random(0)))) == 6
+def test_a_trace_without_a_change_ends(steps: Steps, of: int | None, count: int, moves: int) -> None:
+    """Though it repeats. 11 of 16 is 5.5 of 8, and 13 is 6.5: to even numbers, as Python rounds."""
+    assert len(list(Alive(steps, of).moves(count, Random(0)))) == moves

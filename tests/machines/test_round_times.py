@@ -68,13 +68,6 @@ def close(found: w.Fitted | None, slower: Sequence[float]) -> None:
         assert row[2] == pytest.approx(told[2], rel=2e-3)
 
 
-def test_it_tells_after_some_rounds_in_which_all_have_answered() -> None:
-    play = Play()
-    told = [play.round(3) for _ in range(LEAST_ROUNDS)]
-    assert told[:-1] == [None] * (LEAST_ROUNDS - 1)
-    close(told[-1], list(SLOWER.values()))
-
-
 def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
     """Though enough of them have answered."""
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
@@ -137,11 +130,12 @@ def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None
 
 def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
     play = Play()
-    told = [play.round(3) is not None for _ in range(2 * STEPS_BETWEEN)]
-    assert [step for step, one in enumerate(told, 1) if one] == [LEAST_ROUNDS, LEAST_ROUNDS + STEPS_BETWEEN]
+    told = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
+    assert [*told] == [LEAST_ROUNDS, LEAST_ROUNDS + STEPS_BETWEEN]
+    close(told[LEAST_ROUNDS], list(SLOWER.values()))
     play.times(w.Record(play.now, w.Lost("c")))
     play.names = NAMES[:2]
-    assert play.round(2) is not None
+    close(play.round(2), [1.0, 2.0])
 
 
 def test_it_forgets_tasks_that_are_over() -> None:
@@ -172,15 +166,6 @@ def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
     play.names = ["a"]
     told = [play.round(1) is not None for _ in range(SILENT + LEAST_ROUNDS)]
     assert told == [False] * (SILENT + LEAST_ROUNDS - 2) + [True, False]
-
-
-def test_who_is_gone_counts_no_more() -> None:
-    play = Play()
-    for _ in range(LEAST_ROUNDS):
-        play.round(3)
-    play.times(w.Record(play.now, w.Lost("c")))
-    play.names = NAMES[:2]
-    close(play.round(2), [1.0, 2.0])
 
 
 def test_what_is_long_ago_is_forgotten() -> None:

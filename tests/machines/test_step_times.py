@@ -1,14 +1,13 @@
 """Public records of step times, in small copies of their form; the real ones where they are; machines like those."""
 
-import gzip
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 
 from oddlot.core.errors import UsageError
@@ -20,6 +19,8 @@ from oddlot.machines.step_times import (
     read_operation_times,
     read_vm_times,
 )
+from tests.machines.files import short_id, written
+from tests.transcripts import raises
 
 MINIBATCHES = ",worker,gpu,time,batch_time_norm\n0,0,25,2,476\n1,1,25,1,509\n2,0,25,1,480\n"
 OPERATIONS = (
@@ -38,11 +39,6 @@ VMS = (
 )
 
 
-def written(path: Path, text: str) -> Path:
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
 def test_minibatches_are_in_the_order_of_time(tmp_path: Path) -> None:
     assert read_minibatch_times(written(tmp_path / "a.csv", MINIBATCHES)) == {"0": (480, 476), "1": (509,)}
 
@@ -51,33 +47,6 @@ def test_names_may_hold_strange_characters_and_lines_be_empty(tmp_path: Path) ->
     path = written(tmp_path / "a.csv", MINIBATCHES + '9,"a\x0b\u2028b",25,1,3\n\n')
     assert read_minibatch_times(path)["a\x0b\u2028b"] == (3.0,)
     assert read_minibatch_times(str(path)) == read_minibatch_times(path)
-
-
-def test_no_machine_is_like_nothing() -> None:
-    for times in ({}, {"a": ()}):
-        with pytest.raises(UsageError, match="times: a record is empty, or there is none"):
-            machines_like(times, 3)
-    for seconds in (0.0, "0.1", float("nan")):
-        with pytest.raises(UsageError, match=f"seconds_per_sample = {seconds!r} must be above 0 and finite"):
-            machines_like({"a": (1.0,)}, 1, seconds)  # type: ignore[arg-type]  # on purpose
-    for count in (0, "3", 2.0, True):
-        with pytest.raises(UsageError, match=f"count = {count!r} must be a whole number, at least 1"):
-            machines_like({"a": (1.0,)}, count)  # type: ignore[arg-type]  # on purpose
-
-
-@pytest.mark.parametrize("times", [[(1.0,)], {"a": "1.0"}, {"a": 1.0}, {"a": np.array(1.0)}, {"a": {1.0}}])
-def test_what_is_no_record_is_told(times: Any) -> None:
-    with pytest.raises(
-        UsageError, match=r"times = .* must be records by|a record of .* must be a list of times"
-    ):
-        machines_like(times, 3)
-
-
-def test_what_is_no_path_is_told() -> None:
-    with pytest.raises(UsageError, match="sku = None must be a text"):
-        read_vm_times("absent", "OSBench", None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="path = 3 must be a file's path"):
-        read_minibatch_times(3)  # type: ignore[arg-type]
 
 
 def test_a_replica_takes_as_long_as_its_slowest_stage(tmp_path: Path) -> None:
@@ -91,49 +60,37 @@ def test_results_are_times_or_rates(tmp_path: Path) -> None:
     assert read_vm_times(path, "OSBench", "D8") == {"7": (40.0,)}
 
 
-Read = Callable[[Path], StepTimes]
+minibatches, operations = read_minibatch_times, read_operation_times
+sysbench = partial(read_vm_times, suite="Sysbench", sku="D8")
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "words"),
+    ("read", "text", "code", "fields"),
     [
-        (
-            read_minibatch_times,
-            MINIBATCHES.replace("time,", "when,"),
-            "line 1: no column time, of the columns worker",
-        ),
-        (read_minibatch_times, MINIBATCHES + "3,0,25,3\n", "line 5: 4 columns of 5"),
-        (read_minibatch_times, MINIBATCHES + "3,0,25,3,NaN\n", "line 5: 'NaN' is no number"),
-        (read_minibatch_times, MINIBATCHES + "3,0,25,3,0\n", "line 5: '0' is no time above 0"),
-        (read_minibatch_times, MINIBATCHES + "3,,25,3,9\n", "line 5: the machine has no name"),
-        (read_minibatch_times, MINIBATCHES + f"3,{'x' * 200_000},25,3,9\n", "line 5: field larger than"),
-        (read_minibatch_times, MINIBATCHES[:32], "it holds no times"),
-        (read_minibatch_times, "", "line 1: no column worker"),
-        (
-            read_minibatch_times,
-            MINIBATCHES.replace("time,", "worker,time,", 1),
-            "line 1: the column worker stands there",
-        ),
-        (read_operation_times, OPERATIONS.replace(",16,", ",x,"), "line 3: 'x' is no number"),
-        (read_operation_times, OPERATIONS.replace("\n1,0,2", "\n,0,2"), "line 7: the machine has no name"),
-        (
-            lambda path: read_vm_times(path, "OSBench", "D8"),
-            VMS.replace("680,7\n", "680,\n"),
-            "line 5: the machine has no name",
-        ),
-        (
-            lambda path: read_vm_times(path, "Sysbenc", "D8"),
-            VMS,
-            "it has no suite 'Sysbenc': did you mean `Sysbench`?",
-        ),
-        (lambda path: read_vm_times(path, "Sysbench", "B8"), VMS, "it has no sku 'B8'"),
+        (minibatches, MINIBATCHES.replace("time,", "when,"), "missing_column", {"line": 1, "name": "time"}),
+        (minibatches, MINIBATCHES + "3,0,25,3\n", "wrong_column_count", {"line": 5, "given": 4}),
+        (minibatches, MINIBATCHES + "3,0,25,3,NaN\n", "invalid_number", {"line": 5, "given": "NaN"}),
+        (minibatches, MINIBATCHES + "3,0,25,3,0\n", "invalid_duration", {"line": 5, "given": "0"}),
+        (minibatches, MINIBATCHES + "3,,25,3,9\n", "missing_name", {"line": 5}),
+        (minibatches, MINIBATCHES + f"3,{'x' * 200_000},25,3,9\n", "invalid_csv", {"line": 5}),
+        (minibatches, MINIBATCHES[:32], "empty_file", {}),
+        (minibatches, "", "missing_column", {"line": 1, "name": "worker"}),
+        (minibatches, MINIBATCHES.replace(",w", ",worker,w", 1), "name_twice", {"line": 1, "name": "worker"}),
+        (operations, OPERATIONS.replace(",16,", ",x,"), "invalid_number", {"line": 3, "given": "x"}),
+        (operations, OPERATIONS.replace("\n1,0,2", "\n,0,2"), "missing_name", {"line": 7}),
+        (partial(sysbench, suite="OSBench"), VMS.replace("680,7\n", "680,\n"), "missing_name", {"line": 5}),
+        (sysbench, VMS.replace(",50,", ",1e-150,"), "time_too_long", {}),
+        (partial(sysbench, suite="Sysbenc"), VMS, "unknown_name", {"kind": "suite", "nearest": "Sysbench"}),
+        (partial(sysbench, sku="B8"), VMS, "unknown_name", {"kind": "sku", "given": "B8"}),
     ],
+    ids=short_id,
 )
-def test_what_is_wrong_is_told_with_its_line(read: Read, text: str, words: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_with_its_line(
+    read: Callable[[Path], StepTimes], text: str, code: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
     path = written(tmp_path / "a.csv", text)
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code, path=str(path), **fields):
         read(path)
-    assert str(caught.value).startswith(f"{path}: {words}")
 
 
 def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> None:
@@ -143,12 +100,6 @@ def test_machines_are_as_fast_and_as_unsteady_as_those_that_were_recorded() -> N
     time = machines[0].delay.start(Random(1))
     assert sorted(time() for _ in range(3)) == pytest.approx([0.5, 1.0, 1.5])
     assert machines[1].delay.start(Random(1))() == 1.0
-
-
-@pytest.mark.parametrize("record", [(0.0,), (-1.0,), (float("nan"),), (1e308, 1e308), ("1.0",), (True,)])
-def test_there_is_no_machine_like_times_that_cannot_be(record: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, match="above 0 and finite"):
-        machines_like({"a": (1.0,), "b": record}, 2)
 
 
 # --- the real ones -----------------------------------------------------------------------------------

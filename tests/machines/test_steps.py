@@ -1,12 +1,8 @@
 """Numbers that change in steps."""
 
-from collections.abc import Callable
 from itertools import islice
-from math import inf
 
-import pytest
-
-from oddlot import Steps, UsageError
+from oddlot import Steps
 
 PRICES = Steps((0.0, 10.0, 25.0), (1.0, 3.0, 2.0))
 
@@ -34,21 +30,6 @@ def test_a_window_begins_anew_and_may_pass_faster() -> None:
 def test_of_several_values_at_a_time_the_last_holds() -> None:
     rows = [(0.0, 0.0), (3.0, 0.0), (3.0, 4.0), (4.0, 4.0), (5.0, 1.0), (5.0, 4.0)]
     assert Steps.of(rows) == Steps((0.0, 3.0, 5.0), (0.0, 4.0, 4.0)), "known until the last one"
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: Steps((), ()), "seconds = \\(\\) must be a tuple of at least one number"),
-        (lambda: Steps((0.0, 1.0), (1.0,)), "2 seconds and 1 values"),
-        (lambda: Steps((0.0, 0.0), (1.0, 2.0)), "the seconds of a trace have to rise"),
-        (lambda: Steps((0.0,), (inf,)), "values = \\(inf,\\) must be"),
-        (lambda: Steps((0.0, 5.0), (1.0, 2.0), 5.0), "period_seconds = 5 ends before the last step at 5 s"),
-    ],
-)
-def test_what_is_no_trace_is_refused(make: Callable[[], Steps], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        make()
 
 
 def test_values_and_changes_say_the_same_wherever_one_begins() -> None:

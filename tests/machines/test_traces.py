@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from oddlot.machines.traces import (
     read_gcp_probe,
     read_skypilot,
 )
+from tests.machines.files import short_id, written
+from tests.transcripts import raises
 
 AWS = """\
 region,availability_zone,instance_type,product,timestamp,spot_price_usd
@@ -37,140 +41,97 @@ Deleted [https://www.googleapis.com/compute].
 [2020-03-01T10:45:00.000Z] Instance i2 creation failed
 [2020-03-01T11:00:00.000Z] Created instance i3 with 1 GPU(s) of type nvidia-tesla-v100 in zone us-west1-b
 """
-SKYPILOT = {"metadata": {"gap_seconds": 600}, "data": [0, 0, 1, 1, 0]}
+aws = partial(read_aws_prices, instance="p3.2xlarge", zone="us-east-1a")
+azure = partial(read_azure_prices, size="NC6")
+gcp = partial(read_gcp_probe, gpu="nvidia-tesla-v100", zone="us-west1-b")
 
 
-def written(folder: Path, text: str | bytes, name: str = "trace") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
+def skypilot(gap: float, data: list[float]) -> str:
+    return json.dumps({"metadata": {"gap_seconds": gap}, "data": data})
 
 
 def test_every_form_is_read(tmp_path: Path) -> None:
     def file(text: str) -> Path:
-        return written(tmp_path, text)
+        return written(tmp_path / "trace", text)
 
     assert read_alive(file("0,8\n12.5,8\n12.5,6\n\n30,7\n")) == Steps((0.0, 12.5, 30.0), (8.0, 6.0, 7.0))
-    assert read_alive(file("\ufeff0,1\r\n1,0\r\n"), "hours") == Steps((0.0, 3600.0), (1.0, 0.0)), (
-        "a spreadsheet's"
-    )
+    spreadsheet = file("\ufeff0,1\r\n1,0\r\n")
+    assert read_alive(spreadsheet, "hours") == Steps((0.0, 3600.0), (1.0, 0.0))
     assert read_alive(file("time,alive\n0,1\n0.5,0\n"), "hours") == Steps((0.0, 1800.0), (1.0, 0.0))
-    assert read_aws_prices(file(AWS), "p3.2xlarge", "us-east-1a") == Steps((0.0, 3600.0), (1.25, 1.5))
+    assert aws(file(AWS)) == aws(file(AWS.replace(".000Z", ""))) == Steps((0.0, 3600.0), (1.25, 1.5))
     assert read_azure_prices(file(AZURE), "NC6") == Steps((0.0, 2 * 86400.0), (0.5, 0.75))
-    steps = read_gcp_probe(file(GCP), "nvidia-tesla-v100", "us-west1-b")
-    assert steps == Steps((0.0, 1800.0, 3600.0), (1.0, 0.0, 1.0))
-    assert read_skypilot(file(json.dumps(SKYPILOT))) == Steps(
-        (0.0, 1200.0, 2400.0, 3000.0), (1.0, 0.0, 1.0, 1.0)
-    )
-    counts = SKYPILOT | {"data": [4, 16, 0]}
-    assert read_skypilot(file(json.dumps(counts))) == Steps(
-        (0.0, 600.0, 1200.0, 1800.0), (4.0, 16.0, 0.0, 0.0)
-    )
-    packed = written(tmp_path, gzip.compress(AWS.encode()), "trace.csv.gz")
+    assert gcp(file(GCP)) == Steps((0.0, 1800.0, 3600.0), (1.0, 0.0, 1.0))
+    preempted, counted = Steps((0.0, 1200.0, 2400.0, 3000.0), (1.0, 0.0, 1.0, 1.0)), (4.0, 16.0, 0.0, 0.0)
+    assert read_skypilot(file(skypilot(600, [0, 0, 1, 1, 0]))) == preempted
+    assert read_skypilot(file(skypilot(600, [4, 16, 0]))) == Steps((0.0, 600.0, 1200.0, 1800.0), counted)
+    packed = written(tmp_path / "trace.csv.gz", AWS)
     assert read_aws_prices(packed, "p3.2xlarge", "us-east-1b") == Steps((0.0,), (9.0,))
 
 
-def aws(path: Path) -> Steps:
-    return read_aws_prices(path, "p3.2xlarge", "us-east-1a")
-
-
-def azure(path: Path) -> Steps:
-    return read_azure_prices(path, "NC6")
-
-
-def gcp(path: Path) -> Steps:
-    return read_gcp_probe(path, "nvidia-tesla-v100", "us-west1-b")
-
-
 @pytest.mark.parametrize(
-    ("read", "text", "told"),
+    ("read", "text", "code", "fields"),
     [
-        (read_alive, "", "it holds nothing"),
-        (read_alive, "0,8\n7", "line 2: '7' is not `time,alive`"),
-        (read_alive, "0,8\nnan,7", "line 2: 'nan,7' is not `time,alive`"),
-        (read_alive, "0,8\n5,-1", "line 2: '5,-1' is not `time,alive`"),
-        (read_alive, "0,8\n5,1.5", "line 2: how many are alive must be a whole number"),
-        (read_alive, "0,8\n5,7\n4,6", "line 3: the times of a trace must not go back"),
-        (lambda path: read_alive(path, "days"), "0,8", "unit = 'days' must be seconds or hours"),
-        (read_alive, b"\xff\xfe", "is not a text in UTF-8: byte 0"),
-        (aws, "a,b\n1,2", "line 1: no column availability_zone"),
-        (aws, AWS.replace("1.25", "-1"), "line 3: '-1' is no price in dollars"),
-        (aws, AWS.replace("1.25", "inf"), "line 3: 'inf' is no price in dollars"),
-        (aws, AWS.replace("2020-01-01T01", "noon"), "line 2: 'noon:00:00.000Z' is no time"),
-        (aws, AWS.replace("us-east-1a", "us-east-1c"), "no price of p3.2xlarge in us-east-1a: did you mean"),
-        (
-            aws,
-            AWS.replace("p3.2xlarge", "p3.8xlarge"),
-            "no price of p3.2xlarge anywhere: did you mean `p3.8xlarge`",
-        ),
-        (azure, AZURE.replace("NC6", "NC7"), "it has no column NC6: did you mean `NC7`"),
-        (azure, AZURE.replace("2/29/2020", "2/30/2020"), "line 3: '2/30/2020' is no day"),
-        (azure, AZURE.replace("$0.75", "free"), "line 4: 'free' is no price"),
-        (
-            gcp,
-            GCP.replace("v100", "p100"),
-            "no instance has nvidia-tesla-v100: did you mean `nvidia-tesla-p100`",
-        ),
+        (read_alive, "", "empty_file", {}),
+        (read_alive, "0,8\n7", "invalid_line", {"line": 2, "given": "7"}),
+        (read_alive, "0,8\nnan,7", "invalid_line", {"line": 2, "given": "nan,7"}),
+        (read_alive, "0,8\n5,-1", "invalid_line", {"line": 2, "given": "5,-1"}),
+        (read_alive, "0,8\n5,1.5", "fractional_count", {"line": 2, "given": 1.5}),
+        (read_alive, "0,8\n5,7\n4,6", "times_out_of_order", {"line": 3, "given": 4}),
+        (read_alive, b"\xff\xfe", "not_utf8", {"byte": 0}),
+        (read_alive, None, "unreadable_file", {}),
+        (aws, "a,b\n1,2", "missing_column", {"line": 1, "name": "availability_zone"}),
+        (aws, AWS.replace("1.25", "-1"), "invalid_price", {"line": 3, "given": "-1"}),
+        (aws, AWS.replace("1.25", "inf"), "invalid_price", {"line": 3, "given": "inf"}),
+        (aws, AWS.replace("2020-01-01T01", "noon"), "invalid_time", {"line": 2, "given": "noon:00:00.000Z"}),
+        (aws, AWS.replace("1a", "1c"), "unknown_name", {"kind": "zone of p3.2xlarge", "given": "us-east-1a"}),
+        (aws, AWS.replace("p3.2", "p3.8"), "unknown_name", {"kind": "instance", "nearest": "p3.8xlarge"}),
+        (aws, AWS + "x" * 200_000, "invalid_csv", {}),
+        (azure, "", "missing_column", {"line": 1, "name": "Date"}),
+        (azure, AZURE.replace("NC6", "NC7"), "unknown_name", {"kind": "size", "nearest": "NC7"}),
+        (azure, AZURE.replace("2/29/2020", "2/30/2020"), "invalid_day", {"line": 3, "given": "2/30/2020"}),
+        (azure, AZURE.replace("$0.75", "free"), "invalid_price", {"line": 4, "given": "free"}),
+        (gcp, GCP.replace("v100", "p100"), "unknown_name", {"kind": "gpu", "nearest": "nvidia-tesla-p100"}),
+        (gcp, GCP.replace("t1-b", "t1-c"), "unknown_name", {"given": "us-west1-b", "nearest": "us-west1-c"}),
         (
             gcp,
-            GCP.replace("west1-b", "west1-c"),
-            "v100 was not created in us-west1-b: did you mean `us-west1-c`",
+            GCP.replace("v100 in zone us-west1-b", "v100 in zone x"),
+            "unknown_name",
+            {"given": "us-west1-b"},
         ),
+        (gcp, GCP.replace("1 GPU", "8 GPU"), "unknown_name", {"given": "1", "nearest": None}),
+        (gcp, "0,4\n3600,2\n", "other_format", {}),
         (
             gcp,
-            GCP.replace("1 GPU", "8 GPU"),
-            "v100 in us-west1-b was not created with 1 GPU(s): there are: 8",
+            GCP.replace("01T10:30:00", "later"),
+            "invalid_time",
+            {"line": 8, "given": "2020-03-later.000Z"},
         ),
-        (
-            gcp,
-            GCP.replace("v100 in zone us-west1-b", "v100 in zone us-west1-d"),
-            "v100 was not created in us-west1-b: did you mean `us-west1-d`",
-        ),
-        (gcp, "0,4\n3600,2\n", "it is no log of a probe"),
-        (azure, "", "it has no column Date"),
-        (gcp, GCP.replace("[2020-03-01T10:30:00.000Z]", "[later]"), "line 8: 'later' is no time"),
-        (read_skypilot, "[1, 2", "it is no JSON"),
-        (read_skypilot, "[" * 100_000, "it is no JSON"),
-        (read_skypilot, "[1, 2]", 'it is not {"metadata"'),
-        (
-            read_skypilot,
-            f'{{"metadata": {{"gap_seconds": 1{"0" * 400}}}, "data": [1]}}',
-            "is no number above 0, and below 1e+15",
-        ),
-        (
-            read_skypilot,
-            '{"metadata": {"gap_seconds": 1e16}, "data": [1]}',
-            "gap_seconds = 1e+16 is no number",
-        ),
-        (
-            read_skypilot,
-            '{"metadata": {"gap_seconds": 0}, "data": [1]}',
-            "gap_seconds = 0 is no number above 0",
-        ),
-        (
-            read_skypilot,
-            '{"metadata": {"gap_seconds": 5}, "data": [0.5]}',
-            "data is no list of whole numbers",
-        ),
-        (read_skypilot, '{"metadata": {"gap_seconds": 5}, "data": []}', "data is no list of whole numbers"),
+        (read_skypilot, "[1, 2", "invalid_json", {}),
+        (read_skypilot, "[" * 100_000, "invalid_json", {}),
+        (read_skypilot, "[1, 2]", "other_format", {}),
+        (read_skypilot, skypilot(10**400, [1]), "invalid_value", {"name": "gap_seconds"}),
+        (read_skypilot, skypilot(1e16, [1]), "invalid_value", {"name": "gap_seconds", "given": 1e16}),
+        (read_skypilot, skypilot(0, [1]), "invalid_value", {"name": "gap_seconds", "given": 0}),
+        (read_skypilot, skypilot(5, [0.5]), "invalid_value", {"name": "data", "given": [0.5]}),
+        (read_skypilot, skypilot(5, []), "invalid_value", {"name": "data", "given": []}),
     ],
+    ids=short_id,
 )
 def test_a_bad_file_is_told_its_line(
-    tmp_path: Path, read: Callable[[Path], Steps], text: str | bytes, told: str
+    tmp_path: Path, read: Callable[[Path], Steps], text: str | bytes | None, code: str, fields: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
-        read(written(tmp_path, text))
-    assert told in str(refusal.value)
+    path = tmp_path / "trace"
+    if text is not None:
+        written(path, text)
+    with raises(UsageError, code, path=str(path), **fields):
+        read(path)
 
 
-def test_no_file_and_half_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="absent cannot be read: No such file"):
-        read_alive(tmp_path / "absent")
-    half = written(tmp_path, gzip.compress(AWS.encode())[:-20], "half.gz")
-    with pytest.raises(UsageError, match=r"half\.gz is not a whole gzip file"):
-        aws(half)
-    with pytest.raises(UsageError, match=r"plain.gz cannot be read: Not a gzipped file"):
-        aws(written(tmp_path, AWS, "plain.gz"))
+def test_a_packed_file_is_whole(tmp_path: Path) -> None:
+    with raises(UsageError, "damaged_file", path=str(tmp_path / "half.gz")):
+        aws(written(tmp_path / "half.gz", gzip.compress(AWS.encode())[:-20]))
+    with raises(UsageError, "unreadable_file", path=str(tmp_path / "plain.gz")):
+        aws(written(tmp_path / "plain.gz", AWS.encode()))
 
 
 DATA = Path(os.environ.get("ODDLOT_DATA", "nowhere"))
@@ -197,8 +158,3 @@ def test_the_real_traces_are_read() -> None:
         alive = read_alive(path, "hours" if in_hours else "seconds")
         assert 8 * 3600 < alive.seconds[-1] < 100 * 3600
         assert 8 <= max(alive.values) <= 16
-
-
-def test_times_without_a_zone_are_utc(tmp_path: Path) -> None:
-    naive = AWS.replace(".000Z", "")
-    assert aws(written(tmp_path, naive)) == aws(written(tmp_path, AWS))

@@ -1,17 +1,50 @@
-"""Repeat one world: python -m tests.simulation STRATEGY SEED. Prints its machines, its faults and its trace."""
+"""Repeat one world: python -m tests.simulation STRATEGY SEED. Prints its machines, its faults and its trace.
 
+`python -m tests.simulation corpus` chooses the seeds that every run of the tests tries.
+"""
+
+import json
 import sys
+from itertools import combinations
+from pathlib import Path
 
-from tests.simulation.world import STRATEGIES, World, told
+from tests.simulation.world import MISHAPS, STRATEGIES, World, told
 
-if len(sys.argv) != 3 or sys.argv[1] not in STRATEGIES or not sys.argv[2].isdecimal():
-    sys.exit(f"usage: python -m tests.simulation {'|'.join(STRATEGIES)} SEED")
-world = World(sys.argv[1], int(sys.argv[2]))
-print(*world.machines, *world.chaos.faults, sep="\n")
-print(
-    f"{world.strategy}, {world.size} samples, {world.epochs} epochs, the hub is lost after {world.losses} records"
-)
-try:
-    world.run()
-finally:
-    print(told(world.log))
+SEEDS, KEPT = 400, 30
+
+
+def corpus(name: str) -> list[int]:
+    """Seeds in which, together, all mishaps come about, and as many three of them at once as possible."""
+    threes = dict[int, set[tuple[str, ...]]]()
+    for seed in range(SEEDS):
+        world = World(name, seed)
+        world.run()
+        seen = sorted(world.seen & MISHAPS)
+        threes[seed] = {*combinations(seen, 3), *combinations(seen, 1)}
+    kept, covered = list[int](), set[tuple[str, ...]]()
+    while len(kept) < KEPT:
+        best = max(threes.keys() - kept, key=lambda seed: (len(threes[seed] - covered), -seed))
+        covered |= threes[best]
+        kept.append(best)
+    return sorted(kept)
+
+
+def repeat(name: str, seed: int) -> None:
+    """Print what there is, and the trace as far as it gets."""
+    world = World(name, seed)
+    print(*world.machines, *world.chaos.faults, sep="\n")
+    print(f"{world.strategy}, {world.size} samples, {world.epochs} epochs, lost after {world.losses} records")
+    try:
+        world.run()
+    finally:
+        print(told(world.log))
+
+
+match sys.argv[1:]:
+    case ["corpus"]:
+        chosen = ",\n".join(f'"{name}": {json.dumps(corpus(name))}' for name in STRATEGIES)
+        (Path(__file__).parent / "corpus.json").write_text(f"{{\n{chosen}\n}}\n")
+    case [name, seed] if name in STRATEGIES and seed.isdecimal():
+        repeat(name, int(seed))
+    case _:
+        sys.exit(f"usage: python -m tests.simulation {'|'.join(STRATEGIES)} SEED")

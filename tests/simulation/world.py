@@ -10,12 +10,15 @@ from random import Random
 from typing import Any
 
 from oddlot import (
+    SGD,
     VCASGD,
     AdaptiveK,
     AdaptiveLoad,
     Asynchronous,
     BackupTasks,
+    ByError,
     ByGradients,
+    ByPlateau,
     Chaos,
     Deadline,
     Downpour,
@@ -34,7 +37,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
 from oddlot.core.ledger import Ledger
 from oddlot.core.plain import type_of
-from oddlot.engines.disturbed import Disturbed
+from oddlot.engines.disturbed import GOES_ON, Disturbed
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.mailbox import drive
 from oddlot.engines.place import Opened
@@ -53,18 +56,38 @@ from oddlot.testing.books import Books
 from oddlot.train.merge import Change
 from tests.toys import Backups, Timed
 
+FAULTS = ("kill", "freeze", "slow", "leave", "delay", "drop", "corrupt")
+MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
+    *("goes on", "nobody here", "twice", "later", "lie", "corrupt", "stray", "echo"),
+    *("Priced", "Resumed", "Lost", "Leaving", "Refused", "Cancelled", "Ticked", "Evaluated"),
+}
+"""all that may go wrong"""
 MOST_STEPS = 20_000
 """messages and alarms of one run, far more than any needs: beyond them it has stalled"""
 BATCH = 4
 
 ROUNDS = (1, 2, 0.1), (2, 4, 0.3), (3, 9, 1.0)
+NESTEROV = SGD(0.7, 0.9, nesterov=True)
+
+
+def chosen(*makers: Callable[[Random], Strategy]) -> Callable[[Random], Strategy]:
+    """One of several."""
+    return lambda chance: chance.choice(makers)(chance)
+
+
+def switch(chance: Random) -> ByGradients | ByPlateau:
+    """When k or the load rises."""
+    by_gradients = ByGradients(chance.choice([1, 2]), chance.choice([0, 1]), chance.choice([0, 2]))
+    return by_gradients if chance.random() < 0.7 else ByPlateau(patience=1)
+
+
 STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     "synchronous": lambda chance: Synchronous(chance.choice([None, 2, 9])),
     "fastest_k": lambda chance: FastestK(chance.randint(1, 4), chance.choice([None, 2, 9])),
     "asynchronous": lambda chance: Asynchronous(
-        chance.choice([None, 2, 9]), max_staleness=chance.choice([None, 0, 1, 3])
+        chance.choice([None, 2, 9]), chance.choice([0.0, 0.5, 1.0]), chance.choice([None, 0, 1, 3])
     ),
-    "local_sgd": lambda chance: LocalSGD(chance.randint(1, 4)),
+    "local_sgd": lambda chance: LocalSGD(chance.randint(1, 4), chance.choice([SGD(1.0), NESTEROV])),
     "vc_asgd": lambda chance: VCASGD(
         newest=chance.random() < 0.5,
         damping=chance.choice([0.0, 1.0]),
@@ -73,16 +96,45 @@ STRATEGIES: dict[str, Callable[[Random], Strategy]] = {
     "federated_averaging": lambda chance: FederatedAveraging(
         clients := chance.choice([None, 1, 3]), 0.5 if clients == 1 else None
     ),
-    "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4)),
+    "elastic_averaging": lambda chance: ElasticAveraging(chance.randint(1, 4), chance.choice([None, 0.5])),
     "downpour": lambda chance: Downpour(chance.randint(1, 4)),
-    "adaptive_k": lambda chance: AdaptiveK(
-        chance.randint(1, 2), switch=ByGradients(window=chance.choice([1, 2]), threshold=0)
+    "adaptive_k": chosen(
+        lambda chance: AdaptiveK(chance.randint(1, 2), chance.choice([1, 2]), switch=switch(chance)),
+        lambda chance: AdaptiveK(times=((0.5, 2), (2.0, 3)), samples=3),
     ),
-    "adaptive_load": lambda chance: AdaptiveLoad(ROUNDS, ByGradients(chance.choice([1, 2]), 0), least=1),
-    "quorum": lambda chance: Quorum(LocalSGD(chance.randint(1, 3)), chance.choice([0.3, 1.0])),
-    "backup_tasks": lambda chance: BackupTasks(Synchronous(9), chance.choice([1.0, 2.0])),
-    "deadline": lambda chance: Deadline(Synchronous(9), chance.choice([0.05, 0.5])),
-    "proportional_load": lambda chance: ProportionalLoad(Synchronous(chance.choice([2, 9]))),
+    "adaptive_load": chosen(
+        lambda chance: AdaptiveLoad(ROUNDS, switch(chance), least=1),
+        lambda chance: AdaptiveLoad(switch=switch(chance), measuring=0.3),
+        lambda chance: AdaptiveLoad(ROUNDS, ByError(0.5), least=3),
+    ),
+    "quorum": lambda chance: Quorum(
+        chosen(
+            lambda chance: LocalSGD(chance.randint(1, 3), NESTEROV),
+            lambda _: ProportionalLoad(Synchronous(6)),
+            lambda _: Deadline(LocalSGD(steps=3), 0.5),
+        )(chance),
+        chance.choice([0.1, 0.3, 1.0]),
+        chance.choice([0.0, 0.5]),
+    ),
+    "backup_tasks": lambda chance: BackupTasks(
+        chosen(
+            lambda _: Synchronous(9),
+            lambda _: VCASGD(),
+            lambda _: Asynchronous(),
+            lambda _: ElasticAveraging(steps=1),
+            lambda _: Deadline(ProportionalLoad(Quorum(LocalSGD(steps=2))), 0.3),
+        )(chance),
+        chance.choice([1.0, 2.0]),
+    ),
+    "deadline": lambda chance: Deadline(
+        chosen(lambda _: Synchronous(9), lambda _: FastestK(2, 9), lambda _: LocalSGD(steps=3))(chance),
+        chance.choice([0.05, 0.5]),
+    ),
+    "proportional_load": lambda chance: ProportionalLoad(
+        chosen(lambda chance: Synchronous(chance.choice([2, 9])), lambda _: BackupTasks(Asynchronous()))(
+            chance
+        )
+    ),
     "backups": lambda chance: Backups(chance.choice([2, 4, 9])),
     "timed": lambda chance: Timed(chance.choice([0.05, 0.3]), chance.choice([2, 4, 9])),
 }
@@ -291,6 +343,16 @@ class World:
         assert not again.difference, again.difference
         return self.log
 
+    @property
+    def seen(self) -> set[str]:
+        """What has happened, that which has gone wrong included."""
+        seen = set(self.mishaps)
+        for record in self.log:
+            seen |= {type(record.event).__name__, record.remark}
+            if isinstance(record.event, w.Struck):
+                seen |= {f"fault {record.event.kind}", "goes on" if GOES_ON in record.event.fault else ""}
+        return seen
+
     def _accounted_for(self) -> int:
         """Samples that were assigned, by what became of them."""
         tally = self.tally
@@ -363,7 +425,7 @@ class World:
             self.mishaps.add("nobody here")
         if len(self.log) % 7 == 0 or conductor.done:
             faults = list(self.books.faults(conductor))
-            assert not faults, faults[:3]
+            assert not faults, [str(fault) for fault in faults[:3]]
 
     def _check_end(self, host: Host, shelf: Shelf, post: Post, engine: Simulator) -> None:
         """Once everybody has answered or is gone, nothing is held but what the strategy keeps."""
@@ -420,7 +482,7 @@ class World:
 
     def _fault(self) -> Fault:
         chance = self.chance
-        kind = chance.choice(["kill", "freeze", "slow", "leave", "delay", "drop", "corrupt"])
+        kind = chance.choice(FAULTS)
         once: list[dict[str, Any]] = [
             {"at_seconds": [chance.uniform(0, 2) for _ in range(3)]},
             {"at_versions": [chance.randint(0, 10)]},

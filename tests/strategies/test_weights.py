@@ -13,6 +13,7 @@ from oddlot.recipe import Recipe, Settings
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
 from tests.fits import a_job, fleet
+from tests.transcripts import raises
 
 
 def steps(strategy: Strategy, lines: str, size: int = 1000) -> Iterator[dict[str, float]]:
@@ -82,5 +83,5 @@ def test_local_sgd_brings_its_servers_rule_and_fastest_k_says_how_many_it_needs(
         assert Recipe(a_job(), strategy, fleet(), how).rule == SGD(lr=1.0)
     assert Recipe(a_job(), Synchronous(), fleet(), how).rule == a_job().optimizer
     FastestK(k=5).check_workers(5)
-    with pytest.raises(UsageError, match="k = 5 results of 4 workers: lower k or add workers"):
+    with raises(UsageError, "too_few_workers", k=5, workers=4):
         FastestK(k=5).check_workers(4)

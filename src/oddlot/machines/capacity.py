@@ -11,7 +11,7 @@ from random import Random
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, Must, NotNegative, check_settings
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue
 from oddlot.machines.steps import Steps
 
 Move = tuple[float, int, bool]
@@ -102,7 +102,7 @@ class Alive:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.of is not None and self.of < (most := max(self.steps.values)):
-            raise UsageError(f"of = {self.of} is less than the {most:g} that were alive once", key="of")
+            raise InvalidValue("of", self.of, f"at least {most:g}, as many as were alive once")
 
     def moves(self, count: int, rng: Random) -> Moves:
         """What brings the number of those that are there to the trace's."""

@@ -18,7 +18,7 @@ from math import inf
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, Must, NotNegative, Seed, check_settings
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.machines.capacity import Capacity
 
@@ -102,24 +102,26 @@ class Fault:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        whens = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
-        if len(whens) != 1:
-            raise UsageError(
-                f"a fault has one of {', '.join(WHENS)} (or a `file` of times), and this one has {len(whens)} of them",
-                key="kind",
-            )
+        self._check_whens()
         if self.machine and self.kind == "kill_hub":
-            raise UsageError(
-                "kill_hub strikes the hub, which is no machine: leave `machine` out", key="machine"
-            )
+            told = "kill_hub strikes the hub, which is no machine: leave `machine` out"
+            raise self._of_another_kind("machine", told)
         for name, kinds in ALLOWED.items():
             if getattr(self, name) is not None and self.kind not in kinds:
-                raise UsageError(
-                    f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}", key=name
-                )
-        for kind, name in NEEDED.items():
-            if self.kind == kind and getattr(self, name) is None:
-                raise UsageError(f"{kind} needs `{name}`", key="kind")
+                told = f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}"
+                raise self._of_another_kind(name, told)
+        if (needed := NEEDED.get(self.kind)) and getattr(self, needed) is None:
+            raise UsageError(f"{self.kind} needs `{needed}`", "missing_setting", "kind", name=needed)
+
+    def _check_whens(self) -> None:
+        given = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
+        if len(given) != 1:
+            one = f"a fault has one of {', '.join(WHENS)} (or a `file` of times)"
+            told = f"{one}, and this one has {len(given)} of them"
+            raise UsageError(told, "not_one_of", "kind", given=given)
+
+    def _of_another_kind(self, name: str, told: str) -> UsageError:
+        return UsageError(told, "setting_of_another_kind", name, given=name, kind=self.kind)
 
 
 WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
@@ -150,7 +152,7 @@ class Chaos:
         check_settings(self)
         faults: object = self.faults
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
-            raise UsageError("faults must be a list of oddlot.Fault", key="faults")
+            raise InvalidValue("faults", faults, "a list of oddlot.Fault")
 
     def named(self) -> list[tuple[str, Fault]]:
         """The faults with their names, as the log tells them; equal ones are numbered."""
@@ -165,7 +167,4 @@ class Chaos:
         """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
         for place, fault in enumerate(self.faults):
             if fault.machine and fault.machine not in names:
-                raise UsageError(
-                    f"no machine is called {fault.machine!r}: {or_nearest(fault.machine, names[:100])}",
-                    key=f"faults.{place}.machine",
-                )
+                raise UnknownName("machine", fault.machine, names[:100], key=f"faults.{place}.machine")

@@ -6,7 +6,7 @@ from math import expm1, sqrt
 
 import numpy as np
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.machines.delays import Delay, Deterministic, Erlang, Exponential, Lognormal, ShiftedExponential
 from oddlot.machines.survival import Numbers, survival_of
 
@@ -36,13 +36,14 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
     try:
         given = np.sort(np.asarray(times, dtype=np.float64))
     except (TypeError, ValueError):
-        raise UsageError("a fit needs numbers: the times of one machine, of a record `times[name]`") from None
+        told = "a fit needs numbers: the times of one machine, of a record `times[name]`"
+        raise UsageError(told, "no_numbers", "times", given=times) from None
     if (
         given.ndim != 1
         or len(given) < 2
         or not (np.isfinite(given).all() and given[0] > 0 and given[0] / given[-1] > 0)
     ):
-        raise UsageError("a fit needs at least two times, each finite and above 0")
+        raise InvalidValue("times", times, "at least two times, each finite and above 0")
     relative = given / given.mean() if given[0] < given[-1] else np.ones_like(given)
     found = [Fit(delay, _distance(relative, delay), len(given)) for delay in _models(relative)]
     return sorted(found, key=lambda fit: fit.distance)

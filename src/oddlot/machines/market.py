@@ -50,9 +50,8 @@ class Zone:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.spot and self.offer.spot_dollars_per_hour is None:
-            raise UsageError(
-                f"{self.offer.name} has no spot price: give it one, or buy on demand", key="offer"
-            )
+            told = f"{self.offer.name} has no spot price: give it one, or buy on demand"
+            raise UsageError(told, "no_spot_price", "offer", given=self.offer.name)
 
     @property
     def names(self) -> list[str]:
@@ -104,15 +103,13 @@ class Hub:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        needed = "seconds_per_update"
         if self.overwrites and not self.seconds_per_update:
-            raise UsageError(
-                "overwrites needs seconds_per_update: only what takes time can be overwritten",
-                key="overwrites",
-            )
+            told = f"overwrites needs {needed}: only what takes time can be overwritten"
+            raise UsageError(told, "missing_setting", "overwrites", name=needed)
         if self.servers > 1 and not self.seconds_per_update:
-            raise UsageError(
-                "servers needs seconds_per_update: what takes no time needs no second server", key="servers"
-            )
+            told = f"servers needs {needed}: what takes no time needs no second server"
+            raise UsageError(told, "missing_setting", "servers", name=needed)
 
 
 def names_in(fleet: Sequence[Machine | Zone]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oddlot.core.checks import is_a
-from oddlot.core.errors import UsageError, short
+from oddlot.core.errors import InvalidValue
 from oddlot.machines.response import Measured, Response
 from oddlot.machines.survival import Numbers
 
@@ -47,21 +47,19 @@ def _listed(name: str, given: Iterable[Any]) -> list[Any]:
     try:
         one_by_one = iter(given)
     except TypeError:
-        raise UsageError(f"{name} = {short(given)} must be a list", key=name) from None
+        raise InvalidValue(name, given, "a list") from None
     return list(one_by_one)
 
 
 def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
-    if empty := [name for name, given in (("workers", workers), ("loads", loads)) if not given]:
-        raise UsageError(f"{empty[0]} = [] must have at least one", key=empty[0])
-    if not all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers):
-        raise UsageError("workers are models of response times, such as Scattered(delay, ...)", key="workers")
-    if wrong := [load for load in loads if not _is_whole(load, 1, inf)]:
-        raise UsageError(f"a load of {wrong[0]} must be a whole number, at least 1", key="loads")
+    models = all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers)
+    if not workers or not models:
+        must = "at least one model of response times, such as Scattered(delay, ...)"
+        raise InvalidValue("workers", workers, must)
+    if not loads or not all(_is_whole(load, 1, inf) for load in loads):
+        raise InvalidValue("loads", loads, "at least one whole number, each at least 1")
     if not all(_is_whole(k, 1, len(workers)) for k in ks):
-        raise UsageError(
-            f"ks = {ks} must be whole numbers from 1 to {len(workers)}, as there are workers", key="ks"
-        )
+        raise InvalidValue("ks", ks, f"whole numbers from 1 to {len(workers)}, as there are workers")
 
 
 def _is_whole(value: Any, least: float, most: float) -> bool:

@@ -24,12 +24,16 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     except OSError as error:
         raise unreadable(path, error) from None
     except (EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is not a whole gzip file: {error}") from None
+        told = f"{path} is not a whole gzip file: {error}"
+        raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
     if len(data) > MOST_BYTES:
-        raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: that is no trace")
+        told = f"{path} has more than {MOST_BYTES:,} bytes: that is no trace"
+        raise UsageError(told, "file_too_large", path=str(path))
     try:
         return parse(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from None
-    except (UsageError, csv.Error) as error:
-        raise UsageError(f"{path}: {error}") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: {error}", "invalid_csv", path=str(path), reason=str(error)) from None
+    except UsageError as error:
+        raise error.retold(f"{path}: {error}", path=str(path)) from None

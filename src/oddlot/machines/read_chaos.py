@@ -42,7 +42,8 @@ class FaultTable(Maker):
         """The fault."""
         fault: dict[str, Any] = given(self, Fault)
         if self.file is not None and "at_seconds" in fault:
-            raise UsageError("a fault has either `at_seconds` or a `file` with them", key="file")
+            told = "a fault has either `at_seconds` or a `file` with them"
+            raise UsageError(told, "not_one_of", "file", given=["at_seconds", "file"])
         return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
 
 
@@ -63,7 +64,8 @@ def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos
     """
     text, file = read_table(checked_path(path), ChaosFile)
     if not file.faults and file.capacity is None:
-        raise UsageError(f"{path} says nothing that is to go wrong: add a table [[faults]], or [capacity]")
+        told = f"{path} says nothing that is to go wrong: add a table [[faults]], or [capacity]"
+        raise UsageError(told, "no_faults", path=str(path))
     capacity = None if file.capacity is None else file.capacity.make()
     chaos = Chaos([table.make() for table in file.faults], file.seed, capacity)
     try:

@@ -77,7 +77,9 @@ class TraceTable(Maker):
     def make(self) -> delays.Trace:
         """The trace."""
         if (self.multipliers is None) == (self.file is None):
-            raise UsageError("a trace has either `multipliers` or a `file` with them", key="kind")
+            told = "a trace has either `multipliers` or a `file` with them"
+            both = [] if self.file is None else ["multipliers", "file"]
+            raise UsageError(told, "not_one_of", "kind", given=both)
         return self.file or delays.Trace(self.multipliers or ())
 
 
@@ -141,11 +143,9 @@ class Recorded(Maker):
         """The part that is meant."""
         told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
         steps: Steps = type(self).reader(self.file, **told)
-        if steps.seconds[-1] < 3600 * self.begin_hours:
-            raise UsageError(
-                f"begin_hours = {self.begin_hours:g}: {self.file} ends after {steps.seconds[-1] / 3600:,.1f} hours",
-                key="begin_hours",
-            )
+        if (hours := steps.seconds[-1] / 3600) < self.begin_hours:
+            sentence = f"begin_hours = {self.begin_hours:g}: {self.file} ends after {hours:,.1f} hours"
+            raise UsageError(sentence, "begins_after_end", "begin_hours", given=self.begin_hours, hours=hours)
         period = None if self.repeat_hours is None else 3600 * self.repeat_hours
         return steps.window(3600 * self.begin_hours, period, self.faster)
 
@@ -260,9 +260,8 @@ class ZoneTable(Maker):
             raise UnknownName("offer", self.offer, offers, key="offer")
         spot = not self.on_demand
         if self.on_demand and self.capacity is not None:
-            raise UsageError(
-                "machines on demand stay: leave `capacity` out, or buy on the spot market", key="capacity"
-            )
+            told = "machines on demand stay: leave `capacity` out, or buy on the spot market"
+            raise UsageError(told, "capacity_on_demand", "capacity")
         has = {} if self.capacity is None else {"capacity": self.capacity.make()}
         return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
 
@@ -310,9 +309,8 @@ def read_fleet(path: str | Path) -> Fleet:
             names.add(name)
         found.append(one)
     if not found:
-        raise UsageError(
-            f"{path} names no machine: add a table [[machines]] with a name, or [[zones]] with an offer"
-        )
+        told = f"{path} names no machine: add a table [[machines]] with a name, or [[zones]] with an offer"
+        raise UsageError(told, "no_machines", path=str(path))
     return Fleet(found, file.hub.make())
 
 

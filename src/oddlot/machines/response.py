@@ -108,9 +108,8 @@ class Measured:
     def __post_init__(self) -> None:
         check_settings(self)
         if (one := len(self.communication_seconds)) != (other := len(self.seconds_per_sample)):
-            raise UsageError(
-                f"communication and computation of {one} and {other} answers: both are of the same"
-            )
+            told = f"communication and computation of {one} and {other} answers: both are of the same"
+            raise UsageError(told, "different_lengths", communication=one, computation=other)
 
     def taken(self, samples: int) -> Numbers:
         """Seconds of each answer, the shortest first."""

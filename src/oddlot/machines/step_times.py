@@ -14,8 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from oddlot.core.checks import is_a
-from oddlot.core.errors import UsageError, short
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError, short
 from oddlot.machines.delays import Trace
 from oddlot.machines.machine import Machine
 from oddlot.machines.packed import read_packed
@@ -77,7 +76,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
     words = {"suite": suite, "sku": sku, "lifespan": lifespan}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise UsageError(f"{name} = {short(word)} must be a text", key=name)
+            raise InvalidValue(name, word, "a text")
 
     def parse(text: str) -> StepTimes:
         names = "test_suite", "vm_sku", "vm_lifespan", "VM_id", "starttime", "unit", "value"
@@ -90,7 +89,7 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
                 found.append((_name(row[3], at), row[4], result if row[5] in TIMES else 1 / result))
         for (name, word), values in zip(words.items(), known, strict=True):
             if word not in values:
-                raise UsageError(f"it has no {name} {word!r}: {or_nearest(word, sorted(values))}")
+                raise UnknownName(name, word, values, key=name)
         return _in_order(found)
 
     return read_packed(path, parse)
@@ -107,14 +106,11 @@ def machines_like(
     """
     records = _records(times)
     if not all(_is_time(time) for record in records for time in record):
-        raise UsageError("a time that was recorded must be above 0 and finite", key="times")
+        raise UsageError("a time that was recorded must be above 0 and finite", "invalid_duration", "times")
     if not (is_a(count, int) and count >= 1):
-        raise UsageError(f"count = {count!r} must be a whole number, at least 1", key="count")
+        raise InvalidValue("count", count, "a whole number, at least 1")
     if not _is_time(seconds_per_sample):
-        raise UsageError(
-            f"seconds_per_sample = {seconds_per_sample!r} must be above 0 and finite",
-            key="seconds_per_sample",
-        )
+        raise InvalidValue("seconds_per_sample", seconds_per_sample, "above 0 and finite")
     overall = fmean(fmean(record) for record in records)
     found = []
     for number in range(count):
@@ -127,10 +123,10 @@ def machines_like(
 
 def _records(times: Mapping[str, Sequence[float]]) -> list[tuple[float, ...]]:
     if not isinstance(times, Mapping):
-        raise UsageError(f"times = {short(times)} must be records by the names of machines", key="times")
+        raise InvalidValue("times", times, "records by the names of machines")
     records = [_record(record) for record in times.values()]
     if not records or not all(records):
-        raise UsageError("times: a record is empty, or there is none", key="times")
+        raise UsageError("times: a record is empty, or there is none", "empty_record", "times")
     return records
 
 
@@ -140,7 +136,8 @@ def _record(times: Any) -> tuple[float, ...]:
             return tuple(times)
     except TypeError:  # an array of no dimension, too, says that it can be passed over
         pass
-    raise UsageError(f"times: a record of {short(times)} must be a list of times", key="times")
+    told = f"times: a record of {short(times)} must be a list of times"
+    raise UsageError(told, "invalid_record", "times", given=times)
 
 
 def _is_time(value: Any) -> bool:
@@ -153,22 +150,24 @@ def _columns(text: str, *names: str) -> Rows:
     try:
         yield from _rows(table, names)
     except csv.Error as error:
-        raise UsageError(f"line {table.line_num}: {error}") from None
+        told = f"line {table.line_num}: {error}"
+        raise UsageError(told, "invalid_csv", line=table.line_num, reason=str(error)) from None
 
 
 def _rows(table: Any, names: Sequence[str]) -> Rows:
     heading: list[str] = next(table, [])
     if missing := [name for name in names if name not in heading]:
-        raise UsageError(
-            f"line 1: no column {missing[0]}, of the columns {', '.join(names)} that there must be, "
-            "with commas between"
-        )
+        must = f"of the columns {', '.join(names)} that there must be, with commas between"
+        told = f"line 1: no column {missing[0]}, {must}"
+        raise UsageError(told, "missing_column", line=1, name=missing[0])
     if twice := [name for name in names if heading.count(name) > 1]:
-        raise UsageError(f"line 1: the column {twice[0]} stands there twice")
+        told = f"line 1: the column {twice[0]} stands there twice"
+        raise UsageError(told, "name_twice", line=1, name=twice[0])
     places = [heading.index(name) for name in names]
     for row in table:
         if row and len(row) != len(heading):
-            raise UsageError(f"line {table.line_num}: {len(row)} columns of {len(heading)}")
+            told = f"line {table.line_num}: {len(row)} columns of {len(heading)}"
+            raise UsageError(told, "wrong_column_count", line=table.line_num, given=len(row))
         if row:
             yield table.line_num, [row[place] for place in places]
 
@@ -178,16 +177,16 @@ def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
     for machine, when, time in rows:
         found[machine].append((when, time))
     if not found:
-        raise UsageError("it holds no times")
+        raise UsageError("it holds no times", "empty_file")
     if not all(time < LONGEST for rows in found.values() for _, time in rows):
-        raise UsageError("a time is too long for a number")
+        raise UsageError("a time is too long for a number", "time_too_long")
     by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
     return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}
 
 
 def _name(text: str, line: int) -> str:
     if not text:
-        raise UsageError(f"line {line}: the machine has no name")
+        raise UsageError(f"line {line}: the machine has no name", "missing_name", line=line)
     return text
 
 
@@ -197,12 +196,13 @@ def _number(text: str, line: int) -> float:
     except ValueError:
         value = inf
     if not -inf < value < inf:
-        raise UsageError(f"line {line}: {text!r} is no number")
+        raise UsageError(f"line {line}: {text!r} is no number", "invalid_number", line=line, given=text)
     return value
 
 
 def _time(text: str, line: int) -> float:
     value = _number(text, line)
     if not 0 < value < LONGEST:
-        raise UsageError(f"line {line}: {text!r} is no time above 0 and below {LONGEST:g}")
+        told = f"line {line}: {text!r} is no time above 0 and below {LONGEST:g}"
+        raise UsageError(told, "invalid_duration", line=line, given=text)
     return value

@@ -7,7 +7,7 @@ from math import inf
 from typing import Annotated
 
 from oddlot.core.checks import AboveZero, check_settings
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 
 
 def _numbers(values: object) -> str:
@@ -30,17 +30,14 @@ class Steps:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if len(self.seconds) != len(self.values):
-            raise UsageError(
-                f"{len(self.seconds)} seconds and {len(self.values)} values: each value has its time"
-            )
+        if (times := len(self.seconds)) != (values := len(self.values)):
+            told = f"{times} seconds and {values} values: each value has its time"
+            raise UsageError(told, "different_lengths", seconds=times, values=values)
         if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
-            raise UsageError("the seconds of a trace have to rise", key="seconds")
+            raise UsageError("the seconds of a trace have to rise", "times_out_of_order", "seconds")
         if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
-            raise UsageError(
-                f"period_seconds = {self.period_seconds:g} ends before the last step at {self.seconds[-1]:g} s",
-                key="period_seconds",
-            )
+            must = f"after the last step at {self.seconds[-1]:g} s"
+            raise InvalidValue("period_seconds", self.period_seconds, must)
 
     @classmethod
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
@@ -85,7 +82,8 @@ class Steps:
         Time passes `faster`, afterwards: a period of an hour that passes 60 times as fast takes a minute.
         """
         if self.period_seconds is not None and period_seconds is None:
-            raise UsageError("a trace that repeats has windows with a period of their own only")
+            told = "a trace that repeats has windows with a period of their own only"
+            raise UsageError(told, "missing_setting", "period_seconds", name="period_seconds")
         rows = [(0.0, self.at(begin_seconds))]
         for time, value in self.changes(begin_seconds):
             if period_seconds is not None and time - begin_seconds >= period_seconds:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import ValidationInfo
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.machines.packed import read_packed
 
 
 def path_of(file: object, info: ValidationInfo) -> Path:
     """Where a table's `file` lies: beside the TOML file, unless it says otherwise."""
     if not isinstance(file, str) or not file:
-        raise UsageError(f"file = {file!r} must be the path of a text file")
+        raise InvalidValue("file", file, "the path of a text file")
     folder: Path = (info.context or {}).get("folder", Path())
     return folder / file
 
@@ -28,7 +28,7 @@ def read_lines(
     path = path_of(file, info)
     found = read_packed(path, lambda text: tuple(read(text.splitlines())))
     if not found:
-        raise UsageError(f"{path} holds no {what}: write one number a line")
+        raise UsageError(f"{path} holds no {what}: write one number a line", "empty_file", path=str(path))
     return found
 
 
@@ -41,6 +41,7 @@ def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
         except ValueError:
             value = nan
         if value is not None and not (0 <= value < inf and (value or not above_zero)):
-            raise UsageError(f"line {number}: {line!r} is no number that is finite and {must}")
+            told = f"line {number}: {line!r} is no number that is finite and {must}"
+            raise UsageError(told, "invalid_line", line=number, given=line)
         if value is not None:
             yield value

@@ -110,8 +110,11 @@ def explain(path: Path, text: str, error: ValidationError) -> UsageError:
 
 
 def at_line(path: Path, line: int, error: UsageError) -> UsageError:
-    """The error with its place in a file."""
-    return error.retold(f"{path}:{line}: {error}", path=str(path), line=line)
+    """The error with its place in a file. If it has one in another file, which is named there, that becomes `file` and
+    `file_line`."""
+    places = {"path": "file", "line": "file_line"}
+    inside = {new: error.fields[old] for old, new in places.items() if old in error.fields}
+    return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:

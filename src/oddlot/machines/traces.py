@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from math import inf, isnan, nan
 from pathlib import Path
 
-from oddlot.core.errors import UsageError, short
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.machines.packed import read_packed
 from oddlot.machines.steps import Steps
 
@@ -29,7 +28,7 @@ def read_alive(path: Path, unit: str = "seconds") -> Steps:
     """
     scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
     if scale is None:
-        raise UsageError(f"unit = {unit!r} must be seconds or hours", key="unit")
+        raise InvalidValue("unit", unit, "seconds or hours")
     return read_packed(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
 
 
@@ -42,14 +41,15 @@ def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
         if number == 1 and len(parts) == 2 and all(map(isnan, values)):
             continue  # the columns' names
         if len(parts) != 2 or not all(0 <= value < inf for value in values):
-            raise UsageError(
-                f"line {number}: {line!r} is not `time,alive`, two numbers that are not negative"
-            )
+            told = f"line {number}: {line!r} is not `time,alive`, two numbers that are not negative"
+            raise UsageError(told, "invalid_line", line=number, given=line)
         time, alive = values
         if alive != int(alive):
-            raise UsageError(f"line {number}: how many are alive must be a whole number")
+            told = f"line {number}: how many are alive must be a whole number"
+            raise UsageError(told, "fractional_count", line=number, given=alive)
         if time < last:
-            raise UsageError(f"line {number}: the times of a trace must not go back")
+            told = f"line {number}: the times of a trace must not go back"
+            raise UsageError(told, "times_out_of_order", line=number, given=time)
         last = time
         yield time, alive
 
@@ -65,7 +65,8 @@ def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
 def _aws(text: str, instance: str, zone: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
-        raise UsageError(f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}")
+        told = f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}"
+        raise UsageError(told, "missing_column", line=1, name=missing[0])
     found, known = list[tuple[float, float]](), set[tuple[str, str]]()
     for row in table:
         known.add((row["instance_type"], row["availability_zone"]))
@@ -74,11 +75,9 @@ def _aws(text: str, instance: str, zone: str) -> Steps:
                 (_instant(row["timestamp"], table.line_num), _price(row["spot_price_usd"], table.line_num))
             )
     if not found:
-        here = sorted(place for kind, place in known if kind == instance)
-        if here:
-            raise UsageError(f"it has no price of {instance} in {zone}: {or_nearest(zone, here)}")
-        kinds = sorted({kind for kind, _ in known})
-        raise UsageError(f"it has no price of {instance} anywhere: {or_nearest(instance, kinds)}")
+        if here := [place for kind, place in known if kind == instance]:
+            raise UnknownName(f"zone of {instance}", zone, here, key="zone")
+        raise UnknownName("instance", instance, {kind for kind, _ in known}, key="instance")
     return _steps(_from_first(found))
 
 
@@ -91,15 +90,17 @@ def _azure(text: str, size: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     sizes = [name for name in table.fieldnames or () if name != "Date"]
     if "Date" not in (table.fieldnames or ()):
-        raise UsageError("line 1: it has no column Date, as a table of prices by day has")
+        told = "line 1: it has no column Date, as a table of prices by day has"
+        raise UsageError(told, "missing_column", line=1, name="Date")
     if size not in sizes:
-        raise UsageError(f"line 1: it has no column {size}: {or_nearest(size, sizes)}")
+        raise UnknownName("size", size, sizes, key="size")
     found = list[tuple[float, float]]()
     for row in table:
         try:
             day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, anywhere
         except (TypeError, ValueError):
-            raise UsageError(f"line {table.line_num}: {row['Date']!r} is no day such as 2/24/2020") from None
+            told = f"line {table.line_num}: {row['Date']!r} is no day such as 2/24/2020"
+            raise UsageError(told, "invalid_day", line=table.line_num, given=row["Date"]) from None
         found.append((day.toordinal() * 86400.0, _price((row[size] or "").lstrip("$"), table.line_num)))
     return _steps(_from_first(found))
 
@@ -132,23 +133,20 @@ def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
             up = ""
             rows.append((last, 0.0))
     if not known:
-        raise UsageError("it is no log of a probe: no line says `Created instance NAME with ...`")
+        told = "it is no log of a probe: no line says `Created instance NAME with ...`"
+        raise UsageError(told, "other_format")
     _check_created(wanted, known)
     return _steps(_from_first([*rows, (last, rows[-1][1])]))
 
 
 def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]]) -> None:
     """UsageError: no such instance was created; which of its three sides is not there."""
-    told = (
-        "",
-        "no instance has {}: ",
-        "{0} was not created in {1}: ",
-        "{0} in {1} was not created with {2} GPU(s): ",
-    )
-    for sides in (1, 2, 3):
-        here = {one[sides - 1] for one in known if one[: sides - 1] == wanted[: sides - 1]}
-        if (side := wanted[sides - 1]) not in here:
-            raise UsageError(told[sides].format(*wanted) + or_nearest(side, here))
+    gpu, zone, _ = wanted
+    kinds = {"gpu": "gpu", "zone": f"zone of {gpu}", "gpus": f"number of GPUs of {gpu} in {zone}"}
+    for side, (key, kind) in enumerate(kinds.items()):
+        here = {one[side] for one in known if one[:side] == wanted[:side]}
+        if wanted[side] not in here:
+            raise UnknownName(kind, wanted[side], here, key=key)
 
 
 def read_skypilot(path: Path) -> Steps:
@@ -165,13 +163,14 @@ def _skypilot(text: str) -> Steps:
         trace = json.loads(text)
         gap, data = trace["metadata"]["gap_seconds"], trace["data"]
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"it is no JSON: {error}") from None
+        raise UsageError(f"it is no JSON: {error}", "invalid_json", reason=str(error)) from None
     except (TypeError, LookupError):
-        raise UsageError('it is not {"metadata": {"gap_seconds": ...}, "data": [...]}') from None
+        told = 'it is not {"metadata": {"gap_seconds": ...}, "data": [...]}'
+        raise UsageError(told, "other_format") from None
     if not _is_count(gap) or not 0 < gap < MOST_SECONDS:
-        raise UsageError(f"gap_seconds = {short(gap)} is no number above 0, and below {MOST_SECONDS:g}")
+        raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MOST_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
-        raise UsageError("data is no list of whole numbers")
+        raise InvalidValue("data", data, "a list of whole numbers")
     counts = data if max(data) > 1 else [1 - value for value in data]
     return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
 
@@ -197,7 +196,9 @@ def _number(text: str) -> float:
 def _price(text: str | None, line: int) -> float:
     price = _number(text or "")
     if not 0 <= price < inf:
-        raise UsageError(f"line {line}: {text!r} is no price in dollars")
+        raise UsageError(
+            f"line {line}: {text!r} is no price in dollars", "invalid_price", line=line, given=text
+        )
     return price
 
 
@@ -206,7 +207,8 @@ def _instant(text: str | None, line: int) -> float:
         found = datetime.fromisoformat(text or "")
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise UsageError(f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z") from None
+        told = f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z"
+        raise UsageError(told, "invalid_time", line=line, given=text) from None
 
 
 def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -218,5 +220,5 @@ def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _steps(rows: Iterable[tuple[float, float]], scale: float = 1.0) -> Steps:
     found = [(time * scale, value) for time, value in rows]
     if not found:
-        raise UsageError("it holds nothing")
+        raise UsageError("it holds nothing", "empty_file")
     return Steps.of(found)

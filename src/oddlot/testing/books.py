@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED, Conductor
@@ -10,6 +11,16 @@ from oddlot.core.spans import Span
 
 Place = tuple[int, int]
 """epoch and position"""
+
+
+class Fault(NamedTuple):
+    """What does not add up."""
+
+    code: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 @dataclass
@@ -45,8 +56,8 @@ class Books:
         self.merged += places
         self.rest.update(places)
 
-    def faults(self, conductor: Conductor) -> Iterator[str]:
-        """A sentence for everything that does not add up."""
+    def faults(self, conductor: Conductor) -> Iterator[Fault]:
+        """Everything that does not add up."""
         yield from self._misplaced(conductor)
         yield from self._miscounted(conductor)
         yield from _mistaken_workers(conductor)
@@ -58,7 +69,7 @@ class Books:
                 del self.rest[self.whole, position]
             self.whole += 1
 
-    def _misplaced(self, conductor: Conductor) -> Iterator[str]:
+    def _misplaced(self, conductor: Conductor) -> Iterator[Fault]:
         ledger = conductor.ledger
         places = Counter(self.rest)
         for lease in {id(lease): lease for lease in ledger.leases.values()}.values():
@@ -76,9 +87,10 @@ class Books:
         for place in sorted(expected | places.keys()):
             if places[place] != (place in expected):
                 count = places[place] + (place[0] < self.whole)
-                yield f"position {place[1]} of epoch {place[0]} is in {count} places"
+                code = "position_repeated" if count else "position_missing"
+                yield Fault(code, f"position {place[1]} of epoch {place[0]} is in {count} places")
 
-    def _miscounted(self, conductor: Conductor) -> Iterator[str]:
+    def _miscounted(self, conductor: Conductor) -> Iterator[Fault]:
         ledger = conductor.ledger
         counts = Counter(dict.fromkeys(range(self.whole), ledger.size))
         counts.update(epoch for epoch, _ in self.rest.elements())
@@ -86,28 +98,34 @@ class Books:
         while counts[epoch] == ledger.size:
             epoch += 1
         if ledger.epoch != epoch:
-            yield f"the ledger is in epoch {ledger.epoch}, but epoch {epoch} is not wholly merged"
+            told = f"the ledger is in epoch {ledger.epoch}, but epoch {epoch} is not wholly merged"
+            yield Fault("wrong_epoch", told)
         for ahead, count in enumerate(ledger.merged):
             if count != counts[ledger.epoch + ahead]:
                 right = counts[ledger.epoch + ahead]
-                yield f"the ledger counts {count} merged samples of epoch {ledger.epoch + ahead}, not {right}"
+                told = (
+                    f"the ledger counts {count} merged samples of epoch {ledger.epoch + ahead}, not {right}"
+                )
+                yield Fault("merged_miscounted", told)
         if ledger.skipped != self.skipped:
-            yield f"the ledger counts {ledger.skipped} skipped samples, not {self.skipped}"
+            told = f"the ledger counts {ledger.skipped} skipped samples, not {self.skipped}"
+            yield Fault("skipped_miscounted", told)
 
 
-def _mistaken_workers(conductor: Conductor) -> Iterator[str]:
+def _mistaken_workers(conductor: Conductor) -> Iterator[Fault]:
     held = {task for tasks in conductor.busy.values() for task in tasks}
     for node, free in conductor.slots.items():
         if free + len(conductor.busy[node]) != conductor.in_flight:
-            yield f"{node} has {free} free slots and {len(conductor.busy[node])} tasks"
+            yield Fault("wrong_slots", f"{node} has {free} free slots and {len(conductor.busy[node])} tasks")
         if (free > 0) != (node in conductor.idle):
-            yield f"{node} has {free} free slots, but is{' not' * bool(free)} among the idle"
+            told = f"{node} has {free} free slots, but is{' not' * bool(free)} among the idle"
+            yield Fault("wrong_idle", told)
     for task in conductor.open.keys() - held:
-        yield f"{task} is open, but nobody has it"
+        yield Fault("open_without_worker", f"{task} is open, but nobody has it")
     for task in conductor.ledger.leases.keys() ^ (conductor.open.keys() | conductor.inbox.keys()):
         # An open task that shared its samples with one that came first has no lease any more.
         if task not in conductor.open:
-            yield f"{task} has a lease or waits in the inbox, but not both"
+            yield Fault("lease_or_inbox", f"{task} has a lease or waits in the inbox, but not both")
 
 
 def _places(spans: Iterable[Span]) -> Iterator[Place]:

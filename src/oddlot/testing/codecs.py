@@ -18,8 +18,16 @@ DTYPES = {
 SPECIAL = [0.0, -0.0, 1.0, torch.nan, torch.inf, -torch.inf]
 
 
+class BrokenCodec(AssertionError):
+    """A codec does not give back what it was given; `code` says in which way."""
+
+    def __init__(self, sentence: str, code: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
 def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 100) -> None:
-    """Raise AssertionError unless whatever tensors are encoded come back with their names, dtypes and lengths.
+    """Raise BrokenCodec unless whatever tensors are encoded come back with their names, dtypes and lengths.
 
     Values come back exactly or, for float32 and float64, within `relative_error` of themselves (2**-8 for bfloat16,
     2**-11 for float16; tried from 0.001 to 10,000); NaN, infinities and zeros always as they are. The packet is
@@ -30,7 +38,8 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
         from hypothesis import HealthCheck, given, settings
         from hypothesis import strategies as st
     except ImportError:
-        raise UsageError("check_codec needs Hypothesis: pip install hypothesis") from None
+        told = "check_codec needs Hypothesis: pip install hypothesis"
+        raise UsageError(told, "not_installed", package="hypothesis") from None
 
     special = st.sampled_from(SPECIAL)
     number = st.one_of(special, st.floats(1e-3, 1e4), st.floats(-1e4, -1e-3))
@@ -64,14 +73,18 @@ def _tensor(dtype: str, numbers: list[float]) -> Tensor:
 def _check(codec: Codec, tensors: Sequence[Named], relative_error: float) -> None:
     before = [(name, tensor.clone()) for name, tensor in tensors]
     packet = copy.deepcopy(codec).encode(tensors)
-    _compare(before, tensors, 0.0, "encoding changed what it was given: ")
-    assert all(type(a) is np.ndarray and a.dtype == np.uint8 and a.ndim == 1 for a in packet.arrays), (
-        f"a packet holds plain 1-D arrays of uint8, not {packet.arrays}"
-    )
-    assert json.loads(json.dumps(packet.about)) == packet.about, f"{packet.about} is not plain JSON-able data"
+    try:
+        _compare(before, tensors, 0.0)
+    except BrokenCodec as error:
+        raise BrokenCodec(f"encoding changed what it was given: {error}", "input_changed") from None
+    if not all(type(a) is np.ndarray and a.dtype == np.uint8 and a.ndim == 1 for a in packet.arrays):
+        raise BrokenCodec(f"a packet holds plain 1-D arrays of uint8, not {packet.arrays}", "no_plain_arrays")
+    if json.loads(json.dumps(packet.about)) != packet.about:
+        raise BrokenCodec(f"{packet.about} is not plain JSON-able data", "no_plain_data")
     sent = _bytes(packet)
     again = copy.deepcopy(codec).encode(tensors)
-    assert np.array_equal(sent, _bytes(again)), f"{tensors} were encoded twice, and the packets differ"
+    if not np.array_equal(sent, _bytes(again)):
+        raise BrokenCodec(f"{tensors} were encoded twice, and the packets differ", "packets_differ")
     _compare(tensors, codec.decode(Packet.read(sent)), relative_error)
 
 
@@ -81,12 +94,15 @@ def _bytes(packet: Packet) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return out
 
 
-def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float, what: str = "") -> None:
+def _compare(sent: Sequence[Named], back: Sequence[Named], relative_error: float) -> None:
     heads = [[(name, tensor.dtype, tensor.shape) for name, tensor in tensors] for tensors in (sent, back)]
-    assert heads[0] == heads[1], f"{what}sent were {heads[0]}, but {heads[1]} came back"
+    if heads[0] != heads[1]:
+        raise BrokenCodec(f"sent were {heads[0]}, but {heads[1]} came back", "heads_changed")
     for (name, before), (_, after) in zip(sent, back, strict=True):
         error = relative_error if before.dtype in {torch.float32, torch.float64} else 0.0
         close = torch.isclose(after, before, rtol=error, atol=0.0, equal_nan=True)
-        assert bool(close.all()), f"{what}{name} came back changed: {before} as {after}"
+        if not bool(close.all()):
+            raise BrokenCodec(f"{name} came back changed: {before} as {after}", "values_changed")
         signs = torch.signbit(before.double()) == torch.signbit(after.double())
-        assert bool((signs | before.isnan()).all()), f"{what}{name} came back with another sign"
+        if not bool((signs | before.isnan()).all()):
+            raise BrokenCodec(f"{name} came back with another sign", "signs_changed")

@@ -80,7 +80,7 @@ class DrivenRun:
         self.records.append(record)
         self._books.note(record, self.host.conductor)
         faults = list(self._books.faults(self.host.conductor))
-        assert not faults, f"after {record.event}: {'; '.join(faults)}"
+        assert not faults, f"after {record.event}: {'; '.join(map(str, faults))}"
 
 
 @dataclass

@@ -22,9 +22,8 @@ from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import ProtocolError, UsageError
+from oddlot.core.errors import ProtocolError, UnknownName, UsageError
 from oddlot.core.ledger import Ledger
-from oddlot.core.nearest import or_nearest
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy
 
@@ -52,7 +51,7 @@ class Data:
         for word in line.split()[1:]:
             name, _, value = word.partition("=")
             if name not in names:
-                raise UsageError(f"`data` does not know {name!r}: {or_nearest(name, names)}")
+                raise UnknownName("setting of `data`", name, names)
             values[name] = value == "true" if value in {"true", "false"} else int(value)
         return cls(**values)
 
@@ -84,12 +83,13 @@ class Play:
         """Let this happen; the records of it. UsageError when it cannot happen."""
         verb, *words = line.split()
         if verb not in VERBS:
-            raise UsageError(f"nobody can `{verb}`: {or_nearest(verb, VERBS)}")
+            raise UnknownName("verb", verb, VERBS)
         options = dict(word.split("=", 1) for word in words if "=" in word)
         try:
             events = VERBS[verb](self, *(word for word in words if "=" not in word), **options)
         except TypeError as error:
-            raise UsageError(f"`{line}` has a word too few or too many: {error}") from None
+            told = f"`{line}` has a word too few or too many: {error}"
+            raise UsageError(told, "wrong_words", given=line, reason=str(error)) from None
         for event in events:
             record = self.conductor.handle(event, self.now)
             self._remember(record)
@@ -133,14 +133,16 @@ class Play:
     def _wait(self, seconds: str) -> Iterator[w.Stimulus]:
         end, rings = self.conductor.alarm if seconds == "alarm" else self.now + float(seconds), 0
         if end == inf:
-            raise UsageError("no alarm is set, and no task is open")
+            raise UsageError("no alarm is set, and no task is open", "nothing_to_wait_for")
         while self.conductor.alarm <= end:
             self.now = max(self.now, self.conductor.alarm)
             yield w.Ticked()
             rings += 1
             if rings > RINGS_AT_MOST:
                 raise ProtocolError(
-                    f"alarms rang {rings} times in {seconds} s: each must be later than the last"
+                    f"alarms rang {rings} times in {seconds} s: each must be later than the last",
+                    "alarms_without_end",
+                    rings=rings,
                 )
         self.now = end
 
@@ -150,7 +152,7 @@ class Play:
 
     def _evaluated(self, **metrics: str) -> Iterator[w.Stimulus]:
         if not self.evaluating:
-            raise UsageError("no evaluation was asked for")
+            raise UsageError("no evaluation was asked for", "no_evaluation")
         version = self.evaluating.pop(0)
         yield w.Evaluated(version, {name: float(value) for name, value in metrics.items()})
 
@@ -172,7 +174,9 @@ class Play:
         if task is None:
             raise UsageError(
                 f"there is no such task of {whose}: `finish` and `refuse` are for open tasks, `late` for others. "
-                f"Open are: {', '.join(self.conductor.open) or 'none'}"
+                f"Open are: {', '.join(self.conductor.open) or 'none'}",
+                "no_such_task",
+                whose=whose,
             )
         return task
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from oddlot import strategies
 from oddlot.core import rules
-from oddlot.core.errors import OddlotError, UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import OddlotError, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.testing.play import Data, Play, books, told
 
@@ -43,7 +42,10 @@ def run_story(text: str, names: Names = NO_NAMES) -> str:
             try:
                 out += teller.tell(line)
             except (UsageError, ValueError, TypeError, SyntaxError) as error:
-                raise UsageError(f"line {number} of the story, `{line}`: {error}") from error
+                told = f"line {number} of the story, `{line}`: {error}"
+                if isinstance(error, UsageError):
+                    raise error.retold(told, line=number) from error
+                raise UsageError(told, "invalid_line", line=number, given=line, reason=str(error)) from error
     return "\n".join(out) + "\n"
 
 
@@ -82,7 +84,8 @@ class _Teller:
             self.strategy = self._build(ast.parse(line.removeprefix("strategy ").strip(), mode="eval").body)
             return []
         if self.strategy is None:
-            raise UsageError("a story begins with `strategy FastestK(k=2)` or another")
+            told = "a story begins with `strategy FastestK(k=2)` or another"
+            raise UsageError(told, "missing_strategy")
         if self.play is None:
             self.play = Play(self.data.conductor(self.strategy))
         return self._happen(self.play, line)
@@ -104,8 +107,8 @@ class _Teller:
             return ast.literal_eval(node)
         name = ast.unparse(node.func)
         if name not in self.known:
-            raise UsageError(f"nothing is called {name!r} here: {or_nearest(name, self.known)}")
+            raise UnknownName("name", name, self.known)
         if any(keyword.arg is None for keyword in node.keywords):
-            raise UsageError("write every setting as name=value")
+            raise UsageError("write every setting as name=value", "setting_without_name")
         values = {str(keyword.arg): self._build(keyword.value) for keyword in node.keywords}
         return self.known[name](*(self._build(value) for value in node.args), **values)

@@ -65,7 +65,8 @@ def _each_case(
         from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
     except ImportError:
-        raise UsageError("check_strategy needs Hypothesis: pip install hypothesis") from None
+        told = "check_strategy needs Hypothesis: pip install hypothesis"
+        raise UsageError(told, "not_installed", package="hypothesis") from None
 
     data = st.builds(
         Data,

@@ -34,11 +34,13 @@ LINES_AT_MOST = 400
 
 
 class BrokenPromise(AssertionError):
-    """A strategy broke a promise; the message holds the promise and the history, a story that can be run."""
+    """A strategy broke a promise; the message holds the promise and `story`, the history, which can be run. Where the
+    books do not add up `code` says what is wrong with them."""
 
-    def __init__(self, promise: int, why: str, story: str) -> None:
-        super().__init__(f"promise {promise} is broken: {PROMISES[promise]}.\nHere {why}.\n\n{story}")
-        self.promise = promise
+    def __init__(self, promise: int, why: str, story: str, code: str = "") -> None:
+        head = f"promise {promise} is broken: {PROMISES[promise]}.\nHere {why}."
+        super().__init__(f"{head}\n\nIt came about like this:\n{story}")
+        self.promise, self.story, self.code = promise, story, code
 
 
 class Trial:
@@ -168,7 +170,7 @@ class Trial:
         except BrokenPromise:
             raise
         except Exception as error:
-            error.add_note(self._story())
+            error.add_note(f"It came about like this:\n{self._story()}")
             raise
 
     def _check(self, record: w.Record, before: Any) -> None:
@@ -179,7 +181,7 @@ class Trial:
             self._check_late(record, record.event.update, before)
         self.books.note(record, self.conductor)
         for fault in self.books.faults(self.conductor):
-            self._break(0, fault)
+            self._break(0, str(fault), fault.code)
         if self._stalled():
             self._break(4, "there is work left, nobody works, and no alarm is set")
 
@@ -224,14 +226,14 @@ class Trial:
             self._break(2, f"what was saved is\n{plain['strategy']}\nand what was read back\n{read.strategy}")
         self.others += [(2, copied), (2, read)]
 
-    def _break(self, promise: int, why: str) -> NoReturn:
-        raise BrokenPromise(promise, why, self._story())
+    def _break(self, promise: int, why: str, code: str = "") -> NoReturn:
+        raise BrokenPromise(promise, why, self._story(), code)
 
     def _story(self) -> str:
         history = self.history
         if len(history) > LINES_AT_MOST:
             history = [*history[: LINES_AT_MOST // 2], "# ... and so on ...", *history[-LINES_AT_MOST // 2 :]]
-        return "\n".join(["It came about like this:", *history, "show", books(self.conductor)])
+        return "\n".join([*history, "show", books(self.conductor)])
 
 
 def _decide(conductor: Conductor, record: w.Record) -> tuple[w.Action, ...] | str:

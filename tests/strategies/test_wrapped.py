@@ -1,0 +1,222 @@
+"""Strategies around strategies: what is inside is saved, read back and named in job files."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import (
+    SGD,
+    VCASGD,
+    Asynchronous,
+    BackupTasks,
+    Deadline,
+    FastestK,
+    LocalSGD,
+    ProportionalLoad,
+    Quorum,
+    Strategy,
+    Synchronous,
+    replay,
+)
+from oddlot.core.errors import OddlotError, UsageError
+from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.strategy import View
+from oddlot.core.words import (
+    Command,
+    Event,
+)
+from oddlot.core.wrapper import Wrapper
+from oddlot.run_folder import RunFolder
+from oddlot.settings import JobFile, Override
+from tests.fits import a_job, everything, fleet, trained
+from tests.transcripts import raises, transcribe
+
+
+@dataclass
+class Mine(Wrapper[Synchronous]):
+    """Around this one alone."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        return self.inner.on(event, view)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Mine(Synchronous()),
+        lambda: BackupTasks(Quorum(ProportionalLoad(LocalSGD(2, SGD(0.7, 0.9, nesterov=True)))), slow=1.0),
+    ],
+    ids=["mine", "nested"],
+)
+def test_every_sample_is_merged_once_through_a_pause(make: Callable[[], Strategy], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    trained(a_job(count=45), make(), fleet(2), "epochs>=1", folder)
+    _, books = trained(a_job(count=45), make(), fleet(2), "epochs>=2", folder, resume=True)
+    assert sorted(books.merged) == everything(45, 2)
+    again = replay(tmp_path)
+    assert again.difference is None
+    assert type(again.conductor.strategy) is type(make())
+
+
+def test_whatever_is_inside_comes_back() -> None:
+    strategy = BackupTasks(ProportionalLoad(LocalSGD(steps=3, round={"a:1": 4})), slow=2.0)
+    kind = type_of(strategy)
+    assert kind == BackupTasks[ProportionalLoad[LocalSGD]]
+    assert from_plain(kind, json.loads(json.dumps(to_plain(strategy)))) == strategy
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("oddlot.strategies:BackupTasks", "other_strategy"),
+        ("oddlot.strategies:Synchronous[oddlot.strategies:Synchronous]", "strategy_not_importable"),
+        ("os:environ[os:getcwd]", "strategy_not_importable"),
+        ("os:getcwd", "strategy_not_importable"),
+    ],
+)
+def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Path) -> None:
+    trained(a_job(), BackupTasks(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
+    log = tmp_path / "records.jsonl"
+    head, rest = log.read_text().split("\n", 1)
+    log.write_text(json.dumps(json.loads(head) | {"strategy": place}) + "\n" + rest)
+    with raises(OddlotError, code):
+        replay(tmp_path)
+
+
+def test_what_the_one_inside_asks_for_is_asked_for() -> None:
+    inner = LocalSGD(server=SGD(lr=0.5))
+    assert ProportionalLoad(inner).server == SGD(lr=0.5)
+    assert BackupTasks(VCASGD()).whole_shards
+    with raises(UsageError, "too_few_workers", k=5, workers=2) as caught:
+        Deadline(FastestK(k=5), 1.0).check_workers(2)
+    assert caught.value.key == "inner.k"
+    assert ProportionalLoad(oddlot.AdaptiveLoad()).wants_fitted(4) == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "key"),
+    [
+        (lambda: BackupTasks[Any](Synchronous), "invalid_value", "inner"),
+        (lambda: BackupTasks[Any]("synchronous"), "invalid_value", "inner"),
+        (lambda: BackupTasks(Synchronous(), slow=0.5), "invalid_value", "slow"),
+        (lambda: Deadline(Synchronous(), 0.0), "invalid_value", "seconds"),
+        (lambda: ProportionalLoad(Synchronous(), least=0.0), "invalid_value", "least"),
+        (lambda: ProportionalLoad(VCASGD()), "whole_shards_inside", "inner"),
+        (lambda: Quorum(LocalSGD(), quorum=1.5), "invalid_value", "quorum"),
+        (lambda: Quorum(Quorum(LocalSGD())), "wrapper_twice", "inner"),
+        (lambda: Quorum(BackupTasks(LocalSGD())), "inner_waits_for_no_round", "inner"),
+        (lambda: Quorum(FastestK(k=2)), "inner_waits_for_no_round", "inner"),
+        (lambda: Quorum(Asynchronous()), "inner_waits_for_no_round", "inner"),
+        (lambda: Quorum(VCASGD()), "inner_waits_for_no_round", "inner"),
+        (lambda: Quorum(Deadline(oddlot.AdaptiveK())), "inner_waits_for_no_round", "inner"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], object], code: str, key: str) -> None:
+    with raises(UsageError, code) as caught:
+        make()
+    assert caught.value.key == key
+
+
+def named(*settings: str) -> Strategy:
+    return JobFile.read("digits", [Override.parse(one) for one in settings]).strategy()
+
+
+def test_job_files_name_what_is_inside() -> None:
+    found = named(
+        "strategy=backup_tasks", "strategy.inner=local_sgd", "strategy.inner.steps=3", "strategy.slow=2"
+    )
+    assert found == BackupTasks(LocalSGD(steps=3), slow=2.0)
+    deep = named("strategy=deadline", "strategy.inner=proportional_load", "strategy.inner.inner.samples=8")
+    assert deep == Deadline(ProportionalLoad(Synchronous(samples=8)))
+    assert named("strategy.inner=local_sgd", "strategy=backup_tasks") == BackupTasks(LocalSGD())
+    assert named("strategy=backup_tasks") == BackupTasks(Synchronous()), "as listed"
+    assert named("strategy=deadline", "strategy.inner=backup_tasks") == Deadline(BackupTasks(Synchronous()))
+    rule = named("strategy=deadline", "strategy.inner=quorum", "strategy.inner.inner.server=adam")
+    assert rule == Deadline(Quorum(LocalSGD(server=oddlot.Adam())))
+
+
+def test_job_files_change_some_of_what_is_inside_a_quorum() -> None:
+    """What is not said stays as DiLoCo has it, also where what is there already is named."""
+    quorum = "strategy=quorum"
+    nesterov = SGD(0.7, 0.9, nesterov=True)
+    assert named(quorum) == Quorum(LocalSGD(8, nesterov))
+    assert named(quorum, "strategy.inner.steps=4") == Quorum(LocalSGD(4, nesterov))
+    lower = named(quorum, "strategy.inner.server.lr=0.5", "strategy.grace=0")
+    assert lower == Quorum(LocalSGD(8, SGD(0.5, 0.9, nesterov=True)), grace=0)
+    assert named(quorum, "strategy.inner=local_sgd", "strategy.inner.steps=4") == Quorum(
+        LocalSGD(4, nesterov)
+    )
+    assert named(quorum, "strategy.inner.server=sgd") == Quorum(LocalSGD(8, nesterov))
+    adam = named(quorum, "strategy.inner.server=adam", "strategy.inner=local_sgd")
+    assert adam == Quorum(LocalSGD(8, oddlot.Adam()))
+    around = named(quorum, "strategy.inner=proportional_load", "strategy.inner.inner.samples=4")
+    assert around == Quorum(ProportionalLoad(Synchronous(4)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["strategy=quorum", "strategy.steps=2"], [("strategy.steps=2", "unknown_key")]),
+        (
+            ["strategy=quorum", "strategy.inner=asynchronous"],
+            [("strategy.inner=asynchronous", "inner_waits_for_no_round")],
+        ),
+        (
+            ["strategy=quorum", "strategy.inner.server.eps=1"],
+            [("strategy.inner.server.eps=1", "setting_of_another_kind")],
+        ),
+        (["strategy=adaptive_load", "strategy.switch.a=1"], [("strategy.switch.a=1", "unknown_key")]),
+        (["strategy=backup_tasks", "strategy.inner.steps=2"], [("strategy.inner.steps=2", "unknown_key")]),
+        (  # those around all of it count too
+            ["strategy=quorum", "strategy.inner=proportional_load", "strategy.inner.inner.steps=2"],
+            [("strategy.inner.inner.steps=2", "unknown_key")],
+        ),
+        (
+            ["strategy=backup_tasks", "strategy.inner.name=proportional_load", "strategy.inner.inner.slow=2"],
+            [("strategy.inner.inner.slow=2", "unknown_key")],
+        ),
+        (  # those of which a quorum is no use are not named
+            ["strategy=quorum", "strategy.inner.k=3"],
+            [("strategy.inner.k=3", "unknown_key")],
+        ),
+        (  # nor is what is there already; all faults are told
+            ["strategy=deadline", *(f"strategy.inner.{said}" for said in ("samples=0", "k=3", "seconds=3"))],
+            [
+                ("strategy.inner.samples=0", "invalid_value"),
+                ("strategy.inner.k=3", "unknown_key"),
+                ("strategy.inner.seconds=3", "unknown_key"),
+            ],
+        ),
+        (["strategy=backup_tasks", "strategy.k=2"], [("strategy.k=2", "unknown_key")]),
+        (
+            ["strategy=adaptive_load", "strategy.table=[[2,8]]"],
+            [("strategy.table=[[2,8]]", "too_few_values")],
+        ),
+        (
+            ["strategy=adaptive_load", "strategy.table=[[2,8,1.0,9]]"],
+            [("strategy.table=[[2,8,1.0,9]]", "too_many_values")],
+        ),
+        (
+            ["strategy=proportional_load", "strategy.inner=vc_asgd"],
+            [("strategy.inner=vc_asgd", "whole_shards_inside")],
+        ),
+        (["strategy=deadline", "strategy.inner=fast"], [("strategy.inner=fast", "unknown_name")]),
+        (
+            ["strategy=deadline", "strategy.inner=synchronous", "strategy.inner.k=3"],
+            [("strategy.inner.k=3", "unknown_key")],
+        ),
+    ],
+)
+def test_words_that_name_nothing_are_refused(settings: list[str], expected: list[tuple[str, str]]) -> None:
+    with pytest.raises(UsageError) as caught:
+        named(*settings)
+    found = getattr(caught.value, "errors", [caught.value])
+    assert [(error.fields["flag"], error.code) for error in found] == [
+        (f"--set {flag}", code) for flag, code in expected
+    ]
+    transcribe(str(caught.value))
