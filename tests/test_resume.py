@@ -4,32 +4,30 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import (
-    AdaptiveK,
-    Asynchronous,
-    LocalSGD,
-    Machine,
-    Simulated,
-    Strategy,
-    Synchronous,
-)
+from oddlot import AdaptiveK, Asynchronous, Job, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.core import words as w
 from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.log import read_log, surviving
 from oddlot.observe import tally_of
+from oddlot.report.ending import FAILED, in_short
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
+from oddlot.train.checkpoint import Snapshot
+from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
 from tests.fits import (
     BATCH,
@@ -48,15 +46,29 @@ from tests.fits import (
 )
 from tests.processes import descendants, program, says
 from tests.toys import Timed
+from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 
-def begun(folder: Path, until: str = "epochs>=2", **options: Any) -> Run:
+def begun(folder: Path, until: str = "epochs>=2", job: Job | None = None, **options: Any) -> Run:
     """A run of one worker in the folder, with a checkpoint after each version."""
-    return oddlot.fit(
-        a_job(), Asynchronous(), fleet(1), until=until, out=folder, checkpoint_every="1 versions", **options
-    )
+    options = {"checkpoint_every": "1 versions", "out": folder, **options}
+    return oddlot.fit(job or a_job(), Asynchronous(), fleet(1), until=until, **options)
+
+
+@contextmanager
+def saved_at_once() -> Iterator[None]:
+    """Whoever saves a checkpoint waits for it."""
+    really = BackgroundSaver.save
+
+    def save(saver: BackgroundSaver, snapshot: Snapshot) -> bool:
+        begun = really(saver, snapshot)
+        saver.wait()
+        return begun
+
+    with patch.object(BackgroundSaver, "save", save):
+        yield
 
 
 def goes_on(
@@ -66,10 +78,8 @@ def goes_on(
     strategy: Strategy | None = None,
     **settings: Any,
 ) -> Run:
-    run, _ = trained(
-        a_job(), strategy or Asynchronous(), on or fleet(), until, RunFolder(folder), resume=True, **settings
-    )
-    return run
+    strategy, on = strategy or Asynchronous(), on or fleet()
+    return trained(a_job(), strategy, on, until, RunFolder(folder), resume=True, **settings)[0]
 
 
 def merged(folder: Path) -> list[tuple[int, int]]:
@@ -122,56 +132,37 @@ def test_a_round_that_ends_as_the_run_goes_on_is_seen(tmp_path: Path) -> None:
     assert seen == surviving(read_log(tmp_path / "records.jsonl"))
 
 
-def test_one_process_at_a_time_holds_a_run(tmp_path: Path) -> None:
+def test_one_process_at_a_time_holds_a_run_and_after_kill_9_of_everything_it_goes_on(tmp_path: Path) -> None:
     """A second one is told who it is, and changes nothing; `kill -9` frees the run at once."""
-    with program("-c", ENDLESS, tmp_path) as process:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    with program("-c", ENDLESS, run) as process:
         says(process, "saved")
         how: Any
         for how in ({"resume": True}, {"force": True}):
-            with pytest.raises(
-                UsageError, match=rf"is in use by process {process.pid} on .*: wait for its end"
-            ):
-                begun(tmp_path, **how)
-        held = checkpoint.newest(Storage(tmp_path / "checkpoints")).version
-        says(process, "saved")
-        process.kill()
-        process.wait()
-        assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version >= held, "the first one went on"
-    begun(tmp_path, force=True)
-
-
-def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
-    inner: list[str] = []
-
-    def again(_: w.Record) -> None:
-        with pytest.raises(UsageError) as refusal:
-            begun(tmp_path, resume=True)
-        inner.append(str(refusal.value))
-
-    begun(tmp_path, until="versions>=1", observers=[again])
-    assert f"in use by process {os.getpid()} on " in inner[0]
-    begun(tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("on", [local(1), fleet(3)], ids=["local", "simulated"])
-def test_after_kill_9_of_everything_a_run_goes_on_with_exact_books(tmp_path: Path, on: Place) -> None:
-    with program("-c", ENDLESS, tmp_path) as process:
+            with raises(UsageError, "folder_in_use", path=str(run)) as caught:
+                begun(run, **how)
+            assert str(process.pid) in caught.fields["holder"].split()
+        held = checkpoint.newest(Storage(run / "checkpoints")).version
         says(process, "saved")
         for pid in [process.pid, *descendants(process.pid)]:
             os.kill(pid, signal.SIGKILL)
         process.wait()
-    books_then = checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["ledger"]
-    reached = (
-        max(lane["epoch"] for lane in books_then["lanes"]) + 1
-    )  # epochs overlap: the newest one begun counts
+    assert checkpoint.newest(Storage(run / "checkpoints")).version >= held, "the first one went on"
+    shutil.copytree(run, copy)
+    for folder, on in ((run, local(1)), (copy, fleet(3))):
+        _goes_on_with_exact_books(folder, on)
+
+
+def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
+    books_then = checkpoint.newest(Storage(folder / "checkpoints")).load().conductor["ledger"]
+    # Epochs overlap: the newest one begun counts.
+    reached = max(lane["epoch"] for lane in books_then["lanes"]) + 1
     job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
-    until = f"epochs>={reached + 3}"
-    run, books = trained(job, Asynchronous(), on, until, RunFolder(tmp_path), resume=True)
-    assert sorted(books.merged) == everything(SAMPLES, reached + 3)
-    assert merged(tmp_path) == everything(SAMPLES, reached + 3)
+    run, books = trained(job, Asynchronous(), on, f"epochs>={reached + 3}", RunFolder(folder), resume=True)
+    assert sorted(books.merged) == merged(folder) == everything(SAMPLES, reached + 3)
     assert run.accuracy is not None
     assert run.accuracy >= 0.9
-    records = list(read_log(tmp_path / "records.jsonl"))
+    records = list(read_log(folder / "records.jsonl"))
     assert sum(isinstance(record.event, w.Resumed) for record in records) == 1
     joined = [record.event.node for record in records if isinstance(record.event, w.Joined)]
     assert len(joined) == len(set(joined)) >= 2, "names are never used again"
@@ -180,6 +171,19 @@ def test_after_kill_9_of_everything_a_run_goes_on_with_exact_books(tmp_path: Pat
     for figure in ("versions", *samples, "bytes_up", "updates", "metrics"):
         assert run.summary[figure] == again[figure], figure
     assert run.records == surviving(records)
+
+
+def test_a_run_is_held_against_its_own_process_too(tmp_path: Path) -> None:
+    holders = set[str]()
+
+    def again(_: w.Record) -> None:
+        with raises(UsageError, "folder_in_use", path=str(tmp_path)) as caught:
+            begun(tmp_path, resume=True)
+        holders.update(caught.fields["holder"].split())
+
+    begun(tmp_path, until="versions>=1", observers=[again])
+    assert str(os.getpid()) in holders
+    begun(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
@@ -205,11 +209,11 @@ def test_a_run_that_has_begun_too_much_goes_on_until_what_is_asked_for_is_whole(
 
 def test_updates_that_waited_in_the_inbox_are_merged_later(tmp_path: Path) -> None:
     """More of them than the next engine has workers."""
-    job = a_job(count=256)
+    job = a_job(count=128)
     oddlot.fit(job, Synchronous(), fleet(16), until="seconds>=0.36", out=tmp_path)
     assert len(checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["inbox"]) == 15
     _, books = trained(job, Synchronous(), local(1), "epochs>=2", RunFolder(tmp_path), resume=True)
-    assert sorted(books.merged) == everything(256, 2)
+    assert sorted(books.merged) == everything(128, 2)
 
 
 @pytest.mark.parametrize("strategy", [Synchronous(), LocalSGD(steps=2)])
@@ -234,11 +238,11 @@ class Breaks:
 
 def test_a_run_that_fails_has_saved_what_it_had_learned(tmp_path: Path) -> None:
     """Its only checkpoint was that of the beginning."""
-    with pytest.raises(JobError, match="the shared disk is away"):
-        oddlot.fit(a_job(loss=Breaks(10)), Asynchronous(), fleet(1), until="epochs>=4", out=tmp_path)
+    with raises(JobError, "user_code_failed", where="m0") as caught:
+        begun(tmp_path, "epochs>=4", a_job(loss=Breaks(10)), checkpoint_every="9 epochs")
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 9
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["ended"].startswith("failed: the job's own code failed on m0: OSError: the shared disk is")
+    assert summary["ended"] == f"{FAILED}{in_short(caught.value)}"
     run = goes_on(tmp_path)
     assert run.summary["wasted"].keys() <= {"resumed"}
     assert run.summary["samples_wasted"] <= 2 * BATCH
@@ -250,30 +254,33 @@ def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) ->
     points, sides = rows()
     points[5] = torch.nan
     job = a_job(data=(points, sides))
-    with pytest.raises(JobError, match="gave bad numbers 3 times"):
+    with raises(JobError, "bad_samples"):
         oddlot.fit(job, Asynchronous(), fleet(1), until="epochs>=1", out=tmp_path)
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 0
 
 
-@pytest.mark.parametrize("left", ["nothing", "a header", "half a checkpoint"])
-def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(
+    ("left", "code"),
+    [
+        ("nothing", "unreadable_file"),
+        ("a header", "no_whole_checkpoint"),
+        ("half a checkpoint", "no_whole_checkpoint"),
+    ],
+)
+def test_what_was_killed_before_its_first_checkpoint_begins(tmp_path: Path, left: str, code: str) -> None:
     """So that a loop which resumes for ever needs no other beginning."""
     begun(tmp_path)
-    log = tmp_path / "records.jsonl"
-    header = log.read_bytes().splitlines(keepends=True)[0]
-    newest = checkpoint.newest(Storage(tmp_path / "checkpoints")).name
-    shutil.move(tmp_path / "checkpoints" / newest, tmp_path / "half")
-    shutil.rmtree(tmp_path / "checkpoints")
-    log.write_bytes(header)
+    log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
+    *older, newest = sorted(places.iterdir())
+    (newest / "manifest.json").unlink()
+    newest.rename(places / "00000000-0-abcdef")
+    for path in older if left == "half a checkpoint" else [places]:
+        shutil.rmtree(path)
+    log.write_bytes(log.read_bytes().splitlines(keepends=True)[0])
     if left == "nothing":
         log.unlink()
-    elif left == "half a checkpoint":
-        (tmp_path / "half" / "manifest.json").unlink()
-        (tmp_path / "checkpoints").mkdir()
-        shutil.move(tmp_path / "half", tmp_path / "checkpoints" / "00000000-0-abcdef")
-    shutil.rmtree(tmp_path / "half", ignore_errors=True)
     (tmp_path / "summary.json").unlink()
-    with pytest.raises(CheckpointError):  # a model is there, so it was no such run
+    with raises(CheckpointError, code):  # a model is there, so it was no such run
         goes_on(tmp_path, "epochs>=2")
     (tmp_path / "model.safetensors").unlink()
     goes_on(tmp_path, "epochs>=2")
@@ -296,10 +303,8 @@ def test_what_begins_again_keeps_the_place_of_its_checkpoints(tmp_path: Path) ->
 def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) -> None:
     begun(tmp_path)
     model = tmp_path / "model.safetensors"
-    with pytest.raises(JobError):
-        oddlot.fit(
-            a_job(loss=Breaks(1)), Asynchronous(), fleet(1), until="epochs>=9", out=tmp_path, resume=True
-        )
+    with raises(JobError, "user_code_failed", where="m0.2"):
+        begun(tmp_path, "epochs>=9", a_job(loss=Breaks(1)), resume=True)
     assert model.exists()
 
     def kill_when_it_is_gone(_: w.Record) -> None:

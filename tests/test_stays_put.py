@@ -24,6 +24,7 @@ from oddlot.core import words as w
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, rows, trained
+from tests.transcripts import raises, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -32,18 +33,15 @@ BYTES = SAMPLES * (2 * 4 + 8)
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 
+CUTS = [0, 5, 16, 24, 32, 41, SAMPLES]
+
+
 def parts(folder: Path) -> Shards:
     """Each in a file of its own."""
     x, y = rows()
-    cuts = [0, 5, 16, 24, 32, 41, SAMPLES]
-    for number, (a, b) in enumerate(pairwise(cuts)):
+    for number, (a, b) in enumerate(pairwise(CUTS)):
         np.savez(folder / f"{number}.npz", x=x[a:b].numpy(), y=y[a:b].numpy())
     return Shards([folder / f"{number}.npz" for number in range(SHARDS)])
-
-
-def new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def opened(run: Run) -> dict[str, set[int]]:
@@ -52,8 +50,7 @@ def opened(run: Run) -> dict[str, set[int]]:
     for record in run.records:
         for action in record.actions:
             if isinstance(action, w.Start):
-                cuts = [0, 5, 16, 24, 32, 41, SAMPLES]
-                number = int(np.searchsorted(cuts, action.task.spans[0].start, side="right")) - 1
+                number = int(np.searchsorted(CUTS, action.task.spans[0].start, side="right")) - 1
                 found.setdefault(action.task.node, set()).add(number)
     return found
 
@@ -62,24 +59,20 @@ def opened(run: Run) -> dict[str, set[int]]:
 def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
     """Every part is brought about once, however many epochs; without that, once an epoch."""
     job = replace(a_job(), data=parts(tmp_path))
-    strategy = VCASGD(alpha=0.8, newest=True)
-    run, books = trained(job, strategy, on, "epochs>=8", RunFolder(new(tmp_path / "kept")))
-    assert sorted(books.merged) == everything(SAMPLES, 8)
-    held = opened(run)
-    sizes = [5, 11, 8, 8, 9, 7]
-    brought = sum(sizes[number] for numbers in held.values() for number in numbers)
-    assert run.summary["bytes_data"] == brought * BYTES // SAMPLES
-    assert run.summary["bytes_data"] <= 2 * BYTES
-    run, books = trained(
-        job,
-        VCASGD(alpha=0.8, newest=True),
-        on,
-        "epochs>=8",
-        RunFolder(new(tmp_path / "not")),
-        keep_shards=False,
-    )
-    assert sorted(books.merged) == everything(SAMPLES, 8)
-    assert run.summary["bytes_data"] == 8 * BYTES
+
+    def run(keep_shards: bool) -> Run:
+        strategy, folder = VCASGD(alpha=0.8, newest=True), tmp_path / str(keep_shards)
+        folder.mkdir()
+        run, books = trained(job, strategy, on, "epochs>=5", RunFolder(folder), keep_shards=keep_shards)
+        assert sorted(books.merged) == everything(SAMPLES, 5)
+        return run
+
+    kept = run(keep_shards=True)
+    sizes = [b - a for a, b in pairwise(CUTS)]
+    brought = sum(sizes[number] for numbers in opened(kept).values() for number in numbers)
+    assert kept.summary["bytes_data"] == brought * BYTES // SAMPLES
+    assert kept.summary["bytes_data"] <= 2 * BYTES
+    assert run(keep_shards=False).summary["bytes_data"] == 5 * BYTES
 
 
 def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
@@ -87,16 +80,21 @@ def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
     run = fit(a_job(), VCASGD(newest=True), fleet(2), until="epochs>=4", shards=SHARDS)
     assert BYTES <= run.summary["bytes_data"] <= 2 * BYTES
     assert fit(a_job(), Synchronous(), fleet(2), until="epochs>=4").summary["bytes_data"] == 0
+    life = Machine("m", 0.01, lifetime=Lifetime(0.5), seconds_to_return=0.0)
+    run = fit(a_job(), VCASGD(newest=True), Simulated([life], seed=3), until="epochs>=6", shards=SHARDS)
+    lives = run.summary["workers_lost"] + 1
+    assert lives > 3
+    assert BYTES < run.summary["bytes_data"] <= lives * BYTES, "a new machine has nothing"
 
 
 def test_a_strategy_of_whole_shards_warns_where_all_data_is_one() -> None:
     for strategy in (VCASGD(), FederatedAveraging()):
-        with pytest.warns(UserWarning, match=r"all of the data is one: cut it with shards=N"):
+        with warns("one_shard", strategy=type(strategy).__name__):
             fit(a_job(), strategy, fleet(2), until="epochs>=1")
         fit(a_job(), strategy, fleet(1), until="epochs>=1")
         fit(a_job(), strategy, fleet(2), until="epochs>=1", shards=2)
     one_part = replace(a_job(), data=Shards.of(rows(), 1))
-    with pytest.warns(UserWarning, match=r"all of the data is one"):
+    with warns("one_shard", strategy="VCASGD"):
         fit(one_part, VCASGD(), fleet(2), until="epochs>=1")
 
 
@@ -112,18 +110,10 @@ def test_bringing_takes_its_time_on_the_link() -> None:
     assert seconds(False) - seconds(True) == pytest.approx(2 * BYTES / 768)
 
 
-def test_a_new_machine_has_nothing() -> None:
-    life = Machine("m", 0.01, lifetime=Lifetime(0.5), seconds_to_return=0.0)
-    run = fit(a_job(), VCASGD(newest=True), Simulated([life], seed=3), until="epochs>=6", shards=SHARDS)
-    lives = run.summary["workers_lost"] + 1
-    assert lives > 3
-    assert BYTES < run.summary["bytes_data"] <= lives * BYTES
-
-
 def test_lost_parts_and_wrong_cuts_are_told(tmp_path: Path) -> None:
     job = replace(a_job(), data=parts(tmp_path))
-    with pytest.raises(UsageError, match="shards = 4: the data lie in 6 parts"):
+    with raises(UsageError, "shards_beside_parts", shards=4, parts=6):
         fit(job, VCASGD(), fleet(2), until="epochs>=1", shards=4)
     (tmp_path / "3.npz").unlink()
-    with pytest.raises(JobError, match=r"part .*3.npz of the data cannot be read"):
+    with raises(JobError, "unreadable_file", path=str(tmp_path / "3.npz")):
         fit(job, VCASGD(), local(2), until="epochs>=1")

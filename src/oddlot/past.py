@@ -52,9 +52,12 @@ def read_past(
         checkpoint = newest(folder.storage, fingerprint, len(log), partial(is_void, log))
         check_log(checkpoint, folder.log)
     except CheckpointError as error:
-        raise CheckpointError(f"{damage}\n{error}" if damage else str(error)) from error
-    for warning in filter(None, (damage, *checkpoint.warnings)):
-        warn(f"{warning}; going on from {checkpoint.name}", "damage_left_out", checkpoint=checkpoint.name)
+        if damage is None:
+            raise
+        raise error.retold(f"{damage}\n{error}", line=damage.fields["line"]) from error
+    for each in filter(None, (damage, *checkpoint.warnings)):
+        told = f"{each}; going on from {checkpoint.name}"
+        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
     snapshot = checkpoint.load()
     conductor = Conductor.from_plain(snapshot.conductor, strategy)
     return Past(conductor, snapshot.tensors, checkpoint, there, log)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.train.files import replace_file, told_where
-from oddlot.train.storage import LOG_PARTS, Storage
+from oddlot.train.storage import LOG_PARTS, Storage, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +72,8 @@ class RunFolder:
                 self._lock(self.path, closing)
                 self._check(resume, force)  # another process may have begun a run meanwhile
             except OSError as error:
-                raise UsageError(f"cannot use {self.path} as the run's folder: {error.strerror}") from None
+                told, reason = f"cannot use {self.path} as the run's folder: {error.strerror}", error.strerror
+                raise UsageError(told, "unusable_folder", path=str(self.path), reason=reason) from None
             self._lock_place(closing, resume)
             yield
 
@@ -143,9 +144,10 @@ class RunFolder:
             settings = self.storage.read(SETTINGS)
             _parsed(settings)
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+            raise unreadable(path, error) from error
         except DAMAGED:
-            raise CheckpointError(f"{path} is damaged: restore it from a copy") from None
+            told = f"{path} is damaged: restore it from a copy"
+            raise CheckpointError(told, "damaged_file", path=path) from None
         return settings
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
@@ -179,7 +181,7 @@ class RunFolder:
         try:
             return not any(MANIFEST in self.storage.names(name) for name in names)
         except OSError as error:
-            raise CheckpointError(f"{self.checkpoints} cannot be read: {error}") from error
+            raise unreadable(self.checkpoints, error) from error
 
     @property
     def _has_records(self) -> bool:
@@ -224,28 +226,29 @@ class RunFolder:
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
-        different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
+        both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
+        different = {key: values for key, values in both.items() if values[0] != values[1]}
         if different:
             lines = "".join(
-                f"\n  {key}: {_told(saved.get(key))} in the run, {_told(now.get(key))} now"
-                for key in different
+                f"\n  {key}: {_told(was)} in the run, {_told(is_now)} now"
+                for key, (was, is_now) in different.items()
             )
-            raise CheckpointError(
-                f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
-            )
+            told = f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
+            raise CheckpointError(told, "other_job", path=str(self.path), different=different)
 
     def settings(self) -> dict[str, Any]:
         """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
         if not self.is_begun:
-            inside = ", ".join(
-                sorted(str(path.parent) for path in self.path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
-            )
-            hint = f"; some are in folders of it: {inside}" if inside else ""
-            raise CheckpointError(f"there is no run in {self.path}{hint}")
+            inside = sorted(str(path.parent) for path in self.path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
+            hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
+            told = f"there is no run in {self.path}{hint}"
+            raise CheckpointError(told, "no_run", path=str(self.path), inside=inside)
         if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
             raise CheckpointError(
                 f"{self.path} has the checkpoints of a run, and is not its folder: resume with checkpoints={self.path} "
-                f"and another folder (--checkpoints {self.path} --out DIR --resume), which brings the run there"
+                f"and another folder (--checkpoints {self.path} --out DIR --resume), which brings the run there",
+                "folder_of_checkpoints",
+                path=str(self.path),
             )
         try:
             saved = _parsed((self.path / SETTINGS).read_bytes())
@@ -254,15 +257,15 @@ class RunFolder:
                 "missing" if isinstance(error, FileNotFoundError) else "damaged"
             ) from None
         if saved["format"] != FORMAT:
-            raise CheckpointError(
-                f"{self.path / SETTINGS} has format {saved['format']}, this version of oddlot reads {FORMAT}"
-            )
+            path, given = str(self.path / SETTINGS), saved["format"]
+            told = f"{path} has format {given}, this version of oddlot reads {FORMAT}"
+            raise CheckpointError(told, "other_format", path=path, format=given)
         return saved
 
     def _no_settings(self, state: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path / SETTINGS} is {state}: restore it from a copy, or begin anew in another folder"
-        )
+        path = str(self.path / SETTINGS)
+        told = f"{path} is {state}: restore it from a copy, or begin anew in another folder"
+        return CheckpointError(told, f"{state}_file", path=path)
 
     @property
     def is_begun(self) -> bool:
@@ -281,9 +284,8 @@ class RunFolder:
             raise self._unusable_place(error) from None
 
     def _unusable_place(self, error: OSError) -> UsageError:
-        return UsageError(
-            f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
-        )
+        told = f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
+        return UsageError(told, "unusable_folder", "checkpoints", path=self.checkpoints, reason=str(error))
 
     def _lock(self, folder: Path, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
@@ -293,7 +295,8 @@ class RunFolder:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().decode(errors="replace").strip() or "another process"
-            raise UsageError(f"{folder} is in use by {holder}: wait for its end, or end it") from None
+            told = f"{folder} is in use by {holder}: wait for its end, or end it"
+            raise UsageError(told, "folder_in_use", path=str(folder), holder=holder) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}\n".encode())
 
@@ -301,14 +304,13 @@ class RunFolder:
         is_run = self.is_begun
         used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
         if resume and not is_run:
-            raise CheckpointError(f"there is no run to resume in {self.path}: start it without resume")
+            told = f"there is no run to resume in {self.path}: start it without resume"
+            raise CheckpointError(told, "no_run", path=str(self.path))
         if used and not (resume or force):
-            raise UsageError(
-                f"{self.path} is not empty: resume=True (--resume) goes on with the run in it, "
-                "force=True (--force) throws it away"
-            )
+            raise _not_empty(str(self.path))
         if used and force and not is_run:
-            raise UsageError(f"{self.path} holds no run, so it is not thrown away: choose another folder")
+            told = f"{self.path} holds no run, so it is not thrown away: choose another folder"
+            raise UsageError(told, "not_a_run", path=str(self.path))
         if resume:
             self._check_other_place()
         else:
@@ -339,9 +341,9 @@ class RunFolder:
         try:
             return saved(self.storage)
         except OSError as error:
-            raise CheckpointError(
-                f"{self.checkpoints} cannot be read ({error}): see to it that it can be reached, then try again"
-            ) from error
+            path, reason = self.checkpoints, str(error)
+            told = f"{path} cannot be read ({reason}): see to it that it can be reached, then try again"
+            raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error
 
     def _check_other_place(self) -> None:
         """UsageError: the run's checkpoints are elsewhere than it is said now."""
@@ -349,7 +351,11 @@ class RunFolder:
         if self._checkpoints not in {"", begun} and not self.checkpoint_names():
             raise UsageError(
                 f"{self._checkpoints} holds no checkpoint, those of {self.path} are in {begun}: leave checkpoints out, "
-                "or copy them there first"
+                "or copy them there first",
+                "checkpoints_elsewhere",
+                "checkpoints",
+                given=self._checkpoints,
+                begun=begun,
             )
 
     def _check_place(self, force: bool) -> None:
@@ -357,24 +363,30 @@ class RunFolder:
         if not self._checkpoints:
             return
         if Path(self._checkpoints).resolve() == self.path.resolve():
-            raise UsageError(
-                f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
-            )
+            told = f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
+            raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(self.path))
         try:
             names = [name for name in self.storage.names() if name != LOCK]
         except OSError as error:
-            raise UsageError(
-                f"{self._checkpoints} cannot be read ({error}): see to it that it can be reached, or name another place"
-            ) from None
+            path, reason = self._checkpoints, str(error)
+            told = (
+                f"{path} cannot be read ({reason}): see to it that it can be reached, or name another place"
+            )
+            raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
         if names and not force:
-            raise UsageError(
-                f"{self._checkpoints} is not empty: resume=True (--resume) goes on with the run in it, "
-                "force=True (--force) throws it away"
-            )
+            raise _not_empty(self._checkpoints)
         if names and SETTINGS not in names:
-            raise UsageError(
-                f"{self._checkpoints} holds no run, so it is not thrown away: choose another place for checkpoints"
-            )
+            told = f"{self._checkpoints} holds no run, so it is not thrown away: choose another place for checkpoints"
+            raise UsageError(told, "not_a_run", path=self._checkpoints)
+
+
+def _not_empty(path: str) -> UsageError:
+    return UsageError(
+        f"{path} is not empty: resume=True (--resume) goes on with the run in it, "
+        "force=True (--force) throws it away",
+        "folder_not_empty",
+        path=path,
+    )
 
 
 def _parsed(settings: bytes) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.spans import Span
 from oddlot.train.data import Batches, minibatches, move, order
+from tests.transcripts import raises
 
 ROWS = np.arange(12.0, dtype=np.float32).reshape(6, 2)
 
@@ -34,21 +35,16 @@ def indices(*wanted: int) -> Any:
     return np.array(wanted)
 
 
-def test_arrays_and_tensors_give_rows() -> None:
+def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_samples() -> None:
+    """A list is a dataset, even of tensors."""
     batches = Batches((ROWS, torch.arange(6)))
     inputs, targets = batches.fetch(indices(4, 0))
     assert len(batches) == 6
     assert inputs.tolist() == [[8.0, 9.0], [0.0, 1.0]]
     assert targets.tolist() == [4, 0]
-
-
-def test_a_list_is_a_dataset_even_of_tensors() -> None:
     batches = Batches([torch.full((10,), float(number)) for number in range(6)])
     assert len(batches) == 6
     assert batches.fetch(indices(4, 0))[:, 0].tolist() == [4.0, 0.0]
-
-
-def test_a_dataset_gives_what_collate_makes_of_its_samples() -> None:
     inputs, targets = Batches(Squares()).fetch(indices(3, 1))
     assert inputs.tolist() == [[3.0], [1.0]]
     assert targets.tolist() == [9, 1]
@@ -57,20 +53,32 @@ def test_a_dataset_gives_what_collate_makes_of_its_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "code", "fields"),
     [
-        ((ROWS, ROWS[:4]), r"the arrays of data have different lengths: \[6, 4\]"),
-        ((ROWS[:0], ROWS[:0]), "data is empty"),
-        ([], "data is empty"),
-        (iter([1, 2]), "must be a map-style dataset .* not list_iterator"),
-        (7, "not int"),
-        ((np.array(["a", "b"]),), "array 0 of data .*<U1"),
-        ((ROWS, ROWS[::-1]), "array 1 of data .*negative"),
+        ((ROWS, ROWS[:4]), "unequal_lengths", {"lengths": [6, 4]}),
+        ((ROWS[:0], ROWS[:0]), "empty_data", {"name": "data"}),
+        ([], "empty_data", {"name": "data"}),
+        (iter([1, 2]), "not_a_dataset", {"type": "list_iterator"}),
+        (7, "not_a_dataset", {"type": "int"}),
+        ((np.array(["a", "b"]),), "not_a_tensor", {"name": "array 0 of data", "dtype": "<U1"}),
+        ((ROWS, ROWS[::-1]), "not_a_tensor", {"name": "array 1 of data", "dtype": "float32"}),
     ],
+    ids=["lengths", "no rows", "no samples", "iterator", "number", "text", "backwards"],
 )
-def test_data_that_cannot_be_used_is_told(data: Any, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_data_that_cannot_be_used_is_told(data: Any, code: str, fields: dict[str, Any]) -> None:
+    with raises(UsageError, code, **fields):
         Batches(data)
+
+
+def test_data_whose_length_fails_is_told_with_the_traceback() -> None:
+    class Endless(Squares):
+        def __len__(self) -> int:
+            raise OverflowError
+
+    with raises(JobError, "user_code_failed") as caught:
+        Batches(Endless(), name="the evaluation set")
+    assert isinstance(caught.value.__cause__, OverflowError)
+    assert caught.fields["reason"].endswith("OverflowError\n")
 
 
 def test_an_order_is_a_shuffle_of_its_own_for_each_seed_and_epoch() -> None:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oddlot.core.errors import UsageError
 from oddlot.train.layout import FlatBuffer, Layout
+from tests.transcripts import raises
 
 
 class Odd(nn.Module):
@@ -63,34 +64,22 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
         ("buffer", "int64"),
     ]
     assert layout.places["scale"].shape == ()
+    constants = {"frozen.weight", "frozen.bias", "mask", "passing", "phase"}
+    assert layout.constants(Odd()).keys() == constants, "what the block does not hold"
 
 
-def test_constants_are_what_the_block_does_not_hold() -> None:
-    model = Odd()
-    assert set(Layout.from_module(model).constants(model)) == {
-        "frozen.weight",
-        "frozen.bias",
-        "mask",
-        "passing",
-        "phase",
-    }
-
-
-def test_everything_starts_on_a_cache_line() -> None:
-    layout = Layout.from_module(Odd())
+def test_everything_starts_on_a_cache_line_and_equal_layouts_have_one_fingerprint() -> None:
+    layout, again = Layout.from_module(Odd()), Layout.from_module(Odd())
     flat = FlatBuffer.empty(layout)
     assert [view.data_ptr() % 64 for _, view in flat.views()] == [0] * len(layout.entries)
     assert layout.bytes == flat.memory.numel()
     assert layout.bytes % 64 == 0
-
-
-def test_equal_layouts_have_one_fingerprint_and_are_plain_data() -> None:
-    layout = Layout.from_module(Odd())
-    again = Layout.from_module(Odd())
     assert again == layout
     assert again.fingerprint == layout.fingerprint
     assert again.fingerprint != Layout.from_module(nn.Linear(2, 2)).fingerprint
     assert json.loads(json.dumps(layout.to_json()))["entries"][0]["name"] == layout.entries[0].name
+    with raises(UsageError, "wrong_block", bytes=layout.bytes, dtype=torch.uint8, shape=(64,)):
+        FlatBuffer(layout, torch.zeros(64, dtype=torch.uint8))
 
 
 def test_gather_and_scatter_carry_a_model_over() -> None:
@@ -143,25 +132,20 @@ def test_an_update_tells_deltas_values_of_floats_and_increments_of_integers() ->
     assert torch.equal(out.view("scale"), end.view("scale"))
 
 
-def test_a_block_is_of_the_layouts_size() -> None:
-    layout = Layout.from_module(nn.Linear(2, 2))
-    with pytest.raises(UsageError, match=r"needs 128 bytes .* not torch.uint8 of shape \(64,\)"):
-        FlatBuffer(layout, torch.zeros(64, dtype=torch.uint8))
-
-
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "code", "fields"),
     [
-        (nn.Sequential(), "nothing to train: Sequential"),
-        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "nothing to train: Linear"),
-        (nn.ParameterList([torch.zeros(0)]), "nothing to train"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "parameter weight is torch.complex64"),
-        (nn.Sequential(nn.LazyLinear(3)), "parameter 0.weight has no shape yet"),
+        (nn.Sequential(), "nothing_to_train", {"model": "Sequential"}),
+        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "nothing_to_train", {"model": "Linear"}),
+        (nn.ParameterList([torch.zeros(0)]), "nothing_to_train", {"model": "ParameterList"}),
+        (nn.Linear(2, 2, dtype=torch.complex64), "complex_parameter", {"parameter": "weight"}),
+        (nn.Sequential(nn.LazyLinear(3)), "lazy_parameter", {"parameter": "0.weight"}),
     ],
+    ids=["empty", "frozen", "no numbers", "complex", "lazy"],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
-def test_a_model_that_cannot_be_merged_is_told(model: nn.Module, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_a_model_that_cannot_be_merged_is_told(model: nn.Module, code: str, fields: dict[str, str]) -> None:
+    with raises(UsageError, code, **fields):
         Layout.from_module(model)
 
 

@@ -18,6 +18,7 @@ from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner, seed_of
 from oddlot.train.schedules import Linear, MultiStep
+from tests.transcripts import raises
 
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(40, 3), torch.randint(2, (40,))
@@ -69,32 +70,23 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
 
 
-def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers() -> None:
-    work, found = Bench(a_job()).compute((8, 16))
-    model = net()
-    expected = plain_gradient(model, order(0, 0, 40)[8:16])
-    assert same(found, expected)
-    assert torch.equal(found["1.running_mean"], dict(model.named_buffers())["1.running_mean"])
+def deep() -> nn.Module:
+    """All its statistics lie in one block, and the change of one is none of another's."""
+    torch.manual_seed(1)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("make", [net, deep])
+def test_a_gradient_task_brings_the_mean_gradient_and_what_became_of_the_buffers(
+    make: Callable[[], nn.Module],
+) -> None:
+    work, found = Bench(a_job(make)).compute((8, 16))
+    rows, model = order(0, 0, 40)[8:16], make()
+    assert same(found, plain_gradient(model, rows) | dict(model.named_buffers()))
     assert found["1.num_batches_tracked"] == 1, "an integer buffer tells its increment"
-    loss = cross_entropy(net()(INPUTS[order(0, 0, 40)[8:16]]), TARGETS[order(0, 0, 40)[8:16]])
+    loss = cross_entropy(make()(INPUTS[rows]), TARGETS[rows])
     assert (work.samples, work.loss) == (8, pytest.approx(loss.item()))
-
-
-def test_several_layers_with_statistics_are_trained() -> None:
-    """All statistics lie in one block, and the change of one is none of another's."""
-
-    def deep() -> nn.Module:
-        torch.manual_seed(1)
-        layers = [layer for _ in range(3) for layer in (nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())]
-        return nn.Sequential(*layers, nn.Linear(3, 2))
-
-    work, brought = Bench(a_job(deep)).compute((0, 8))
-    assert work.samples == 8
-    rows, model = order(0, 0, 40)[:8], deep()
-    for name, gradient in plain_gradient(model, rows).items():
-        torch.testing.assert_close(brought[name], gradient)
-    for name, buffer in model.named_buffers():
-        torch.testing.assert_close(brought[name], buffer)
 
 
 def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
@@ -111,27 +103,35 @@ def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
     assert same(large.compute((0, 10), (20, 29))[1], found)
 
 
-def test_local_steps_bring_start_minus_end_or_the_end() -> None:
-    job = a_job(optimizer=SGD(0.1, momentum=0.9))
-    model = net()
+def groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *rest = parameters
+    return torch.optim.SGD([{"params": [first], "lr": 0.3}, {"params": rest}], 0.1, 0.9)
+
+
+@pytest.mark.parametrize("kind", ["delta", "weights"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_local_steps_are_pytorchs_and_bring_start_minus_end_or_the_end(kind: Kind, scheduled: bool) -> None:
+    """Also clipped ones of an optimizer of its own, which follow a schedule from what was merged before."""
+    model, job, schedule = net(), a_job(optimizer=SGD(0.1, momentum=0.9)), Linear(1.5)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    if scheduled:
+        job = replace(job, schedule=schedule, clip_norm=0.5, local_optimizer=groups)
+        optimizer = groups(model.parameters())
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    factor = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: schedule((24 + 8 * step) / 40) if scheduled else 1.0
+    )
     for at in (8, 16):
         optimizer.zero_grad()
-        rows = order(0, 0, 40)[at : at + 8]
-        cross_entropy(model(INPUTS[rows]), TARGETS[rows]).backward()  # type: ignore[no-untyped-call]
+        plain_gradient(model, order(0, 0, 40)[at : at + 8])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5 if scheduled else 1e9)
         optimizer.step()
-    end = dict(model.named_parameters())
+        factor.step()
+    end: dict[str, Tensor] = dict(model.named_parameters())
+    expected = end if kind == "weights" else {name: start[name] - end[name] for name in end}
     buffers = dict(model.named_buffers()) | {"1.num_batches_tracked": torch.tensor(2)}
-    assert same(Bench(job).compute((8, 24), kind="weights")[1], end | buffers)
-    assert same(Bench(job).compute((8, 24), kind="delta")[1], {name: start[name] - end[name] for name in end})
-
-
-def test_local_steps_may_have_an_optimizer_of_their_own() -> None:
-    job = a_job(lambda: nn.Linear(3, 2), local_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.5))
-    bench = Bench(job)
-    gradient = bench.compute((0, 8))[1]
-    assert same(bench.compute((0, 8), kind="delta")[1], {"weight": 0.5 * gradient["weight"]})
+    merged = 24 if scheduled else None
+    assert same(Bench(job).compute((8, 24), kind=kind, merged=merged)[1], expected | buffers)
 
 
 def clipped_gradient(model: nn.Module, rows: Any, most: float) -> dict[str, Tensor]:
@@ -176,36 +176,12 @@ def test_a_bad_number_is_left_to_be_refused() -> None:
         assert found["other"].isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["delta", "weights"])
-def test_local_steps_follow_the_schedule_from_what_was_merged_before(kind: Kind) -> None:
-    """Also those of an optimizer with several groups of its own."""
-
-    def groups(parameters: Any) -> torch.optim.Optimizer:
-        first, *rest = parameters
-        return torch.optim.SGD([{"params": [first], "lr": 0.3}, {"params": rest}], 0.1, 0.9)
-
-    schedule = Linear(1.5)
-    model, job = net(), a_job(schedule=schedule, clip_norm=0.5, local_optimizer=groups)
-    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = groups(list(model.parameters()))
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule((24 + 8 * step) / 40))
-    for at in (8, 16):
-        optimizer.zero_grad()
-        plain_gradient(model, order(0, 0, 40)[at : at + 8])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        scheduler.step()
-    end: dict[str, Tensor] = dict(model.named_parameters())
-    expected = end if kind == "weights" else {name: start[name] - end[name] for name in end}
-    assert same(Bench(job).compute((8, 24), kind=kind, merged=24)[1], expected)
-
-
 def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
     class Own(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters, {})
 
-    with pytest.raises(JobError, match="Own has no lr that a schedule could change"):
+    with raises(JobError, "optimizer_without_rate", optimizer="Own"):
         Bench(a_job(schedule=MultiStep((1,)), local_optimizer=Own)).compute((0, 8), kind="delta", merged=0)
 
 
@@ -303,40 +279,29 @@ def test_a_buffer_that_is_replaced_is_followed() -> None:
     assert torch.allclose(found["mean"], 0.9 + mean), "the next task starts from the hub's value"
 
 
-def grow(model: Any) -> None:
-    model.weight.data = torch.zeros(4, 3)
+REPLACED: dict[str, Callable[[Any], object]] = {
+    "grow": lambda model: setattr(model.weight, "data", torch.zeros(4, 3)),
+    "renew": lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(2, 3))),
+    "move away": lambda model: setattr(model.weight, "data", torch.zeros(2, 3)),
+    "cut": lambda model: setattr(model.weight, "data", model.weight.data[:1]),  # where it was
+    "freeze": lambda model: model.weight.requires_grad_(False),
+}
 
 
-def renew(model: Any) -> None:
-    model.weight = nn.Parameter(torch.zeros(2, 3))
+@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
+def test_parameters_that_are_replaced_or_change_shape_are_told(first: bool) -> None:
+    """Before or behind the forward pass."""
+    for change in REPLACED.values():
 
-
-def move_away(model: Any) -> None:
-    model.weight.data = torch.zeros(2, 3)
-
-
-def cut(model: Any) -> None:
-    model.weight.data = model.weight.data[:1]  # where it was
-
-
-def freeze(model: Any) -> None:
-    model.weight.requires_grad_(False)
-
-
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("change", [grow, renew, move_away, freeze, cut])
-def test_parameters_that_are_replaced_or_change_shape_are_told(
-    change: Callable[[Any], None], first: bool
-) -> None:
-    def step(model: nn.Module, batch: Any) -> Tensor:
-        if first:
+        def step(model: nn.Module, batch: Any, change: Callable[[Any], object] = change) -> Tensor:
+            if first:
+                change(model)
+            loss = cross_entropy(model(batch[0]), batch[1])
             change(model)
-        loss = cross_entropy(model(batch[0]), batch[1])
-        change(model)
-        return loss
+            return loss
 
-    with pytest.raises(JobError, match="parameter weight was replaced or changed its shape"):
-        Bench(a_job(lambda: nn.Linear(3, 2), loss=None, training_step=step)).compute((0, 8))
+        with raises(JobError, "parameter_replaced", parameter="weight"):
+            Bench(a_job(lambda: nn.Linear(3, 2), loss=None, training_step=step)).compute((0, 8))
 
 
 def test_a_buffer_that_changes_its_shape_is_told() -> None:
@@ -346,50 +311,56 @@ def test_a_buffer_that_changes_its_shape_is_told() -> None:
             result: Tensor = self.linear(x)
             return result
 
-    with pytest.raises(JobError, match=r"buffer mean .*\[3\].*\[8\]"):
+    with raises(JobError, "buffer_reshaped", buffer="mean", before=[3], after=[8]):
         Bench(a_job(Growing)).compute((0, 8))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "code", "fields"),
     [
-        ({"loss": lambda y, t: cross_entropy(y, t, reduction="none")}, r"scalar tensor, not \(8,\)"),
-        ({"loss": lambda y, t: 0.5}, "scalar tensor, not 0.5: return what PyTorch computed"),
-        ({"loss": lambda y, t: None}, "scalar tensor, not None: return what PyTorch computed"),
-        ({"loss": lambda y, t: cross_entropy(y.detach(), t)}, "depends on no parameter that is trained"),
-        ({"collate": list, "data": [1] * 40}, r"must be \(inputs, targets\), not list"),
+        ({"loss": lambda y, t: cross_entropy(y, t, reduction="none")}, "loss_not_scalar", {"shape": (8,)}),
+        ({"loss": lambda y, t: 0.5}, "loss_without_tensor", {"given": 0.5}),
+        ({"loss": lambda y, t: None}, "loss_without_tensor", {"given": None}),
+        ({"loss": lambda y, t: cross_entropy(y.detach(), t)}, "loss_without_gradient", {}),
+        ({"collate": list, "data": [1] * 40}, "batch_without_targets", {"type": "list"}),
     ],
+    ids=["shape", "number", "none", "detached", "batch"],
 )
-def test_a_batch_or_loss_of_the_wrong_kind_is_told(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(JobError, match=told):
+def test_a_batch_or_loss_of_the_wrong_kind_is_told(
+    changes: dict[str, Any], code: str, fields: dict[str, Any]
+) -> None:
+    with raises(JobError, code, **fields):
         Bench(a_job(**changes)).compute((0, 8))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("setting", "given", "code"),
     [
-        ({"model": nn.Linear(3, 2)}, "needs a function that makes the module"),
-        ({"loss": None}, "needs loss="),
-        ({"batch": 0}, "batch = 0 must be at least 1"),
-        ({"batch": "32"}, "batch = '32' must be a whole number"),
-        ({"loss": 0.5}, "loss = 0.5 must be a function"),
-        ({"metrics": [nn.functional.mse_loss]}, "metrics must be a dict such as"),
-        ({"optimizer": torch.optim.SGD}, r"optimizer = .* must be SGD\(...\) or Adam"),
-        ({"batch": True}, "batch = True must be a whole number"),
-        ({"loss": nn.MSELoss}, r"loss = MSELoss is a class: pass one of it, MSELoss\(\)"),
-        ({"metrics": {"a": 3}}, "metrics: a = 3 must be a function, or have update"),
-        ({"metrics": {"a b": len}}, "metrics: 'a b' must be a word"),
-        ({"metrics": {"a": nn.L1Loss}}, r"metrics: a = L1Loss is a class: pass one of it, L1Loss\(\)"),
-        ({"until": 3}, "until = 3 must be a text"),
-        ({"clip_norm": 0}, "clip_norm = 0 must be finite and above 0"),
-        ({"clip_norm": "1"}, "clip_norm = '1' must be a number or None"),
-        ({"schedule": 0.5}, "schedule = 0.5 must be a function"),
-        ({"schedule": MultiStep}, r"schedule = MultiStep is a class: pass one of it, MultiStep\(...\)"),
+        ("model", nn.Linear(3, 2), "not_a_function"),
+        ("loss", None, "missing_loss"),
+        ("loss", 0.5, "invalid_value"),
+        ("loss", nn.MSELoss, "class_given"),
+        ("batch", 0, "invalid_value"),
+        ("batch", "32", "invalid_value"),
+        ("batch", True, "invalid_value"),
+        ("metrics", [nn.functional.mse_loss], "invalid_value"),
+        ("metrics", {"a b": len}, "invalid_metric_name"),
+        ("metrics.a", 3, "invalid_value"),
+        ("metrics.a", nn.L1Loss, "class_given"),
+        ("optimizer", torch.optim.SGD, "invalid_value"),
+        ("until", 3, "invalid_value"),
+        ("clip_norm", 0, "invalid_value"),
+        ("clip_norm", "1", "invalid_value"),
+        ("schedule", 0.5, "invalid_value"),
+        ("schedule", MultiStep, "class_given"),
     ],
 )
-def test_a_job_that_cannot_be_is_told(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_a_job_that_cannot_be_is_told(setting: str, given: Any, code: str) -> None:
+    name, _, metric = setting.partition(".")
+    changes: dict[str, Any] = {name: {metric: given} if metric else given}
+    with raises(UsageError, code) as caught:
         a_job(**changes)
+    assert caught.value.key == setting
 
 
 def test_every_task_of_an_epoch_has_chance_of_its_own() -> None:
@@ -403,5 +374,10 @@ def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [choose_device("auto", worker).index for worker in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_a_device_that_is_named_is_taken() -> None:
+def test_a_device_that_is_named_is_taken_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("meta") == torch.device("meta")
+    with raises(UsageError, "unknown_device", given="gpu"):
+        choose_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with raises(UsageError, "missing_device", given="cuda:1", type="cuda"):
+        choose_device("cuda:1")

@@ -1,5 +1,7 @@
 """The rules' arithmetic equals PyTorch's optimizers."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.rules import Numerics
 from oddlot.train.store import Payload, Store
 from tests.torch_optimizers import torch_optimizer
+from tests.transcripts import raises
 
 RULES = [
     SGD(0.1),
@@ -27,13 +30,32 @@ RULES = [
 ]
 
 
-def one_step(
-    store: Store, gradient: Tensor, number: int, share: float = 1.0, merged: int | None = None
-) -> None:
-    flat = FlatBuffer.empty(store.layout)
+def both(
+    rule: Rule,
+    seed: int,
+    rows: int = 5,
+    columns: int = 17,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> tuple[nn.Linear, torch.optim.Optimizer, Store]:
+    """A model and PyTorch's optimizer for it, and a store of the same numbers."""
+    torch.manual_seed(seed)
+    model = nn.Linear(columns, rows, bias=False, dtype=dtype)
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    return model, torch_optimizer(rule, list(model.parameters())), Store(initial, rule, **options)
+
+
+def one_step(store: Store, gradient: Tensor, share: float = 1.0, held: bool = False) -> None:
+    """`held` writes each version into another block."""
+    flat, number = FlatBuffer.empty(store.layout), store.version
     flat.view("weight").copy_(gradient)
     store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
-    store.step({f"w1:{number}": share}, merged=merged)
+    if held:
+        store.acquire(number)
+    store.step({f"w1:{number}": share}, merged=number)
+    if held:
+        store.release(number)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -41,29 +63,17 @@ def one_step(
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: torch.dtype) -> None:
-    """200 steps with gradients that depend on the weights; `held` writes each version into another block."""
-    torch.manual_seed(3)
-    model = nn.Linear(17, 5, bias=False, dtype=dtype)
-    layout = Layout.from_module(model)
-    initial = FlatBuffer.empty(layout)
-    initial.gather(model)
-    store = Store(initial, rule)
-    optimizer = torch_optimizer(rule, list(model.parameters()))
-    for number in range(200):
+    """60 steps with gradients that depend on the weights."""
+    model, optimizer, store = both(rule, 3, dtype=dtype)
+    for _ in range(60):
         noise = torch.randn(5, 17, dtype=dtype)
         model.weight.grad = (model.weight.detach() * 0.5 + noise) * share
-        if held:
-            store.acquire(number)
-        one_step(store, store.weights.view("weight") * 0.5 + noise, number, share)
-        if held:
-            store.release(number)
+        one_step(store, store.weights.view("weight") * 0.5 + noise, share, held)
         optimizer.step()
     expected, found = model.weight.detach(), store.weights.view("weight")
     # Rounding of a step is amplified by Adam's division, not by SGD.
-    ulps = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype]
-    torch.testing.assert_close(
-        found, expected, rtol=ulps * torch.finfo(dtype).eps, atol=ulps * torch.finfo(dtype).eps
-    )
+    most = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype] * torch.finfo(dtype).eps
+    torch.testing.assert_close(found, expected, rtol=most, atol=most)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -74,19 +84,11 @@ def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: 
     def factor(step: int) -> float:
         return 1.0 / (1 + step)
 
-    torch.manual_seed(6)
-    model = nn.Linear(17, 5, bias=False)
-    initial = FlatBuffer.empty(Layout.from_module(model))
-    initial.gather(model)
-    store, optimizer = Store(initial, rule, schedule=factor), torch_optimizer(rule, list(model.parameters()))
+    model, optimizer, store = both(rule, 6, schedule=factor)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    for number in range(20):
+    for _ in range(20):
         model.weight.grad = torch.randn(5, 17)
-        if held:
-            store.acquire(number)
-        one_step(store, model.weight.grad, number, merged=number)
-        if held:
-            store.release(number)
+        one_step(store, model.weight.grad, held=held)
         optimizer.step()
         scheduler.step()
     torch.testing.assert_close(store.weights.view("weight"), model.weight.detach(), rtol=1e-6, atol=1e-6)
@@ -94,15 +96,11 @@ def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Rule) -> None:
-    torch.manual_seed(4)
-    model = nn.Linear(1000, 3, bias=False)
-    initial = FlatBuffer.empty(Layout.from_module(model))
-    initial.gather(model)
-    store, optimizer = Store(initial, rule), torch_optimizer(rule, list(model.parameters()))
+    model, optimizer, store = both(rule, 4, 3, 1000)
     gradient, before = torch.randn(3, 1000), model.weight.detach().clone()
     model.weight.grad = gradient.clone()
     optimizer.step()
-    one_step(store, gradient, 0)
+    one_step(store, gradient)
     after = model.weight.detach()
     largest_term = torch.maximum(before.abs(), (after - before).abs())
     error = (store.weights.view("weight") - after).abs()
@@ -114,13 +112,9 @@ def test_chunks_and_the_compiled_loop_change_nothing(rule: Rule, monkeypatch: py
     """A section of several chunks and an odd rest, compiled or not, gives what one plain chunk gives."""
 
     def run() -> Tensor:
-        torch.manual_seed(5)
-        model = nn.Linear(1009, 11, bias=False)
-        initial = FlatBuffer.empty(Layout.from_module(model))
-        initial.gather(model)
-        store = Store(initial, rule)
-        for number in range(4):
-            one_step(store, torch.randn(11, 1009), number)
+        _, _, store = both(rule, 5, 11, 1009)
+        for _ in range(4):
+            one_step(store, torch.randn(11, 1009))
         return store.weights.view("weight").clone()
 
     plain = run()
@@ -138,5 +132,5 @@ def test_memory_is_what_the_rule_needs() -> None:
 
 def test_another_rules_memory_is_told() -> None:
     section = {0: torch.zeros(10)}
-    with pytest.raises(CheckpointError, match=r"SGD needs \['momentum/0'\]"):
+    with raises(CheckpointError, "other_optimizer", needed=["momentum/0"]):
         Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state, 3)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -23,10 +23,10 @@ from safetensors.torch import load, load_file
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
-from oddlot.train.storage import PIECE_BYTES, Storage
+from oddlot.train.storage import PIECE_BYTES, Storage, unreadable
 
 FORMAT = 1
-UNFINISHED = "was not finished: it has no manifest.json"
+UNFINISHED = "unfinished_checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"(\d{8,})-(\d+)-([0-9a-f]{6})")
 _DTYPES = {
@@ -72,8 +72,8 @@ class Checkpoint:
     job: str
     log: tuple[Part, ...]
     """the log up to this checkpoint, if it is kept beside it"""
-    warnings: tuple[str, ...] = ()
-    """a sentence for each newer checkpoint that is damaged and was passed over; none for one that was not finished"""
+    warnings: tuple[CheckpointError, ...] = ()
+    """one for each newer checkpoint that is damaged and was passed over; none for one that was not finished"""
 
     def load(self) -> Snapshot:
         """What was saved. CheckpointError when the files hold anything else."""
@@ -87,9 +87,7 @@ class Checkpoint:
                 data = self.storage.read(tensors_name)
                 layout, tensors = _layout(BytesIO(data)), load(data)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(
-                f"checkpoint {self.storage.path(self.name)} cannot be read: {error}"
-            ) from error
+            raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
         return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
 
 
@@ -136,40 +134,28 @@ def newest(
     it is sound too. CheckpointError: there is no whole one, one cannot be read, it belongs to another job than the one
     whose fingerprint is given, or it was made after more `records` than the log has.
     """
-    told: list[str] = []
+    damage: list[CheckpointError] = []
     try:
         names = saved(storage)
     except OSError as error:
-        raise CheckpointError(f"{storage} cannot be read: {error}") from error
+        raise unreadable(str(storage), error) from error
     for name in reversed(names):
         if void(age(name)[0]):
             continue
         try:
             found = _verified(storage, name, with_log)
+            if records is not None and found.records > records:
+                _check_log_beside(found)  # else nobody else can go on from it either
+                raise _log_too_short(found, records)
         except Damaged as error:
-            told.append(str(error))
+            damage.append(error)
             continue
-        if records is not None and found.records > records:
-            if problem := _problem_of_log(found):  # so nobody else can go on from it either
-                told.append(problem)
-                continue
-            if found.log:
-                raise _gone_on(found, f"after {found.records:,} records, and {records:,} are here")
-            raise CheckpointError(
-                f"checkpoint {storage.path(name)} was made after {found.records} records, but only {records} of the "
-                "log are sound: restore the log from a copy, or move that checkpoint away to go on from an older one"
-            )
         if job is not None and found.job != job:
-            raise CheckpointError(
-                f"checkpoint {storage.path(name)} belongs to another job: its fingerprint is {found.job}, this job's "
-                f"is {job}; resume with the job that began the run, or choose another folder"
-            )
-        warnings = tuple(sentence for sentence in told if UNFINISHED not in sentence)
-        return Checkpoint(storage, name, found.version, found.records, found.job, found.log, warnings)
+            raise _other_job(found, job)
+        return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
+    told = [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *damage]
     raise CheckpointError(
-        "\n  ".join(
-            [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *told]
-        )
+        "\n  ".join(map(str, told)), "no_whole_checkpoint", path=str(storage), damage=damage
     )
 
 
@@ -189,7 +175,7 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
         return tuple(Part(**part) for part in manifest["log"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError, Damaged):
+    except (FileNotFoundError, TypeError, KeyError, CheckpointError):
         return ()
 
 
@@ -198,30 +184,63 @@ def log_of(checkpoint: Checkpoint) -> bytes:
     try:
         return b"".join(checkpoint.storage.read(part.name) for part in checkpoint.log)
     except OSError as error:
-        raise CheckpointError(f"the log in {checkpoint.storage} cannot be read: {error}") from error
+        raise unreadable(str(checkpoint.storage), error, "the log in ") from error
 
 
-def _problem_of_log(checkpoint: Checkpoint) -> str:
-    """What is wrong with the log beside it; empty if it is sound, or not there."""
+def _check_log_beside(checkpoint: Checkpoint) -> None:
+    """Damaged: the log beside it is there, and is not sound."""
+    path = checkpoint.storage.path(checkpoint.name)
     try:
         for part in checkpoint.log:
             checkpoint.storage.check(part.name, part.check)
-    except (OSError, ValueError) as error:
-        return f"checkpoint {checkpoint.storage.path(checkpoint.name)} is damaged: {error}"
-    return ""
+    except (OSError, CheckpointError) as error:
+        raise _damaged(path, error) from error
 
 
 def check_log(checkpoint: Checkpoint, log: Path) -> None:
     """CheckpointError: the file is not the log from which this checkpoint came about."""
     with log.open("rb") as file:
         if any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
-            raise _gone_on(checkpoint, f"after other records than {log} has")
+            raise _gone_on(checkpoint, f"after other records than {log} has", log=str(log))
 
 
-def _gone_on(checkpoint: Checkpoint, when: str) -> CheckpointError:
+def _log_too_short(checkpoint: Checkpoint, records: int) -> CheckpointError:
+    """Only so many records of the log that is here are sound, which are fewer than the checkpoint was made after."""
+    counts = {"records": checkpoint.records, "sound": records}
+    if checkpoint.log:
+        return _gone_on(
+            checkpoint, f"after {checkpoint.records:,} records, and {records:,} are here", **counts
+        )
+    path = checkpoint.storage.path(checkpoint.name)
     return CheckpointError(
-        f"the run has gone on elsewhere: checkpoint {checkpoint.storage.path(checkpoint.name)} was made {when}. Resume "
-        "it in a new folder, which fetches the log"
+        f"checkpoint {path} was made after {checkpoint.records} records, but only {records} of the log are sound: "
+        "restore the log from a copy, or move that checkpoint away to go on from an older one",
+        "log_too_short",
+        path=path,
+        **counts,
+    )
+
+
+def _other_job(checkpoint: Checkpoint, job: str) -> CheckpointError:
+    path, found = checkpoint.storage.path(checkpoint.name), checkpoint.job
+    return CheckpointError(
+        f"checkpoint {path} belongs to another job: its fingerprint is {found}, this job's is {job}; resume with the "
+        "job that began the run, or choose another folder",
+        "other_job",
+        path=path,
+        found=found,
+        job=job,
+    )
+
+
+def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointError:
+    path = checkpoint.storage.path(checkpoint.name)
+    return CheckpointError(
+        f"the run has gone on elsewhere: checkpoint {path} was made {when}. Resume it in a new folder, which fetches "
+        "the log",
+        "gone_on_elsewhere",
+        path=path,
+        **fields,
     )
 
 
@@ -263,43 +282,62 @@ class Damaged(CheckpointError):
     """A checkpoint that is not whole: an older one may be."""
 
 
+def _damaged(path: str, error: Exception) -> Damaged:
+    """A checkpoint in which this was found."""
+    told = f"checkpoint {path} is damaged: {error}"
+    if isinstance(error, CheckpointError):
+        return Damaged(told, error.code, path=path, **error.fields)
+    return Damaged(told, "damaged_file", path=path, reason=str(error))
+
+
 def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
     """A whole checkpoint. Damaged: what is wrong with it; CheckpointError: it cannot be read now."""
     path = storage.path(name)
     try:
-        manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), path)
-        version, records = manifest["version"], manifest["records"]
-        if age(name) != (records, version):
-            raise ValueError("its manifest.json is another one's")
-        for file in (CONDUCTOR, TENSORS):
-            storage.check(f"{name}/{file}", manifest["files"][file])
-        log = tuple(Part(**part) for part in manifest["log"])
-        for part in log if with_log else ():
-            storage.check(part.name, part.check)
-        if with_log and not log:
-            raise ValueError("the run's log is not beside it")
-    except IsADirectoryError as error:
-        raise Damaged(f"checkpoint {path} is damaged: {error}") from error
+        return _checked(storage, name, with_log)
+    except Damaged:
+        raise
     except FileNotFoundError as error:
         missing = Path(str(error.filename or error.args[-1])).name
-        what = UNFINISHED if missing == MANIFEST else f"is damaged: {missing} is missing"
-        raise Damaged(f"checkpoint {path} {what}") from error
+        if missing == MANIFEST:
+            told = f"checkpoint {path} was not finished: it has no {MANIFEST}"
+            raise Damaged(told, UNFINISHED, path=path) from error
+        told = f"checkpoint {path} is damaged: {missing} is missing"
+        raise Damaged(told, "missing_file", path=path, file=missing) from error
+    except (IsADirectoryError, CheckpointError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}; try again") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"checkpoint {path} is damaged: {error}") from error
+        raise unreadable(path, error, "checkpoint ", "; try again") from error
+
+
+def _checked(storage: Storage, name: str, with_log: bool) -> Checkpoint:
+    """The checkpoint, if its files are what its manifest says."""
+    manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), storage.path(name))
+    version, records = manifest["version"], manifest["records"]
+    if age(name) != (records, version):
+        raise CheckpointError("its manifest.json is another one's", "other_manifest", file=MANIFEST)
+    for file in (CONDUCTOR, TENSORS):
+        storage.check(f"{name}/{file}", manifest["files"][file])
+    log = tuple(Part(**part) for part in manifest["log"])
+    for part in log if with_log else ():
+        storage.check(part.name, part.check)
+    if with_log and not log:
+        raise CheckpointError("the run's log is not beside it", "no_log_beside")
     return Checkpoint(storage, name, version, records, manifest["job"], log)
 
 
 def _manifest(data: bytes, path: str) -> Any:
-    """What a manifest says. ValueError: it is damaged; Damaged: another version of oddlot has written it."""
+    """What a manifest says. CheckpointError: it is damaged; Damaged: another version of oddlot has written it."""
     try:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError("manifest.json is cut off, or holds something else") from None
+        told = "manifest.json is cut off, or holds something else"
+        raise CheckpointError(told, "damaged_file", file=MANIFEST) from None
     if version != FORMAT:
-        raise Damaged(f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}")
+        told = f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}"
+        raise Damaged(told, "other_format", path=path, format=version)
     if check != crc32(to_json(manifest)):
-        raise ValueError("the checksum of manifest.json does not match")
+        told = "the checksum of manifest.json does not match"
+        raise CheckpointError(told, "wrong_checksum", file=MANIFEST)
     return manifest

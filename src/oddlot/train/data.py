@@ -41,18 +41,25 @@ class Batches:
             self.arrays = tuple(as_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
             lengths = [len(part) for part in self.arrays]
             if len(set(lengths)) > 1:
-                raise UsageError(f"the arrays of {name} have different lengths: {lengths}")
+                told = f"the arrays of {name} have different lengths: {lengths}"
+                raise UsageError(told, "unequal_lengths", name=name, lengths=lengths)
         elif not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise UsageError(
                 f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "
-                f"not {type(data).__name__}"
+                f"not {type(data).__name__}",
+                "not_a_dataset",
+                name=name,
+                type=type(data).__name__,
             )
         try:
             size = len(self)
         except Exception as error:
-            raise JobError(f"{name} does not tell its length:\n{traceback.format_exc()}") from error
+            reason = traceback.format_exc()
+            told = f"{name} does not tell its length:\n{reason}"
+            raise JobError(told, "user_code_failed", where=f"len() of {name}", reason=reason) from error
         if not size:
-            raise UsageError(f"{name} is empty: there is nothing to train or measure on")
+            told = f"{name} is empty: there is nothing to train or measure on"
+            raise UsageError(told, "empty_data", name=name)
 
     def __len__(self) -> int:
         return len(self.arrays[0] if self.arrays else self.data)

@@ -20,7 +20,8 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
     """
     if job.evaluation is None:
-        raise UsageError("the strategy evaluates, and the job has nothing to measure on: Job(evaluation=...)")
+        told = "the strategy evaluates, and the job has nothing to measure on: Job(evaluation=...)"
+        raise UsageError(told, "no_evaluation_set", "evaluation")
     data = Batches(job.evaluation, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)
@@ -82,4 +83,6 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise JobError(f"metric {name!r} must return one number, not {type(value).__name__}") from None
+        kind = type(value).__name__
+        told = f"metric {name!r} must return one number, not {kind}"
+        raise JobError(told, "metric_without_number", metric=name, type=kind) from None

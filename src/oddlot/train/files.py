@@ -28,4 +28,5 @@ def told_where(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise JobError(f"cannot write {path} ({error}): make room, then resume the run") from error
+        told, reason = f"cannot write {path} ({error}): make room, then resume the run", str(error)
+        raise JobError(told, "unwritable_file", path=str(path), reason=reason) from error

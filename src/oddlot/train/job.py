@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import InvalidValue, JobError, UsageError
 from oddlot.core.rules import SGD, Rule
 from oddlot.train.schedules import Schedule
 
@@ -73,17 +73,16 @@ class Job:
 
     def __post_init__(self) -> None:
         if isinstance(self.model, nn.Module) or not callable(self.model):
-            raise UsageError(
-                "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
-            )
+            told = "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
+            raise UsageError(told, "not_a_function", "model")
         if self.loss is None and self.training_step is None:
-            raise UsageError("Job needs loss=f(outputs, targets) or training_step=f(model, batch)")
+            told = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
+            raise UsageError(told, "missing_loss", "loss")
         check_settings(self)
         for name in ("loss", "training_step", "predict", "local_optimizer", "schedule", "collate"):
             _check_function(name, getattr(self, name))
         if isinstance(self.schedule, type):
-            name = self.schedule.__name__
-            raise UsageError(f"schedule = {name} is a class: pass one of it, {name}(...)", key="schedule")
+            raise _class_given("schedule", self.schedule, "(...)")
         _check_metrics(self.metrics)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -102,7 +101,9 @@ class Job:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise JobError(
                 f"a batch must be (inputs, targets), not {type(batch).__name__}: give the Job a training_step, and "
-                "predict(model, batch) -> (outputs, targets) for metrics"
+                "predict(model, batch) -> (outputs, targets) for metrics",
+                "batch_without_targets",
+                type=type(batch).__name__,
             )
         return model(batch[0]), batch[1]
 
@@ -111,7 +112,8 @@ def made(job: Job) -> nn.Module:
     """The job's model, new. JobError: it is none."""
     model: object = job.model()
     if not isinstance(model, nn.Module):
-        raise JobError(f"Job(model=...) must return a torch.nn.Module, not {type(model).__name__}")
+        kind = type(model).__name__
+        raise JobError(f"Job(model=...) must return a torch.nn.Module, not {kind}", "not_a_module", type=kind)
     return model
 
 
@@ -120,34 +122,41 @@ def scalar(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor):
         raise JobError(
             f"the loss of a batch must be a scalar tensor, not {loss!r}: return what PyTorch computed, without "
-            ".item(), .numpy() or float()"
+            ".item(), .numpy() or float()",
+            "loss_without_tensor",
+            given=loss,
         )
     if loss.numel() != 1:
-        raise JobError(f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean")
+        told = f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean"
+        raise JobError(told, "loss_not_scalar", shape=tuple(loss.shape))
     return loss
 
 
 def _check_function(name: str, function: Any) -> None:
     if isinstance(function, type) and issubclass(function, nn.Module):
-        raise UsageError(f"{name} = {function.__name__} is a class: pass one of it, {function.__name__}()")
+        raise _class_given(name, function)
     if function is not None and not callable(function):
-        raise UsageError(f"{name} = {function!r} must be a function")
+        raise InvalidValue(name, function, "a function")
+
+
+def _class_given(name: str, kind: type, arguments: str = "()") -> UsageError:
+    given = kind.__name__
+    told = f"{name} = {given} is a class: pass one of it, {given}{arguments}"
+    return UsageError(told, "class_given", name, name=name, given=given)
 
 
 def _check_metrics(metrics: object) -> None:
     if not isinstance(metrics, Mapping):
-        raise UsageError('metrics must be a dict such as {"accuracy": oddlot.accuracy}')
+        told = 'metrics must be a dict such as {"accuracy": oddlot.accuracy}'
+        raise UsageError(told, "invalid_value", "metrics", name="metrics", given=metrics)
     for name, metric in metrics.items():
         if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
-            raise UsageError(f"metrics: {name!r} must be a word, so that a goal can name it")
+            told = f"metrics: {name!r} must be a word, so that a goal can name it"
+            raise UsageError(told, "invalid_metric_name", "metrics", given=name)
         if isinstance(metric, type):
-            raise UsageError(
-                f"metrics: {name} = {metric.__name__} is a class: pass one of it, {metric.__name__}()"
-            )
+            raise _class_given(f"metrics.{name}", metric)
         if not callable(metric) and not hasattr(metric, "update"):
-            raise UsageError(
-                f"metrics: {name} = {metric!r} must be a function, or have update() and compute()"
-            )
+            raise InvalidValue(f"metrics.{name}", metric, "a function, or have update() and compute()")
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -176,11 +185,18 @@ def _named_device(wish: str) -> torch.device:
         device = torch.device(wish)
     except RuntimeError:
         raise UsageError(
-            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps", key="device"
+            f"device = {wish!r} is none: there are auto, cpu, cuda, cuda:1, ..., mps",
+            "unknown_device",
+            "device",
+            given=wish,
         ) from None
     backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type in backends and not backends[device.type].is_available():
         raise UsageError(
-            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine", key="device"
+            f"device = {wish!r} is not there: PyTorch finds no {device.type} on this machine",
+            "missing_device",
+            "device",
+            given=wish,
+            type=device.type,
         )
     return device

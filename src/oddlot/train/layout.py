@@ -73,7 +73,9 @@ class Layout:
         if not any(parameter.numel() for pairs in groups.values() for _, parameter in pairs):
             raise UsageError(
                 f"nothing to train: {type(module).__name__} has no parameter with requires_grad=True; "
-                "give the job a model with trainable parameters"
+                "give the job a model with trainable parameters",
+                "nothing_to_train",
+                model=type(module).__name__,
             )
         for name, buffer in _moving_buffers(module).items():
             groups.setdefault(("buffer", buffer.dtype), []).append((name, buffer))
@@ -145,7 +147,11 @@ class FlatBuffer:
         if memory.dtype != torch.uint8 or memory.shape != (layout.bytes,):
             raise UsageError(
                 f"a block needs {layout.bytes} bytes (uint8, 1-D), "
-                f"not {memory.dtype} of shape {tuple(memory.shape)}"
+                f"not {memory.dtype} of shape {tuple(memory.shape)}",
+                "wrong_block",
+                bytes=layout.bytes,
+                dtype=memory.dtype,
+                shape=tuple(memory.shape),
             )
         self.layout = layout
         self.memory = memory
@@ -258,12 +264,17 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if is_lazy(parameter):
         raise UsageError(
             f"parameter {name} has no shape yet (lazy): "
-            "run one batch through the model in the job's model factory"
+            "run one batch through the model in the job's model factory",
+            "lazy_parameter",
+            parameter=name,
         )
     if parameter.is_complex():
         raise UsageError(
             f"parameter {name} is {parameter.dtype}: complex parameters cannot be merged; "
-            "store the real and imaginary part as two real parameters"
+            "store the real and imaginary part as two real parameters",
+            "complex_parameter",
+            parameter=name,
+            dtype=parameter.dtype,
         )
 
 

@@ -228,9 +228,10 @@ class Learner:
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
             same = now.get(name) is parameter and parameter.data_ptr() == place
             if not same or parameter.shape != self.weights.layout.places[name].shape:
-                raise JobError(
+                told = (
                     f"parameter {name} was replaced or changed its shape while training: change it in place"
                 )
+                raise JobError(told, "parameter_replaced", parameter=name)
 
     def _follow_buffers(self) -> None:
         """A buffer that was replaced, as by `self.mean = ...`, gives its values to the block and is bound again."""
@@ -239,8 +240,9 @@ class Learner:
             if now is view:
                 continue
             if now is None or now.shape != view.shape:
-                shape = None if now is None else list(now.shape)
-                raise JobError(f"buffer {name} went from shape {list(view.shape)} to {shape}: keep its shape")
+                before, after = list(view.shape), None if now is None else list(now.shape)
+                told = f"buffer {name} went from shape {before} to {after}: keep its shape"
+                raise JobError(told, "buffer_reshaped", buffer=name, before=before, after=after)
             view.copy_(now)
             buffers[name] = view
 
@@ -258,7 +260,9 @@ class _Pace:
         if not all("lr" in group for group in optimizer.param_groups):
             raise JobError(
                 f"{type(optimizer).__name__} has no lr that a schedule could change: leave the schedule out, or take "
-                "another local_optimizer"
+                "another local_optimizer",
+                "optimizer_without_rate",
+                optimizer=type(optimizer).__name__,
             )
         self.schedule, self.merged = schedule, merged
         # As PyTorch's schedulers: an optimizer that is kept has had its rates changed before.
@@ -278,7 +282,8 @@ def _backward(loss: Tensor) -> None:
     if not loss.requires_grad:
         raise JobError(
             "the loss depends on no parameter that is trained: compute it from the model's outputs, without "
-            ".detach() or torch.no_grad(), and leave requires_grad of a parameter at True"
+            ".detach() or torch.no_grad(), and leave requires_grad of a parameter at True",
+            "loss_without_gradient",
         )
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 

@@ -66,9 +66,9 @@ class LocalOptimizer:
         lr: float,
     ) -> None:
         if any(one.is_sparse for one in gradients):
-            raise JobError(
-                f"{type(rule).__name__} takes no sparse gradients, but Adam without weight_decay does"
-            )
+            name = type(rule).__name__
+            told = f"{name} takes no sparse gradients, but Adam without weight_decay does"
+            raise JobError(told, "sparse_gradients", rule=name)
         counts = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         for place, one in zip(places, parameters, strict=True):
             if place not in self.memory:

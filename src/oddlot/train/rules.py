@@ -66,7 +66,10 @@ class Numerics:
         if state.keys() != self.state.keys() or any(state[k].shape != v.shape for k, v in self.state.items()):
             raise CheckpointError(
                 f"the checkpoint's optimizer memory is {sorted(state)}, {type(self.rule).__name__} needs "
-                f"{sorted(self.state)} of the model's size: use the optimizer that the run began with"
+                f"{sorted(self.state)} of the model's size: use the optimizer that the run began with",
+                "other_optimizer",
+                found=sorted(state),
+                needed=sorted(self.state),
             )
         for name, tensor in self.state.items():
             tensor.copy_(state[name])

@@ -50,7 +50,7 @@ class BackgroundSaver:
     """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` whole ones.
 
     The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
-    is brought to the storage too. What fails (a full disk) is a sentence in `problems()` and never ends the run.
+    is brought to the storage too. What fails (a full disk) is an error in `problems()` and never ends the run.
 
     A run that goes on says which checkpoint it goes on from (`begun_from`) and which were `there` when it chose that.
     Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
@@ -73,7 +73,7 @@ class BackgroundSaver:
         self._newest = (-1, -1)
         """of all that were given: records and version"""
         self._staged: list[Tensor] = []
-        self._problems: list[str] = []
+        self._problems: list[JobError] = []
         self.taken_over = False
         """somebody else saves here: nothing is written any more"""
         self._known = set(there)
@@ -101,7 +101,7 @@ class BackgroundSaver:
         try:
             log_bytes = self.log.stat().st_size if self.log is not None else 0
         except OSError as error:
-            self._note(error)
+            self._not_written(error)
             return False
         staged = Snapshot(
             snapshot.version,
@@ -115,8 +115,8 @@ class BackgroundSaver:
         self._writing = self._thread.submit(self._write, staged, log_bytes)
         return True
 
-    def problems(self) -> list[str]:
-        """What went wrong since the last call, as sentences."""
+    def problems(self) -> list[JobError]:
+        """What went wrong since the last call."""
         if not self.busy:
             self._collect()
         problems, self._problems = self._problems, []
@@ -132,7 +132,7 @@ class BackgroundSaver:
         if self._writing is not None:
             self._writing.exception()
 
-    def close(self) -> list[str]:
+    def close(self) -> list[JobError]:
         """Wait for the last checkpoint; the `problems` that are left.
 
         Not that the run was taken over: whoever closes it has an end already.
@@ -147,9 +147,12 @@ class BackgroundSaver:
             sync_path(self.log)
         for stranger in set(saved(self.storage)) - self._known:
             self.taken_over = True
+            path = self.storage.path(stranger)
             raise JobError(
-                f"the run has gone on elsewhere: checkpoint {self.storage.path(stranger)} is another process's. "
-                "This one stops, since what it does would be lost"
+                f"the run has gone on elsewhere: checkpoint {path} is another process's. This one stops, since what "
+                "it does would be lost",
+                "gone_on_elsewhere",
+                path=path,
             )
         self._known.add(name_of(snapshot, self.life))
         log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
@@ -157,7 +160,8 @@ class BackgroundSaver:
         try:
             self._prune()
         except OSError as error:
-            self._problems.append(f"old checkpoints cannot be removed from {self.storage}: {error}")
+            told = f"old checkpoints cannot be removed from {self.storage}: {error}"
+            self._note(told, "old_checkpoints_not_removed", error)
 
     def _prune(self) -> None:
         """Remove what is not among the newest whole ones; nothing before there are so many."""
@@ -181,12 +185,14 @@ class BackgroundSaver:
         self._newest = (-1, -1)
         if not isinstance(error, OSError):
             raise error
-        self._note(error)
+        self._not_written(error)
 
-    def _note(self, error: OSError) -> None:
-        self._problems.append(
-            f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
-        )
+    def _not_written(self, error: OSError) -> None:
+        told = f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
+        self._note(told, "checkpoint_not_written", error)
+
+    def _note(self, told: str, code: str, error: OSError) -> None:
+        self._problems.append(JobError(told, code, path=str(self.storage), reason=str(error)))
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies in memory that is used again from checkpoint to checkpoint."""

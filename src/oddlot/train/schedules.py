@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Annotated, Any
 
 from oddlot.core.checks import AboveZero, Must, NotNegative, check_settings
-from oddlot.core.errors import JobError, UsageError, short
+from oddlot.core.errors import InvalidValue, JobError, short
 
 Schedule = Callable[[float], float]
 """`schedule(epochs)`, a pure function of the epochs merged so far: what every learning rate is multiplied with."""
@@ -105,10 +105,17 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
     try:
         factor: Any = schedule(epochs)
     except Exception as error:
-        raise JobError(f"the schedule failed at {epochs:g} epochs:\n{traceback.format_exc()}") from error
+        reason = traceback.format_exc()
+        told = f"the schedule failed at {epochs:g} epochs:\n{reason}"
+        raise JobError(
+            told, "user_code_failed", where="the schedule", epochs=epochs, reason=reason
+        ) from error
     if not _is_number(factor) or factor < 0:
         raise JobError(
-            f"the schedule gave {short(factor)} at {epochs:g} epochs: it must return a number, finite and not negative"
+            f"the schedule gave {short(factor)} at {epochs:g} epochs: it must return a number, finite and not negative",
+            "invalid_factor",
+            given=factor,
+            epochs=epochs,
         )
     return float(factor)
 
@@ -124,4 +131,4 @@ def _is_number(value: Any) -> bool:
 
 def _check_warmup(warmup: float, end: float, what: str = "epochs =") -> None:
     if warmup >= end:
-        raise UsageError(f"warmup_epochs = {warmup:g} must be less than {what} {end:g}", key="warmup_epochs")
+        raise InvalidValue("warmup_epochs", warmup, f"less than {what} {end:g}")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oddlot.core.errors import JobError, UsageError
+from oddlot.core.errors import InvalidValue, JobError, UsageError
 
 Arrays = Sequence[Any]
 Read = Callable[[Any], Arrays]
@@ -27,7 +27,8 @@ def read_npz(path: Any) -> Arrays:
             with np.load(file, allow_pickle=False) as arrays:
                 return [arrays[name] for name in arrays.files]
         except (ValueError, AttributeError, TypeError, BadZipFile):  # numpy's words advise to trust the file
-            raise ValueError("it is no whole .npz file of plain numbers") from None
+            told = f"part {path} of the data cannot be read: it is no whole .npz file of plain numbers"
+            raise JobError(told, "not_npz", path=str(path)) from None
 
 
 def as_tensor(part: Any, name: str) -> Tensor:
@@ -37,7 +38,8 @@ def as_tensor(part: Any, name: str) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             return part if isinstance(part, Tensor) else torch.from_numpy(part)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} ({part.dtype}) cannot become a tensor: {error}") from None
+        told, dtype = f"{name} ({part.dtype}) cannot become a tensor: {error}", str(part.dtype)
+        raise UsageError(told, "not_a_tensor", name=name, dtype=dtype, reason=str(error)) from None
 
 
 class _Slices:
@@ -62,13 +64,14 @@ class Shards:
         self, parts: Sequence[Any], read: Read = read_npz, sizes: Sequence[int] | None = None
     ) -> None:
         if isinstance(parts, str | bytes):
-            raise UsageError(f"parts = {parts!r} must be a list of paths or URLs")
+            raise InvalidValue("parts", parts, "a list of paths or URLs")
         self.parts, self.read = list(parts), read
         if not self.parts:
-            raise UsageError("Shards([]): data have at least one part")
+            raise UsageError("Shards([]): data have at least one part", "no_parts", "parts")
         self.sizes = [len(self._read(part)[0]) for part in self.parts] if sizes is None else list(sizes)
         if len(self.sizes) != len(self.parts) or min(self.sizes) < 1:
-            raise UsageError(f"sizes of {len(self.parts)} parts are as many numbers of at least 1")
+            told = f"sizes of {len(self.parts)} parts are as many numbers of at least 1"
+            raise UsageError(told, "invalid_sizes", "sizes", parts=len(self.parts), sizes=self.sizes)
         self.cuts = (0, *accumulate(self.sizes))
         """where the parts begin, and where the last one ends"""
         self.open: dict[int, tuple[Tensor, ...]] = {}
@@ -79,7 +82,8 @@ class Shards:
         """Arrays of equal length as they lie, in so many parts: of memory-mapped files a worker reads only its own."""
         lengths = [len(array) for array in arrays]
         if not lengths or len(set(lengths)) > 1 or not 1 <= count <= lengths[0]:
-            raise UsageError(f"arrays of lengths {lengths} cannot be cut into {count} parts")
+            told = f"arrays of lengths {lengths} cannot be cut into {count} parts"
+            raise UsageError(told, "invalid_cut", "count", lengths=lengths, count=count)
         cuts = [lengths[0] * part // count for part in range(count + 1)]
         return cls(list(pairwise(cuts)), _Slices(arrays), [b - a for a, b in pairwise(cuts)])
 
@@ -113,15 +117,17 @@ class Shards:
     def _part(self, number: int) -> tuple[Tensor, ...]:
         if number not in self.open:
             arrays = self._read(self.parts[number])
-            lengths = {len(array) for array in arrays}
-            if lengths != {self.sizes[number]}:
+            part, rows, expected = self.parts[number], sorted(set(map(len, arrays))), self.sizes[number]
+            if rows != [expected]:
                 raise JobError(
-                    f"part {self.parts[number]} of the data has {sorted(lengths)} rows, not {self.sizes[number]}: "
-                    "leave the data as they are until the run has ended"
+                    f"part {part} of the data has {rows} rows, not {expected}: leave the data as they are until the "
+                    "run has ended",
+                    "part_changed",
+                    path=str(part),
+                    rows=rows,
+                    expected=expected,
                 )
-            self.open[number] = tuple(
-                as_tensor(array, f"an array of part {self.parts[number]}") for array in arrays
-            )
+            self.open[number] = tuple(as_tensor(array, f"an array of part {part}") for array in arrays)
             self.bytes_opened += sum(array.nbytes for array in self.open[number])
         return self.open[number]
 
@@ -129,7 +135,8 @@ class Shards:
         try:
             arrays = list(self.read(part))
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise JobError(f"part {part} of the data cannot be read: {error}") from error
+            told, reason = f"part {part} of the data cannot be read: {error}", str(error)
+            raise JobError(told, "unreadable_file", path=str(part), reason=reason) from error
         if not arrays:
-            raise JobError(f"part {part} of the data holds no array")
+            raise JobError(f"part {part} of the data holds no array", "empty_part", path=str(part))
         return arrays

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import CheckpointError, UsageError
 
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
@@ -36,7 +36,8 @@ class Storage:
         try:
             self._fs, self._root = url_to_fs(self.url)
         except (ValueError, ImportError) as error:
-            raise UsageError(f"{self.url} cannot be reached: {error}") from None
+            told = f"{self.url} cannot be reached: {error}"
+            raise UsageError(told, "unreachable_place", url=self.url, reason=str(error)) from None
 
     def __str__(self) -> str:
         return self.url
@@ -74,16 +75,19 @@ class Storage:
             return bytes(self._fs.cat_file(self._at(name)))
 
     def check(self, name: str, expected: dict[str, int]) -> None:
-        """ValueError: the file is not what `write` has told."""
-        size = check = 0
+        """CheckpointError: the file is not what `write` has told."""
+        size, check, file_name = 0, 0, _last(name)
         with self._reached(), self._fs.open(self._at(name), "rb") as file:
             while piece := file.read(PIECE_BYTES):
                 size += len(piece)
                 check = crc32(piece, check)
         if size != expected["bytes"]:
-            raise ValueError(f"{_last(name)} has {size} of {expected['bytes']} bytes")
+            told, whole = f"{file_name} has {size} of {expected['bytes']} bytes", expected["bytes"]
+            raise CheckpointError(told, "wrong_size", file=file_name, bytes=size, expected=whole)
         if check != expected["crc32"]:
-            raise ValueError(f"the checksum of {_last(name)} does not match")
+            raise CheckpointError(
+                f"the checksum of {file_name} does not match", "wrong_checksum", file=file_name
+            )
 
     def names(self, folder: str = "") -> list[str]:
         """What lies in the folder: none where there is no such folder."""
@@ -159,6 +163,12 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:
+    """What is there cannot be read."""
+    told, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
+    return CheckpointError(told, "unreadable_file", path=path, reason=reason)
 
 
 def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:

@@ -99,7 +99,9 @@ class Store:
         if version != self.version and version not in self._holds:
             raise ProtocolError(
                 f"version {version} is gone: the model is at {self.version} and holds {sorted(self._holds)}; "
-                "keep a version before the merge that replaces it"
+                "keep a version before the merge that replaces it",
+                "version_not_kept",
+                version=version,
             )
         self._holds[version] = self._holds.get(version, 0) + 1
         return self._held.setdefault(version, self.weights)
@@ -107,7 +109,8 @@ class Store:
     def release(self, version: int) -> None:
         """Let go of what `acquire` gave; the last one gives an old version's memory back."""
         if version not in self._holds:
-            raise ProtocolError(f"version {version} is released more often than it was acquired")
+            told = f"version {version} is released more often than it was acquired"
+            raise ProtocolError(told, "version_not_acquired", version=version)
         self._holds[version] -= 1
         if not self._holds[version]:
             del self._holds[version]
@@ -121,11 +124,13 @@ class Store:
         A refused payload is freed.
         """
         if facts.id in self.inbox:
-            raise ProtocolError(f"update {facts.id} is in the inbox already: ids are never used again")
-        problem = self._problem(facts, payload)
-        if problem:
+            told = f"update {facts.id} is in the inbox already: ids are never used again"
+            raise ProtocolError(told, "update_id_reused", update=facts.id)
+        try:
+            self._check(facts, payload)
+        except Refusal:
             payload.release()
-            raise Refusal(f"update {facts.id} {problem}")
+            raise
         self.inbox[facts.id] = payload
         self._read = facts.read
 
@@ -185,7 +190,8 @@ class Store:
             groups.setdefault(group, {})[leaf] = tensor
         counts = groups.pop("", {})
         if counts.keys() != {"version", "rule_steps"} or "weights" not in groups:
-            raise CheckpointError(f"the checkpoint lacks weights or counts: it has {sorted(state)}")
+            told = f"the checkpoint lacks weights or counts: it has {sorted(state)}"
+            raise CheckpointError(told, "missing_tensors", found=sorted(state))
         self._rule.load(groups.pop("rule", {}), int(counts["rule_steps"]))
         _copy_sections(groups.pop("weights"), self.weights, "weights")
         self.version = int(counts["version"])
@@ -196,9 +202,8 @@ class Store:
             elif word == "inbox":
                 self._load_update(rest, sections)
             else:
-                raise CheckpointError(
-                    f"the checkpoint has tensors under {group!r}, which this version does not know"
-                )
+                told = f"the checkpoint has tensors under {group!r}, which this version does not know"
+                raise CheckpointError(told, "unknown_tensors", group=group)
 
     def _load_kept(self, version: int, sections: Mapping[str, Tensor]) -> None:
         if version != self.version:
@@ -209,36 +214,40 @@ class Store:
     def _load_update(self, name: str, sections: Mapping[str, Tensor]) -> None:
         kind, _, update = name.partition("/")
         if kind not in get_args(Kind):
-            raise CheckpointError(
-                f"the checkpoint has an update of kind {kind!r}, which this version does not know"
-            )
+            told = f"the checkpoint has an update of kind {kind!r}, which this version does not know"
+            raise CheckpointError(told, "unknown_kind", kind=kind)
         block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
         _copy_sections(sections, block, f"update {update}")
         self.inbox[update] = Payload(cast(Kind, kind), block)
 
-    def _problem(self, facts: Facts, payload: Payload) -> str:
-        """What is wrong with an update, as the end of a sentence; empty when nothing is."""
+    def _check(self, facts: Facts, payload: Payload) -> None:
+        """Refusal: what is wrong with an update."""
         flat = payload.flat
         if payload.kind != facts.kind:
-            return f"was announced as {facts.kind} and came as {payload.kind}"
+            told = f"update {facts.id} was announced as {facts.kind} and came as {payload.kind}"
+            raise Refusal(told, "other_kind", update=facts.id, announced=facts.kind, kind=payload.kind)
         if flat.layout is not self.layout and flat.layout.fingerprint != self.layout.fingerprint:
-            return (
-                f"has {flat.layout.bytes} bytes in another layout than the model's {self.layout.bytes} bytes"
-            )
+            there, here = flat.layout.bytes, self.layout.bytes
+            told = f"update {facts.id} has {there} bytes in another layout than the model's {here} bytes"
+            raise Refusal(told, "other_layout", update=facts.id, bytes=there, expected=here)
         sections = zip(flat.sections(), self.weights.sections(), strict=True)
-        if all(_is_sound(section, now) for (_, section), (_, now) in sections):
-            return ""
-        now_at = dict(self.weights.views())
-        bad = {
-            name: int((~torch.isfinite(view) & now_at[name].isfinite()).sum()) for name, view in flat.views()
-        }
-        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items() if count]
+        if not all(_is_sound(section, now) for (_, section), (_, now) in sections):
+            raise self._not_finite(facts.id, flat)
+
+    def _not_finite(self, update: UpdateId, flat: FlatBuffer) -> Refusal:
+        """Its tensors with bad numbers where the model's are not."""
+        now = dict(self.weights.views())
+        bad = {name: int((~view.isfinite() & now[name].isfinite()).sum()) for name, view in flat.views()}
+        bad = {name: count for name, count in bad.items() if count}
+        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        return f"has numbers that are not finite in {', '.join(named[:3])}{more}"
+        told = f"update {update} has numbers that are not finite in {', '.join(named[:3])}{more}"
+        return Refusal(told, "numbers_not_finite", update=update, tensors=bad)
 
     def _known(self, update: UpdateId) -> Payload:
         if update not in self.inbox:
-            raise ProtocolError(f"update {update} is not in the inbox, which holds {sorted(self.inbox)}")
+            told = f"update {update} is not in the inbox, which holds {sorted(self.inbox)}"
+            raise ProtocolError(told, "no_such_update", update=update)
         return self.inbox[update]
 
     def _updates(
@@ -246,18 +255,20 @@ class Store:
     ) -> merge.Updates:
         """The tensors of a merge. ProtocolError, with nothing changed, where it makes no sense."""
         if not shares:
-            raise ProtocolError(f"nothing to {verb}: a merge needs at least one update")
+            raise ProtocolError(f"nothing to {verb}: a merge needs at least one update", "empty_merge")
         for update, share in shares.items():
             payload = self._known(update)
             if payload.kind not in kinds:
                 raise ProtocolError(
                     f"cannot {verb} {update}: it is a {payload.kind}, and this takes {' or '.join(kinds)}; "
-                    f"{other} it instead"
+                    f"{other} it instead",
+                    "unmergeable_update",
+                    update=update,
+                    kind=payload.kind,
                 )
             if not (isfinite(share) and share >= 0):
-                raise ProtocolError(
-                    f"update {update} has the share {share}: shares are finite and not negative"
-                )
+                told = f"update {update} has the share {share}: shares are finite and not negative"
+                raise ProtocolError(told, "invalid_share", update=update, share=share)
         return [(self.inbox[update].flat, share) for update, share in shares.items()]
 
     def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
@@ -292,7 +303,9 @@ def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) ->
     if found != expected:
         raise CheckpointError(
             f"the checkpoint's {what} has the sections {_told(found)}, the model needs {_told(expected)}: "
-            "it belongs to another model"
+            "it belongs to another model",
+            "other_model",
+            tensors=what,
         )
     for name, section in block.sections():
         section.copy_(saved[name])

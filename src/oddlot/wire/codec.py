@@ -66,7 +66,7 @@ class Packet:
                 if type(size) is not int or size < 0 or end > source.size:
                     raise ValueError(f"an array of {size} bytes ends behind the packet")
         except (ValueError, TypeError, RecursionError) as error:
-            raise FrameError(f"not a packet: {error}") from None
+            raise FrameError(f"not a packet: {error}", "not_a_packet", reason=str(error)) from None
         return cls(codec, about, arrays)
 
     def _head(self) -> bytes:
@@ -117,7 +117,8 @@ class Half:
 
     def __post_init__(self) -> None:
         if self.dtype not in tuple(_HALVES):
-            raise UsageError(f"Half(dtype={self.dtype!r}): choose 'bf16' or 'fp16'")
+            told, given = f"Half(dtype={self.dtype!r}): choose 'bf16' or 'fp16'", self.dtype
+            raise UsageError(told, "invalid_value", "dtype", name="dtype", given=given)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
         half = _HALVES[self.dtype]
@@ -155,8 +156,7 @@ def _encode(codec: str, tensors: Sequence[Named], sent: Sequence[Named]) -> Pack
 
 def _decode(codec: str, packet: Packet) -> list[tuple[str, torch.dtype, Tensor]]:
     """Name, dtype at the sender's, and tensor as it travelled."""
-    if packet.codec != codec:
-        raise FrameError(f"a packet of the codec {packet.codec!r} was given to {codec!r}")
+    check_packet(packet, codec)
     try:
         words = [packet.about[key] for key in ("names", "dtypes", "sent")]
         return [
@@ -164,7 +164,20 @@ def _decode(codec: str, packet: Packet) -> list[tuple[str, torch.dtype, Tensor]]
             for name, dtype, sent, array in zip(*words, packet.arrays, strict=True)
         ]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FrameError(f"a packet's words do not fit its arrays: {error}") from None
+        raise damaged_packet(error) from None
+
+
+def check_packet(packet: Packet, codec: str) -> None:
+    """FrameError: it is a packet of another codec."""
+    if packet.codec != codec:
+        told = f"a packet of the codec {packet.codec!r} was given to {codec!r}"
+        raise FrameError(told, "other_codec", given=packet.codec, codec=codec)
+
+
+def damaged_packet(error: Exception) -> FrameError:
+    """What a packet says of its arrays is not so."""
+    told = f"a packet's words do not fit its arrays: {error}"
+    return FrameError(told, "damaged_packet", reason=str(error))
 
 
 def _tensor(array: Bytes) -> Tensor:

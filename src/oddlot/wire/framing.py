@@ -45,25 +45,29 @@ def unpack(frame: bytes) -> Frame:
     kind, length, check = _read_header(frame[:HEADER_BYTES])
     body = frame[HEADER_BYTES:]
     if len(body) != length:
-        raise FrameError(f"a frame of {length} bytes came with {len(body)}")
+        told = f"a frame of {length} bytes came with {len(body)}"
+        raise FrameError(told, "wrong_size", bytes=len(body), expected=length)
     return Frame(kind, _checked(body, check))
 
 
 def _read_header(header: bytes) -> tuple[int, int, int | None]:
     """Kind, length of the body, its checksum."""
     if len(header) < HEADER_BYTES:
-        raise FrameError(f"a frame's header has {HEADER_BYTES} bytes, here are {len(header)}")
+        told = f"a frame's header has {HEADER_BYTES} bytes, here are {len(header)}"
+        raise FrameError(told, "short_header", bytes=len(header))
     magic, version, kind, flags, length, check = _FIELDS.unpack(header[: _FIELDS.size])
     if magic != MAGIC:
-        raise FrameError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
+        raise FrameError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}", "not_a_frame")
     if _CHECK.unpack(header[_FIELDS.size :]) != (crc32(header[: _FIELDS.size]),):
-        raise FrameError("a frame's header is damaged: its checksum does not match")
+        raise FrameError("a frame's header is damaged: its checksum does not match", "damaged_header")
     if version != FORMAT or flags & ~CHECKED:
-        raise FrameError(f"a frame of format {version}, flags {flags}: this version reads format {FORMAT}")
+        told = f"a frame of format {version}, flags {flags}: this version reads format {FORMAT}"
+        raise FrameError(told, "other_format", format=version, flags=flags)
     return kind, length, check if flags & CHECKED else None
 
 
 def _checked(body: bytes, check: int | None) -> bytes:
     if check is not None and crc32(body) != check:
-        raise FrameError(f"a frame's body of {len(body)} bytes is damaged: its checksum does not match")
+        told = f"a frame's body of {len(body)} bytes is damaged: its checksum does not match"
+        raise FrameError(told, "damaged_body", bytes=len(body))
     return body

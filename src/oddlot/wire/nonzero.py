@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from oddlot.core.errors import UsageError
-from oddlot.wire.codec import Bytes, Codec, Half, Named, Packet, Plain
-from oddlot.wire.framing import FrameError
+from oddlot.wire.codec import Bytes, Codec, Half, Named, Packet, Plain, check_packet, damaged_packet
 
 BLOCK_BYTES = 64
 """a cache line, on which every row of 16 or 32 float32 numbers, or a multiple of these, begins"""
@@ -29,7 +28,8 @@ class NonZero:
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
-            raise UsageError(f"NonZero(of={self.of!r}): choose Plain() or Half()", key="of")
+            told = f"NonZero(of={self.of!r}): choose Plain() or Half()"
+            raise UsageError(told, "invalid_value", "of", name="of", given=self.of)
 
     @property
     def of_changes(self) -> bool:
@@ -48,8 +48,7 @@ class NonZero:
         return Packet("nonzero", about | {"sizes": [array.size for array in packet.arrays]}, arrays)
 
     def decode(self, packet: Packet) -> list[Named]:
-        if packet.codec != "nonzero":
-            raise FrameError(f"a packet of the codec {packet.codec!r} was given to 'nonzero'")
+        check_packet(packet, "nonzero")
         try:
             about, arrays = packet.about, list[Bytes]()
             each = zip(about["hows"], about["sizes"], packet.arrays[::2], packet.arrays[1::2], strict=True)
@@ -57,7 +56,7 @@ class NonZero:
                 arrays.append(first if how == WHOLE else _whole(int(size), first, second))
             inner = replace(packet, codec=str(about["of"]), about=dict(about["about"]), arrays=arrays)
         except (KeyError, TypeError, ValueError) as error:
-            raise FrameError(f"a packet's words do not fit its arrays: {error}") from None
+            raise damaged_packet(error) from None
         return self.of.decode(inner)
 
 
