@@ -1,6 +1,8 @@
 # make setup    everything for work on oddlot: .venv with the extras dev and ray
 # make train    only what training needs, then `oddlot train digits` (ARGS="--workers 4" is passed on)
-# make test     every check, the cheapest first; stops at the first that fails
+# make check    format, lint, types, and the tests of the core and of strategies: within a minute, before each commit
+# make test     everything that must hold before a commit lands, the cheapest check first; stops at the first that fails
+# make test-long   slow scenes, and a thousand simulated worlds of each strategy
 #
 # PYTHON=python3.12     another Python than python3
 # TORCH_INDEX=ADDRESS   another package index, for torch alone (a CPU-only or a CUDA build)
@@ -9,10 +11,11 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: setup train test
+.PHONY: setup train lint check test test-long
 ifneq ($(TORCH_INDEX),)
 ifneq ($(TORCH_INDEX),$(shell cat .venv/.torch 2>/dev/null))
 .PHONY: .venv/.torch
@@ -24,12 +27,20 @@ setup: .venv/.setup
 train: .venv/.runtime
 	$(BIN)/oddlot train digits $(ARGS)
 
-test: .venv/.dev
+lint: .venv/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+check: lint
+	$(PYTEST) tests/core tests/strategies tests/test_stories.py tests/test_imports.py tests/test_errors.py
+
+test: lint
+	$(PYTEST) --durations=30
+
+test-long: .venv/.dev
+	$(PYTEST) -m long --timeout=1800
 
 # A stamp says what .venv holds: a second call installs nothing until a requirement changes.
 

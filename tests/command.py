@@ -9,6 +9,7 @@ import pytest
 
 from oddlot import cli
 from oddlot.core.errors import OddlotError
+from oddlot.engines import nursery
 from tests.transcripts import check
 
 tell = cli.tell
@@ -60,6 +61,9 @@ class Answer:
 class Oddlot:
     """Runs the command line in this process: PyTorch need not be imported again."""
 
+    starts_early = False
+    """whether a fork server is started while settings are read, as it is where no test has one already"""
+
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys, self.monkeypatch = capsys, monkeypatch
 
@@ -73,6 +77,8 @@ class Oddlot:
 
         with self.monkeypatch.context() as patch:
             patch.setattr(cli, "tell", noted)
+            if not self.starts_early:
+                patch.setattr(nursery, "start_early", lambda: None)
             with pytest.raises(SystemExit) as end:
                 cli.main()
         out, err = self.capsys.readouterr()

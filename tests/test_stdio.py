@@ -1,30 +1,57 @@
 """stdout and stderr that are full, closed or gone."""
 
+import os
 import subprocess
 import sys
+from errno import ENOSPC, EPIPE
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from oddlot.stdio import Lasting
-from tests.command import FLEET, JOB, MY_TASKS
+from tests.command import Oddlot
+
+SIMULATE = ("simulate", "job.toml", "--machines", "fleet.toml")
+SUMMARY = Path("runs/job-simulated-1/summary.json")
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-@pytest.mark.parametrize(
-    ("where", "code"), [("> /dev/full", 2), ("| true", 0), (">&-", 0), ("2> /dev/full", 0), ("2>&-", 0)]
-)
-def test_a_run_outlives_its_output(tmp_path: Path, where: str, code: int, flags: tuple[str, ...]) -> None:
-    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
-        (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "oddlot", "simulate", "job.toml", "--machines", "fleet.toml", *flags]
+class Failing(StringIO):
+    """A stream without a descriptor, on which nothing can be written."""
+
+    def __init__(self, number: int = ENOSPC) -> None:
+        super().__init__()
+        self.error = OSError(number, os.strerror(number))
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(("where", "code"), [("> /dev/full", 2), ("| true", 0), (">&- 2>&-", 0)])
+def test_a_run_outlives_its_output(oddlot: Oddlot, where: str, code: int) -> None:
+    command = [sys.executable, "-m", "oddlot", *SIMULATE]
     script = ["bash", "-c", f'set -o pipefail; "$@" {where}', "bash"]
-    done = subprocess.run([*script, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([*script, *command], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ("stdout cannot be written: No space left" in done.stderr) == (where == "> /dev/full")
+    assert (os.strerror(ENOSPC) in done.stderr) == (code == 2)
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "runs/job-simulated-1/summary.json").exists()
+    assert SUMMARY.exists()
+
+
+@pytest.mark.parametrize("flags", ["", "--json"])
+def test_a_full_stdout_is_an_error(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    monkeypatch.setattr(sys, "stdout", Failing())
+    oddlot.refuses("unwritable_stdout", *SIMULATE, *flags.split(), reason=os.strerror(ENOSPC))
+    assert SUMMARY.exists()
+
+
+@pytest.mark.parametrize(("stream", "number"), [("stdout", EPIPE), ("stderr", ENOSPC), ("stderr", EPIPE)])
+def test_what_is_not_read_is_none(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, stream: str, number: int
+) -> None:
+    monkeypatch.setattr(sys, stream, Failing(number))
+    assert oddlot(*SIMULATE, "--json").code == 0
+    assert SUMMARY.exists()
 
 
 def test_what_an_encoding_has_not_is_spelt_out() -> None:
@@ -33,13 +60,3 @@ def test_what_an_encoding_has_not_is_spelt_out() -> None:
     stream.write("pr\u00e9par\u00e9")
     stream.flush()
     assert raw.getvalue() == b"pr\\xe9par\\xe9"
-
-
-def test_a_stream_without_a_descriptor_may_fail_too() -> None:
-    class Full(StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(28, "No space left on device")
-
-    stream = Lasting(Full())
-    assert stream.write("lost") == 4
-    assert stream.problem == "No space left on device"

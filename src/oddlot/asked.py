@@ -127,9 +127,9 @@ class Asked:
         run, begun = RunFolder(folder), {"Local": "train", "Simulated": "simulate"}
         command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
         if command and command != self.command.partition(" ")[0]:
-            raise UsageError(
-                f"{folder} is a run of `oddlot {command}`, on another clock: go on with that, or choose another folder"
-            )
+            is_of = f"{folder} is a run of `oddlot {command}`, on another clock"
+            told = f"{is_of}: go on with that, or choose another folder"
+            raise UsageError(told, "other_clock", path=folder, command=command)
 
     def overrides(self) -> "list[Override]":
         """What the flags set. UsageError: two of them contradict each other."""
@@ -147,7 +147,8 @@ class Asked:
             for keys, by in said:
                 common = min(len(keys), len(each.keys))
                 if keys[:common] == each.keys[:common]:
-                    raise UsageError(f"{each.flag}: {by} says it already; leave one of them out")
+                    told = f"{each.flag}: {by} says it already; leave one of them out"
+                    raise UsageError(told, "said_twice", flag=each.flag, before=by)
             said.append((each.keys, each.flag))
         return flags + sets
 
@@ -195,7 +196,8 @@ class Asked:
         from oddlot.interrupt import StopWish
 
         if self.resume or self.force:
-            raise UsageError("--seeds begins runs of its own: leave --resume and --force out")
+            told = "--seeds begins runs of its own: leave --resume and --force out"
+            raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
         with StopWish().heard() as stop:  # from the first import until all is told
             try:
                 done = self._estimate(machines, seeds, maths)
@@ -256,7 +258,8 @@ class Asked:
             print(json.dumps(without_nan(plain), allow_nan=False))
         for one in found:
             if one.failure:
-                raise JobError(f"all runs {one.bought} failed, the first one: {one.failure}")
+                sentence = f"all runs {one.bought} failed, the first one: {one.failure}"
+                raise JobError(sentence, "all_runs_failed", bought=one.bought, failure=one.failure)
         return sum(len(one.summaries) for one in found)
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
@@ -291,10 +294,10 @@ class Asked:
         from oddlot.api import Interrupted, fit  # PyTorch comes with it
         from oddlot.train.data import Batches
 
-        if str(settings.table.checkpoints).startswith("memory:"):
-            raise UsageError(
-                f"{settings.table.checkpoints} is gone when this command ends: name a lasting place"
-            )
+        checkpoints = str(settings.table.checkpoints)
+        if checkpoints.startswith("memory:"):
+            told = f"{checkpoints} is gone when this command ends: name a lasting place"
+            raise UsageError(told, "not_persistent", url=checkpoints)
         job = settings.job()
         tally.size = len(Batches(job.data, job.collate))
         try:
@@ -340,7 +343,9 @@ def _next_free(name: str) -> Path:
             folder.mkdir()
         except OSError as error:
             if not isinstance(error, FileExistsError) or not folder.exists():
-                raise UsageError(f"cannot use {folder} as the run's folder: {error.strerror}") from None
+                told = f"cannot use {folder} as the run's folder: {error.strerror}"
+                reason = error.strerror or str(error)
+                raise UsageError(told, "unusable_folder", path=str(folder), reason=reason) from None
         else:
             return folder
 
@@ -360,7 +365,8 @@ def _newest(name: str) -> Path:
     for number in sorted(_numbers(name), reverse=True):
         if RunFolder(RUNS / f"{name}-{number}").is_begun:
             return RUNS / f"{name}-{number}"
-    raise UsageError(f"there is no run {RUNS}/{name}-N to resume: name its folder with --out")
+    told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out"
+    raise UsageError(told, "no_run", path=f"{RUNS}/{name}-N")
 
 
 def without_nan(value: Any) -> Any:

@@ -12,7 +12,7 @@ import typer
 
 from oddlot import __version__
 from oddlot.asked import Asked, without_nan
-from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.errors import CheckpointError, InvalidValue, JobError, OddlotError, UnknownName, UsageError
 from oddlot.stdio import lasting_output
 
 if TYPE_CHECKING:
@@ -138,9 +138,8 @@ def simulate(
     """
     for text in sets or []:
         if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
-            raise UsageError(
-                f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
-            )
+            told = f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
+            raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
 
     def fleet(settings: "JobFile") -> "Simulated":
         from oddlot.engines.on_simulator import Simulated
@@ -219,7 +218,8 @@ def report(
     from oddlot.report.page import check_place, write_page
 
     if as_json and len(runs) > 1:
-        raise UsageError("--json is about one run: name one folder")
+        told = "--json is about one run: name one folder"
+        raise UsageError(told, "several_runs", flag="--json", given=runs)
     if html is not None:
         check_place(Path(html))  # before anything is told
     found = [Figures.read(run) for run in runs]
@@ -306,10 +306,8 @@ def xmc_generate(
     from oddlot.sparse.xmc.generating import Shape, generate
     from oddlot.sparse.xmc.writing import write_xmc
 
-    if not isfinite(nonzeros + labels_each):
-        raise UsageError("--nonzeros and --labels-each must be finite numbers")
-    if nonzeros > features or labels_each > labels:
-        raise UsageError("--nonzeros can be no more than --features, and --labels-each no more than --labels")
+    _check_average("--nonzeros", nonzeros, "--features", features)
+    _check_average("--labels-each", labels_each, "--labels", labels)
     _check_place(folder, force)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     try:  # both, before anything is thrown away
@@ -318,7 +316,8 @@ def xmc_generate(
             for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
         }
     except (MemoryError, ValueError) as error:
-        raise UsageError(str(error)) from None
+        own = {"code": "set_too_large", "fields": {}} | vars(error)
+        raise UsageError(str(error), own["code"], **own["fields"]) from None
     for name, (x, y) in made.items():
         points, path = len(x), Path(folder) / f"{name}.txt.gz"
         try:
@@ -328,22 +327,33 @@ def xmc_generate(
             write_xmc(path, x, y)
             (path.parent / f"{name}.txt").unlink(missing_ok=True)
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+            reason = error.strerror or str(error)
+            told = f"{path} cannot be written: {reason}"
+            raise UsageError(told, "unwritable_file", path=str(path), reason=reason) from None
         print(
             f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
             f"{len(y.indices) / points:.2f} of {labels:,} labels each"
         )
 
 
+def _check_average(name: str, given: float, of: str, most: int) -> None:
+    """UsageError: a point cannot have so many on average."""
+    if not isfinite(given):
+        raise InvalidValue(name, given, "a finite number")
+    if given > most:
+        raise InvalidValue(name, given, f"no more than {of} {most}")
+
+
 def _check_place(folder: str, force: bool) -> None:
     """UsageError: a set cannot be written there."""
     if not folder or Path(folder).is_file():
-        raise UsageError(f"{folder!r} is no folder")
+        raise UsageError(f"{folder!r} is no folder", "not_a_folder", path=folder)
     for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
         if (there := Path(folder) / name).exists() and not force:
-            raise UsageError(f"{there} is there: choose another DIR, or --force to throw the set away")
+            told = f"{there} is there: choose another DIR, or --force to throw the set away"
+            raise UsageError(told, "already_there", path=str(there))
         if there.is_dir():
-            raise UsageError(f"{there} cannot be thrown away: it is a folder")
+            raise UsageError(f"{there} cannot be thrown away: it is a folder", "not_a_file", path=str(there))
 
 
 def _print_version(wanted: bool) -> None:
@@ -368,8 +378,8 @@ def main() -> None:
     with lasting_output() as answer:
         code = _run_app()
         answer.flush()
-        if answer.problem:
-            print(f"oddlot: stdout cannot be written: {answer.problem}", file=sys.stderr)
+        if reason := answer.problem:
+            tell(UsageError(f"stdout cannot be written: {reason}", "unwritable_stdout", reason=reason))
             code = code or UsageError.exit_code
     sys.exit(code)
 
