@@ -15,7 +15,7 @@ from oddlot import Asynchronous, Run, Synchronous
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.run_folder import RunFolder
 from oddlot.train import saver
-from oddlot.train.checkpoint import Snapshot, newest, saved
+from oddlot.train.checkpoint import Snapshot, check_log, newest, saved
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
@@ -56,6 +56,15 @@ def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: 
 def checkpoints(url: str) -> list[str]:
     """The oldest first."""
     return saved(Storage(url))
+
+
+def test_another_log_of_the_same_length_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
+    begun(tmp_path, url)
+    log, found = tmp_path / "records.jsonl", newest(Storage(url))
+    check_log(found, log)
+    log.write_text(log.read_text().replace('"samples":8', '"samples":7', 1))
+    with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
+        check_log(found, log)
 
 
 def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, nan, ulp
 from typing import NamedTuple
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.nearest import or_nearest
 from oddlot.observe import GOAL_FIGURES, Tally
 
@@ -64,7 +64,7 @@ class Goal:
         try:
             return cls(tuple(_term(part, known) for part in re.split(r"\bor\b|,", text)), evaluated)
         except UsageError as error:
-            raise UsageError(f"until = {text!r}: {error}", key="until") from None
+            raise error.retold(f"until = {text!r}: {error}") from None
 
     def due(self, tally: Tally) -> float:
         """When time or money alone will reach it, if nothing happens until then; infinity for never."""
@@ -111,9 +111,8 @@ class Goal:
 def _term(part: str, known: Sequence[str]) -> Term:
     """One alternative."""
     if re.search(r"\band\b|&", part):
-        raise UsageError(
-            "a run ends at the first of several goals, which are joined by `or`: there is no `and`"
-        )
+        told = "a run ends at the first of several goals, which are joined by `or`: there is no `and`"
+        raise UsageError(told, "and_in_goal", "until", given=part)
     match = _TERM.match(part)
     try:
         name, compare, number = match.groups() if match else ("", "", "")
@@ -121,13 +120,16 @@ def _term(part: str, known: Sequence[str]) -> Term:
     except ValueError:
         value = nan
     if not isfinite(value):
-        raise UsageError("a goal is of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1")
+        told = "a goal is of the form NAME>=NUMBER (or >, <=, <), such as epochs>=10 or loss<=0.1"
+        raise UsageError(told, "invalid_goal", "until", given=part)
     if name not in known:
-        raise UsageError(f"there is no figure {name!r}: {or_nearest(name, known)}")
+        told = f"there is no figure {name!r}: {or_nearest(name, known)}"
+        raise UnknownName("figure", name, known, key="until").retold(told)
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)
     if value <= 0:
-        raise UsageError(f"{name} begin at 0, so that is reached before anything is done")
+        told = f"{name} begin at 0, so that is reached before anything is done"
+        raise UsageError(told, "goal_reached_at_start", "until", figure=name, value=value)
     return Term(name, compare, value)
 
 
@@ -143,10 +145,8 @@ class Every:
         """Read the setting `name`: `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
         match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
-            raise UsageError(
-                f"{name} = {text!r} is not a rhythm such as '100 versions', '30 seconds' or '1 epochs'",
-                key=name,
-            )
+            must = "a rhythm such as '100 versions', '30 seconds' or '1 epochs'"
+            raise InvalidValue(name, text, must).retold(f"{name} = {text!r} is not {must}")
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 
     def times(self, tally: Tally) -> int:

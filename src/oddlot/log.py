@@ -81,18 +81,18 @@ class Log:
         try:
             yield
         except OSError as error:
-            raise JobError(
-                f"cannot write the log {self.path} ({error.strerror}): make room, then resume the run"
-            ) from error
+            path, reason = str(self.path), error.strerror
+            told = f"cannot write the log {path} ({reason}): make room, then resume the run"
+            raise JobError(told, "unwritable_file", path=path, reason=reason) from error
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
     header: dict[str, Any] = _read_line(path, 1, _first_line(path))
     if header.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {header.get('format')}, this version of oddlot reads {FORMAT}"
-        )
+        given = header.get("format")
+        told = f"{path} has format {given}, this version of oddlot reads {FORMAT}"
+        raise CheckpointError(told, "other_format", path=str(path), format=given)
     return header
 
 
@@ -123,20 +123,22 @@ def _read_line(path: Path, number: int, line: bytes) -> Any:
             raise ValueError
         return from_plain(w.Record, plain) if number > 1 else plain
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        raise CheckpointError(f"{path}:{number} is damaged: restore the file from a copy") from None
+        told = f"{path}:{number} is damaged: restore the file from a copy"
+        raise CheckpointError(told, "damaged_file", path=str(path), line=number) from None
 
 
-def read_sound(path: Path) -> tuple[list[w.Record], str]:
-    """The records before the first damaged line, and a sentence about that line; empty where there is none."""
+def read_sound(path: Path) -> tuple[list[w.Record], CheckpointError | None]:
+    """The records before the first damaged line, and an error about that line; None where there is none."""
     records = []
     try:
         for record in read_log(path):
             records.append(record)  # noqa: PERF402 - what came before the damage is kept
-    except CheckpointError:
+    except CheckpointError as error:
         if not records:
             raise
-        return records, f"{path}:{len(records) + 2} is damaged and left out, with all that follows"
-    return records, ""
+        line = error.fields["line"]
+        return records, error.retold(f"{path}:{line} is damaged and left out, with all that follows")
+    return records, None
 
 
 def surviving(records: Iterable[w.Record], until: int | None = None) -> list[w.Record]:
@@ -189,8 +191,12 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        reason = error.strerror
         raise CheckpointError(
-            f"cannot read the log {path} ({error.strerror}): restore it from a copy, or begin anew in another folder"
+            f"cannot read the log {path} ({reason}): restore it from a copy, or begin anew in another folder",
+            "unreadable_file",
+            path=str(path),
+            reason=reason,
         ) from None
 
 

@@ -373,7 +373,11 @@ def take_into_account(tally: Tally, records: Iterable[w.Record], log: Path) -> N
         except (LookupError, TypeError, ValueError, AttributeError):
             raise CheckpointError(
                 f"{log} is damaged: {record.event} at {record.now} s does not follow from what is before it. Restore "
-                "the file from a copy"
+                "the file from a copy",
+                "damaged_file",
+                path=str(log),
+                event=str(record.event),
+                seconds=record.now,
             ) from None
 
 

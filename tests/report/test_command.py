@@ -1,11 +1,37 @@
 """`oddlot report` and `oddlot replay`: what a run's folder tells."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from oddlot import Synchronous, fit
+from oddlot.report.figures import Figures
+from oddlot.report.follow import KILLED
+from oddlot.report.replay import replay
 from tests.command import Oddlot
+from tests.fits import a_job, equals
+from tests.transcripts import check, transcribe
+
+LOG, SUMMARY = Path("run/records.jsonl"), Path("run/summary.json")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six merges, and its checkpoints in another place."""
+    folder = tmp_path_factory.mktemp("ended")
+    saved = folder / "saved"
+    fit(a_job(), Synchronous(), equals(1), until="epochs>=1", out=folder / "run", checkpoints=saved)
+    return folder
+
+
+@pytest.fixture
+def lines(ended: Path, oddlot: Oddlot) -> list[str]:
+    """The lines of the log of a copy of it, in the folder `run`."""
+    shutil.copytree(ended / "run", "run")
+    return LOG.read_text().splitlines(keepends=True)
 
 
 def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
@@ -14,133 +40,94 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     )
     told = oddlot("report", "run")
     assert told.code == 0
-    assert told.out.startswith("digits with synchronous: accuracy 0.")
-    assert "on the fleet's clock" in told.out
-    proof = "exactly once: every one of the 1,437 positions of epoch 0 is in one merged update"
+    transcribe(told.out, number=r"(?<=accuracy )[\d.]+|(?<=loss )[\d.]+|[\d.]+(?= a point)")
     figures = json.loads(oddlot("report", "run", "--json").out)
-    void = ", ".join(f"{count:,} {reason}" for reason, count in figures["wasted"].items()) or "none"
-    assert told.out.endswith(f"  proof    {proof}; assigned for nothing: {void}\n")
     assert {name: figures[name] for name in ended} == ended, "every figure is a function of the log"
-    assert (figures["exactly_once"], figures["epochs_whole"]) == (True, 1)
+    assert Figures.read("run").virtual
+    assert (figures["exactly_once"], figures["epochs_whole"], figures["proof_faults"]) == (True, 1, [])
     again = oddlot("replay", "run")
-    assert (again.code, again.out) == (0, f"run: all {_records(Path('run'))} records are decided the same\n")
+    assert again.code == 0
+    assert replay("run").records == len(LOG.read_text().splitlines()) - 1
+    transcribe(again.out)
 
 
-def _records(run: Path) -> int:
-    return (run / "records.jsonl").read_bytes().count(b"\n") - 1
-
-
-def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    log = Path("run/records.jsonl")
-    lines = log.read_text().splitlines(keepends=True)
+def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot, lines: list[str]) -> None:
     steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
     doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
     del doubled[steps[-1] + 1]  # as many versions as the run has said
-    log.write_text("".join(doubled))
+    LOG.write_text("".join(doubled))
     answer = oddlot("replay", "run")
     assert answer.code == 1
-    assert f"then line {steps[0] + 2} of the log differs. It came about like this:" in answer.err
-    answer = oddlot("report", "run")
-    assert answer.code == 1
-    assert "proof    NOT exactly once: positions 0 to 31 of epoch 0 are in w1:1 and in w1:1" in answer.out
+    difference = replay("run").difference
+    assert difference
+    assert difference.line == steps[0] + 2
+    assert str(difference) in answer.err
+    answer = oddlot("report", "run", "--json")
+    assert (answer.code, json.loads(answer.out)["exactly_once"]) == (1, False)
+    check(Figures.read("run").proof.faults[0], "merged_twice", first=0, last=7, updates=("m0:1", "m0:1"))
 
 
-def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    log = Path("run/records.jsonl")
-    head, _, tail = log.read_text().rpartition('{"is":"Step"')
-    name = tail[tail.index("w1:") :].partition('"')[0]
-    drop = f'{{"is":"Drop","update":"{name}"}}'
-    log.write_text(head + drop + tail[tail.index("}") + 1 :].partition("}")[2])
-    answer = oddlot("report", "run")
-    assert answer.code == 1
-    assert "NOT exactly once: 29 positions of epoch 0 are in no merged update" in answer.out
+def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
+    oddlot: Oddlot, lines: list[str]
+) -> None:
+    head, _, tail = "".join(lines).rpartition('{"is":"Step"')
+    name = tail[tail.index("m0:") :].partition('"')[0]
+    LOG.write_text(f'{head}{{"is":"Drop","update":"{name}"}}' + tail[tail.index("}") + 1 :].partition("}")[2])
+    assert oddlot("report", "run").code == 1
+    (fault,) = Figures.read("run").proof.faults
+    check(fault, "not_merged", epoch=0, count=8)
 
 
-def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    log = Path("run/records.jsonl")
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:20]))
+def test_a_log_that_is_not_whole_is_told(oddlot: Oddlot, lines: list[str]) -> None:
+    LOG.write_text("".join(lines[:5]))
     for command in ("report", "replay"):
-        answer = oddlot(command, "run")
-        assert answer.code == 2
-        told = (
-            f"records.jsonl has 19 of the {len(lines) - 1} records of the run: restore the file from a copy"
-        )
-        assert told in answer.err
-    starts = [number for number, line in enumerate(lines) if '"is":"Start"' in line]
-    for broken in (
-        [*lines[: starts[3]], lines[-1], *lines[starts[3] + 1 :]],
-        [lines[0].replace('"size":1437', '"size":"a"'), *lines[1:]],
-    ):
-        log.write_text("".join(broken))
-        answer = oddlot("report", "run")
-        assert answer.code == 2
-        assert "records.jsonl is damaged" in answer.err
-    log.write_text("".join([lines[0].replace('"format":1', '"format":9'), *lines[1:]]))
-    assert "has format 9, this version of oddlot reads 1" in oddlot("report", "run").err
+        oddlot.refuses("log_not_whole", command, "run", records=4, wanted=len(lines) - 1)
 
 
-def test_a_summary_of_another_run_is_told(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    path = Path("run/summary.json")
-    path.write_text(path.read_text().replace('"samples_merged": 1437', '"samples_merged": 1438'))
-    answer = oddlot("report", "run")
-    assert answer.code == 2
-    assert "summary.json says samples_merged 1438, the log 1437: restore them from a copy" in answer.err
+def no_history(lines: list[str]) -> list[str]:
+    lines[[number for number, line in enumerate(lines) if '"is":"Start"' in line][3]] = lines[-1]
+    return lines
 
 
 @pytest.mark.parametrize(
-    "text",
-    [pytest.param("[" * 200_000, id="nested")]
-    + [
-        pytest.param(f'{{"ended":"","ended_version":1,"records":1,"seconds":{seconds}}}', id=seconds[:9])
-        for seconds in ('"abc"', "Infinity", "9" * 400)
+    ("spoil", "code", "line"),
+    [
+        (no_history, "damaged_file", None),
+        (lambda lines: [lines[0].replace('"size":48', '"size":"a"'), *lines[1:]], "damaged_file", 1),
+        (lambda lines: [lines[0].replace('"format":1', '"format":9'), *lines[1:]], "other_format", None),
     ],
+    ids=["no history", "no size", "format"],
 )
-def test_a_damaged_summary_is_told(oddlot: Oddlot, text: str) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
-    Path("run/summary.json").write_text(text)
-    answer = oddlot("report", "run")
-    assert (answer.code, "summary.json is damaged: restore it from a copy" in answer.err) == (2, True)
+def test_a_damaged_log_is_told(
+    oddlot: Oddlot, lines: list[str], spoil: Callable[[list[str]], list[str]], code: str, line: int | None
+) -> None:
+    LOG.write_text("".join(spoil(lines)))
+    answer = oddlot.refuses(code, "report", "run", path=str(LOG))
+    assert answer.error
+    assert answer.error.fields.get("line") == line
 
 
-def test_a_place_of_checkpoints_is_told_from_a_run_s_folder(oddlot: Oddlot) -> None:
-    oddlot.json(
-        *(
-            "train",
-            "digits",
-            "--until",
-            "epochs>=1",
-            "--workers",
-            "1",
-            "--out",
-            "run",
-            "--checkpoints",
-            "saved",
-        )
-    )
+@pytest.mark.usefixtures("lines")
+def test_a_summary_that_is_damaged_or_of_another_run_is_told(oddlot: Oddlot) -> None:
+    SUMMARY.write_text(SUMMARY.read_text().replace('"samples_merged": 48', '"samples_merged": 49'))
+    oddlot.refuses("summary_differs", "report", "run", figure="samples_merged", given=49, counted=48)
+    for seconds in ('"abc"', "Infinity", "9" * 400, "[" * 200_000):
+        SUMMARY.write_text(f'{{"ended":"","ended_version":1,"records":1,"seconds":{seconds}}}')
+        oddlot.refuses("damaged_file", "report", "run", path=str(SUMMARY))
+
+
+def test_what_is_no_run_s_folder_is_told(oddlot: Oddlot, ended: Path) -> None:
     for command in ("report", "replay", "watch"):
-        answer = oddlot(command, "saved")
-        assert answer.code == 2
-        assert "saved has the checkpoints of a run, and is not its folder: resume with" in answer.err
+        oddlot.refuses("no_run", command, "nothing")
+        oddlot.refuses("folder_of_checkpoints", command, str(ended / "saved"))
 
 
+@pytest.mark.usefixtures("lines")
 def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Oddlot) -> None:
-    oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1", "--out", "run")
     for name in ("summary.json", "model.safetensors"):
         Path("run", name).unlink()
     answer = oddlot("report", "run")
-    assert (
-        "  ended    nobody is at work on it any more: it was killed, or could not write, after 1.0 epochs"
-        in answer.out
-    )
-    assert "  written  run: records.jsonl, checkpoints\n" in answer.out
-
-
-@pytest.mark.parametrize("command", ["report", "replay"])
-def test_what_is_no_run_is_told(oddlot: Oddlot, command: str) -> None:
-    answer = oddlot(command, "nothing")
-    assert (answer.code, answer.err) == (2, "oddlot: there is no run in nothing\n")
+    assert answer.code == 0
+    transcribe(answer.out)
+    found = Figures.read("run")
+    assert (found.files[:-1], found.summary["ended"]) == ([LOG.name], KILLED)

@@ -12,12 +12,14 @@ import pytest
 
 import oddlot
 from oddlot import Synchronous
+from oddlot.core import words as w
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.strategy import View
 from oddlot.core.words import Command, Event
 from oddlot.report.replay import replay
 from oddlot.run_folder import RunFolder
 from tests.fits import a_job, fleet, trained
+from tests.transcripts import check, raises, transcribe
 
 
 @dataclass
@@ -61,65 +63,47 @@ def test_a_strategy_of_the_user_s_is_found_where_it_is_defined(tmp_path: Path) -
 
 
 def test_the_first_difference_is_shown_with_its_history(run: Path) -> None:
-    steps: list[int] = []
-
-    def double(lines: list[dict[str, Any]]) -> None:
-        for number, line in enumerate(lines[1:], 2):
-            for action in line["actions"]:
-                if action["is"] == "Step":
-                    steps.append(number)
-                    action["shares"] = {update: 2 * share for update, share in action["shares"].items()}
-
-    rewrite(run, double)
+    log = run / "records.jsonl"
+    head, step, tail = log.read_text().partition('"is":"Step","shares":')
+    log.write_text(head + step + tail.replace("0.5", "1.0"))
+    line = head.count("\n") + 1
     found = replay(run)
     assert found.difference
-    assert found.difference.line == steps[0]
-    assert found.records == steps[0] - 2
-    told = str(found.difference).splitlines()
-    assert told[0].startswith(f"line {steps[0]} of the log differs")
-    assert "Joined(node='m0'" in told[1]
-    assert "log:  Step(shares={'m0:" in told[-2]
-    assert ": 1.0, " in told[-2]
-    assert "now:  " in told[-1]
-    assert ": 0.5, " in told[-1]
+    assert (found.difference.line, found.records) == (line, line - 2)
+    assert isinstance(found.difference.history[0].event, w.Joined)
+    assert isinstance(found.difference.now, w.Record)
+    steps = [record.actions[0] for record in (found.difference.record, found.difference.now)]
+    assert [{*step.shares.values()} for step in steps if isinstance(step, w.Step)] == [{1.0}, {0.5}]
+    transcribe(str(found.difference), number=r"\d\.\d{3,}(e-\d+)?")
 
 
 def test_a_remark_counts_and_so_does_what_is_impossible(run: Path) -> None:
-    def remark(lines: list[dict[str, Any]]) -> None:
-        lines[5]["remark"] = "echo"
-
-    rewrite(run, remark)
-    found = replay(run)
-    assert found.difference
-    assert found.difference.line == 6
-
-    def join_twice(lines: list[dict[str, Any]]) -> None:
-        lines[2] = lines[1]
-
-    rewrite(run, join_twice)
-    found = replay(run)
-    assert found.difference
-    assert found.difference.line == 3
-    assert "ProtocolError: m0 joined twice" in found.difference.now
+    rewrite(run, lambda lines: lines[5].update(remark="echo"))
+    remarked = replay(run).difference
+    rewrite(run, lambda lines: lines[2].update(lines[1]))
+    joined_twice = replay(run).difference
+    assert remarked
+    assert joined_twice
+    assert (remarked.line, joined_twice.line) == (6, 3)
+    check(joined_twice.now, "node_joined_twice", node="m0")
 
 
 def test_a_damaged_log_is_told_with_its_line(run: Path) -> None:
     log = run / "records.jsonl"
-    log.write_bytes(log.read_bytes().replace(b'"is":"Arrived"', b'"is":"Arr\xffved"', 1))
-    with pytest.raises(CheckpointError, match=r"records\.jsonl:\d+ is damaged"):
-        replay(run)
-    rewrite_header = log.read_bytes().partition(b"\n")[2]
-    log.write_bytes(b"{}\n" + rewrite_header)
-    with pytest.raises(CheckpointError, match=r"records\.jsonl:1 is damaged"):
-        replay(run)
-    log.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"records\.jsonl:1 is damaged"):
-        replay(run)
+    whole = log.read_bytes()
+    damaged = whole.replace(b'"is":"Arrived"', b'"is":"Arr\xffved"', 1)
+    arrived = whole[: whole.index(b'"is":"Arrived"')].count(b"\n") + 1
+    for content, line in ((damaged, arrived), (b"{}\n" + whole.partition(b"\n")[2], 1), (b"", 1)):
+        log.write_bytes(content)
+        with raises(CheckpointError, "damaged_file", path=str(log), line=line):
+            replay(run)
 
 
 def test_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no run in"):
+    with raises(CheckpointError, "no_run", path=str(tmp_path)):
         replay(tmp_path)
+    with raises(UsageError, "invalid_value", name="folder", given=3):
+        replay(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +111,13 @@ def test_no_run_is_told(tmp_path: Path) -> None:
 )
 def test_a_strategy_that_is_not_there_is_told(run: Path, place: str) -> None:
     rewrite(run, lambda lines: lines[0].update(strategy=place))
-    with pytest.raises(UsageError, match=r"cannot be imported .* call oddlot\.replay\(folder, TheStrategy\)"):
+    with raises(UsageError, "strategy_not_importable", strategy=place):
         replay(run)
     assert replay(run, Synchronous).difference is None
 
 
 def test_another_strategy_s_books_are_told(run: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no books of a Strange"):
+    with raises(CheckpointError, "other_strategy", line=1, strategy="Strange"):
         replay(run, Strange)
 
 

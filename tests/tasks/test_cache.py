@@ -1,5 +1,7 @@
 """Decoded once: whatever happens to the process, the disk and the files, what is opened is whole."""
 
+import errno
+import io
 import os
 import resource
 import warnings
@@ -14,13 +16,15 @@ from numpy.typing import NDArray
 from oddlot.core.errors import UsageError
 from oddlot.tasks.cache import SPLITS, Splits, cache_folder, cached
 from tests.processes import program, says
+from tests.transcripts import mask, raises, transcribe, warns
 
+STATE = {"state": "(?<=/few-)[0-9a-f]{20}"}
 PROGRAM = """\
 import logging, os, sys
 from pathlib import Path
 from oddlot.tasks.cache import cached
 from tests.tasks.test_cache import some
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+logging.basicConfig(level=logging.INFO, format="told: %(message)s", stream=sys.stdout)
 sys.stdout.reconfigure(line_buffering=True)
 synced = os.fsync
 
@@ -69,6 +73,14 @@ def folder_of(source: Path) -> Path:
     return folder
 
 
+def files_of(source: Path) -> list[str]:
+    return sorted(path.name for path in folder_of(source).iterdir())
+
+
+def is_made_anew(source: Path) -> bool:
+    return bool(cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2)
+
+
 def test_what_is_made_once_is_mapped_afterwards(source: Path) -> None:
     for make in (lambda: some(1), never):
         splits = cached("few", [source], make)
@@ -78,10 +90,8 @@ def test_what_is_made_once_is_mapped_afterwards(source: Path) -> None:
                 np.testing.assert_array_equal(array, some(1)[split][at], strict=True)  # its dtype too
                 assert isinstance(array, np.memmap)
                 assert array.mode == "r"
-    assert sorted(path.name for path in folder_of(source).iterdir()) == [
-        "lock",
-        *("test-images.npy", "test-labels.npy", "train-images.npy", "train-labels.npy"),
-    ]
+    names = [f"{split}-{what}.npy" for split in ("test", "train") for what in ("images", "labels")]
+    assert files_of(source) == ["lock", *names]
 
 
 def test_a_cache_that_can_only_be_read_is_read(source: Path) -> None:
@@ -114,122 +124,112 @@ def test_a_source_that_changes_meanwhile_is_told(source: Path) -> None:
         source.write_bytes(b"another")
         return some(1)
 
-    with pytest.raises(UsageError, match="was changed while it was read: begin again"):
+    with raises(UsageError, "file_changed", path=str(source.parent)):
         cached("few", [source], make)
-    assert [path.name for path in folder_of(source).iterdir()] == ["lock"]
-    with pytest.raises(UsageError, match=r"gone cannot be read: No such file"):
-        cached("few", [source.parent / "gone"], never)
+    assert files_of(source) == ["lock"]
+    gone = source.parent / "gone"
+    with raises(UsageError, "unreadable_file", path=str(gone)):
+        cached("few", [gone], never)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+def packed(array: NDArray[Any]) -> bytes:
+    np.savez(file := io.BytesIO(), array)
+    return file.getvalue()
 
 
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
+def saved(array: NDArray[Any]) -> bytes:
+    np.save(file := io.BytesIO(), array)
+    return file.getvalue()
 
 
-def pack(path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(file, some(1)["train"][1])
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "empty": lambda _: b"",
+    "no header": lambda _: b"\x93NUMPY\x01\x00\xff\xff",
+    "bad header": lambda _: b"\x93NUMPY\x01\x00\x0a\x00{'a': '''\n",
+    "claims more": lambda content: content.replace(b"(10", b"(11", 1),
+    "claims less": lambda content: content.replace(b"(10", b"(09", 1),
+    "images of another shape": lambda _: saved(np.zeros((10, 3, 32, 31), np.uint8)),
+    "labels of another shape": lambda _: saved(np.zeros((10, 1), np.int64)),
+    "fewer images": lambda _: saved(np.zeros((9, 3, 32, 32), np.uint8)),
+    "fewer labels": lambda _: saved(np.zeros(9, np.int64)),
+    "images of another type": lambda _: saved(np.zeros((10, 3, 32, 32), np.int8)),
+    "labels of another type": lambda _: saved(np.zeros(10)),
+    "packed": lambda _: packed(some(1)["train"][1]),
+}
 
 
-def replaced(array: NDArray[Any]) -> Callable[[Path], None]:
-    return lambda path: np.save(path, array)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        cut,
-        lengthen,
-        Path.unlink,
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\xff\xff"),
-        lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\x0a\x00{'a': '''\n"),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"(10", b"(11", 1)),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"(10", b"(09", 1)),
-        replaced(np.zeros((10, 3, 32, 31), np.uint8)),
-        replaced(np.zeros((10, 1), np.int64)),
-        replaced(np.zeros((9, 3, 32, 32), np.uint8)),
-        replaced(np.zeros(9, np.int64)),
-        replaced(np.zeros((10, 3, 32, 32), np.int8)),
-        replaced(np.zeros(10)),
-        pack,
-    ],
-)
+@pytest.mark.parametrize("damage", [*DAMAGE, "gone"])
 @pytest.mark.parametrize("name", ["train-images.npy", "test-labels.npy"])
-def test_a_damaged_file_is_noticed_and_written_anew(
-    source: Path, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_file_is_noticed_and_written_anew(source: Path, name: str, damage: str) -> None:
     cached("few", [source], lambda: some(1))
-    damage(folder_of(source) / name)
-    assert cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2
+    path = folder_of(source) / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage in DAMAGE:
+        path.write_bytes(DAMAGE[damage](content))
+    assert is_made_anew(source)
     assert cached("few", [source], never)["test"][1].tolist() == [2] * 10
 
 
-def test_a_process_that_is_killed_while_it_decodes_leaves_nothing(source: Path) -> None:
-    with program("-c", PROGRAM, source, "make") as process:
-        says(process, "stopped in make")
+@pytest.mark.parametrize("step", ["make", "train-images.partial", "test-images.partial"])
+def test_a_process_that_is_killed_leaves_nothing_that_counts(source: Path, step: str) -> None:
+    with program("-c", PROGRAM, source, step) as process:
+        says(process, f"stopped in {step}")
         process.kill()
-    assert [path.name for path in folder_of(source).iterdir()] == ["lock"]
-    assert cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2
-
-
-@pytest.mark.parametrize("name", ["train-images.partial", "test-images.partial"])
-def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_counts(source: Path, name: str) -> None:
-    with program("-c", PROGRAM, source, name) as process:
-        says(process, f"stopped in {name}")
-        process.kill()
-    assert (folder_of(source) / name).exists()
-    assert cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2
+    assert (step in files_of(source)) == (step != "make")
+    assert is_made_anew(source)
     assert not list(folder_of(source).glob("*.partial"))
 
 
-def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_of_two_processes_one_decodes_and_the_other_waits_for_it(source: Path, killed: bool) -> None:
+    """And decodes itself if that one is killed."""
     with program("-c", PROGRAM, source, "make") as first:
         says(first, "stopped in make")
         with program("-c", PROGRAM, source) as second:
-            says(second, "waiting for another process, which decodes the pictures")
-            assert first.communicate("go on\n")[0] == "sum 30720\n"
-            assert second.communicate()[0] == "sum 30720\n"
-
-
-def test_a_waiting_process_goes_on_when_the_other_is_killed(source: Path) -> None:
-    with program("-c", PROGRAM, source, "make") as first:
-        says(first, "stopped in make")
-        with program("-c", PROGRAM, source) as second:
-            says(second, "waiting")
-            first.kill()
-            says(second, "make")
+            transcribe(says(second, "told"), **STATE)
+            if killed:
+                first.kill()
+                says(second, "make")
+            else:
+                assert first.communicate("go on\n")[0] == "sum 30720\n"
             assert second.communicate()[0] == "sum 30720\n"
 
 
 def test_a_disk_that_is_full_is_told_and_nothing_half_written_counts(source: Path) -> None:
     """A limit on the size of files fails in the midst of a write too."""
+    mask(**STATE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        with pytest.warns(
-            UserWarning, match=r"few: the decoded pictures cannot be kept in .*/cache/few-\w+ \(File too"
-        ):
+        with warns("no_cache", reason=os.strerror(errno.EFBIG)) as told:
             splits = cached("few", [source], lambda: some(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert told.fields["folder"] == str(folder_of(source))
     assert not isinstance(splits["train"][0], np.memmap)
     np.testing.assert_array_equal(splits["train"][0], some(1)["train"][0])
-    assert [path.name for path in folder_of(source).iterdir()] == ["lock"]
-    assert cached("few", [source], lambda: some(2))["train"][0][0, 0, 0, 0] == 2
+    assert files_of(source) == ["lock"]
+    assert is_made_anew(source)
 
 
 def test_a_cache_that_cannot_be_used_is_told_and_the_run_goes_on(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    mask(**STATE)
     monkeypatch.setenv("ODDLOT_CACHE", str(source / "below"))  # a file
-    with pytest.warns(
-        UserWarning, match=r"\(Not a directory\): they stay in memory, .* ODDLOT_CACHE names another"
-    ):
+    with warns("no_cache", reason=os.strerror(errno.ENOTDIR)):
         assert cached("few", [source], lambda: some(1))["test"][1].tolist() == [1] * 10
+    monkeypatch.delenv("ODDLOT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with warns("no_cache", reason="no home"):
+        cached("few", [source], lambda: some(1))
 
 
 def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,18 +244,6 @@ def test_the_folder_is_where_users_expect_it(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ODDLOT_CACHE", "mine")
     assert cache_folder() == tmp_path / "mine"
-
-
-def test_without_a_home_the_run_goes_on(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ODDLOT_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.warns(UserWarning, match=r"cannot be kept in a cache folder \(Could not determine home"):
-        cached("few", [source], lambda: some(1))
 
 
 def test_an_array_in_the_cache_makes_no_warning(source: Path) -> None:

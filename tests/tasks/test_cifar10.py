@@ -1,6 +1,7 @@
 """The task `cifar10`: the same pictures in every form, found, checked, and made into a job."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from oddlot.tasks.cache import cached
 from oddlot.tasks.cifar10 import cifar10, find
 from tests.command import Oddlot
 from tests.tasks.small_cifar import archive, batches, encoded, photos, picture, tree
+from tests.transcripts import raises, transcribe
 
 
 def archives(folder: Path) -> list[Path]:
@@ -53,9 +55,8 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
     job = cifar10(data_dir=str(tmp_path / "data"), batch=4)
     images, labels = job.data
     assert (images.shape, images.dtype, labels.dtype) == ((20, 3, 32, 32), np.uint8, np.int64)
-    in_turn = form.startswith(
-        "python"
-    )  # the published files' order is kept, single pictures go by class and name
+    # The published files' order is kept, single pictures go by class and name.
+    in_turn = form.startswith("python")
     expected = [(i % 10, i // 10) if in_turn else (i // 2, i % 2) for i in range(20)]
     assert labels.tolist() == [label for label, _ in expected]
     for image, (label, number) in zip(images, expected, strict=True):
@@ -82,85 +83,61 @@ def test_the_job_can_be_trained(tmp_path: Path, model: str) -> None:
     assert all(changed)
 
 
-def test_the_environment_says_where_the_data_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODDLOT_DATA", str(tree(tmp_path, batches())))
-    assert len(cifar10().data[0]) == 20
-
-
 def test_options_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="model = 'resnet' is none: did you mean `resnet20`") as refusal:
+    with raises(UsageError, "unknown_name", given="resnet", nearest="resnet20") as refusal:
         cifar10(str(tmp_path), "resnet")
     assert refusal.value.key == "model"
 
 
 def test_missing_data_are_told_with_where_and_how(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refusal:
-        cifar10(str(tmp_path))
-    for words in (
-        ARCHIVE,
-        FOLDER,
-        "train/cat/0001.png",
-        "cifar10*.tar, *.tar.gz, *.tgz, *.tar.xz",
-        "cs.toronto.edu",
-        "$ODDLOT_DATA",
-    ):
-        assert words in str(refusal.value)
-    for folder in (tmp_path / "cifar10", tmp_path / "cifar10_jpeg", tmp_path):
-        assert str(folder) in str(refusal.value)
-    with pytest.raises(UsageError, match="No folder was named to look in"):
-        cifar10()
+    looked = [str(folder) for folder in (tmp_path / "cifar10", tmp_path / "cifar10_jpeg", tmp_path)]
+    for folder, looked_in in ((str(tmp_path), looked), ("", [])):
+        with raises(UsageError, "missing_data", dataset="cifar10", looked_in=looked_in):
+            cifar10(folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda name: name.startswith("train"), "there are no pictures to test: get all of cifar10"),
-        (lambda name: "deer" not in name, "no picture to train is of deer: get all"),
-        (lambda name: "test/frog" not in name, "no picture to test is of frog: get all"),
-    ],
-)
 @pytest.mark.parametrize("form", [archive, tree])
-def test_a_part_that_is_missing_is_told(
-    tmp_path: Path, form: Any, change: Callable[[str], bool], sentence: str
-) -> None:
-    contents = {name: content for name, content in photos() if change(name)}
-    form(tmp_path / "cifar10.tar" if form is archive else tmp_path, contents)
-    with pytest.raises(UsageError, match=f"^{tmp_path}: {sentence}"):
-        cifar10(str(tmp_path))
+def test_a_part_that_is_missing_is_told(tmp_path: Path, form: Any) -> None:
+    for name, left_out, code, fields in (
+        ("a", r"test/", "no_pictures", {"split": "test"}),
+        ("b", r".*/deer/", "missing_classes", {"split": "train", "classes": ["deer"]}),
+        ("c", r"test/frog/", "missing_classes", {"split": "test", "classes": ["frog"]}),
+    ):
+        (folder := tmp_path / name).mkdir()
+        contents = {name: content for name, content in photos() if not re.match(left_out, name)}
+        form(folder / "cifar10.tar" if form is archive else folder, contents)
+        with raises(UsageError, code, path=str(folder), **fields):
+            cifar10(str(folder))
 
 
-def test_a_class_that_no_batch_has_is_told(tmp_path: Path) -> None:
-    contents = batches()
-    contents[f"{FOLDER}/test_batch"] = contents[f"{FOLDER}/data_batch_1"]
-    tree(tmp_path, contents)
-    with pytest.raises(UsageError, match="no picture to test is of deer, dog, frog"):
-        cifar10(str(tmp_path))
-
-
-def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    tree(tmp_path / "folder", batches())
-    (tmp_path / "folder" / FOLDER / "data_batch_3").unlink()
-    with pytest.raises(UsageError, match="data_batch_3 cannot be read: No such file"):
+def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Or one without some of the classes."""
+    few = batches()
+    few[f"{FOLDER}/test_batch"] = few[f"{FOLDER}/data_batch_1"]
+    tree(tmp_path / "few", few)
+    classes = ["deer", "dog", "frog", "horse", "ship", "truck"]
+    with raises(UsageError, "missing_classes", split="test", classes=classes):
+        cifar10(str(tmp_path / "few"))
+    path = tree(tmp_path / "folder", batches()) / FOLDER / "data_batch_3"
+    path.unlink()
+    with raises(UsageError, "unreadable_file", path=str(path)):
         cifar10(str(tmp_path / "folder"))
+    del few[f"{FOLDER}/test_batch"]
     (tmp_path / "packed").mkdir()
-    contents = batches()
-    del contents[f"{FOLDER}/test_batch"]
-    archive(tmp_path / "packed" / ARCHIVE, contents)
-    with pytest.raises(UsageError, match=rf"{ARCHIVE}: {FOLDER}/test_batch: it is not there"):
+    path = archive(tmp_path / "packed" / ARCHIVE, few)
+    with raises(UsageError, "missing_file", path=str(path), member="test_batch"):
         cifar10(str(tmp_path / "packed"))
 
 
-def test_the_unpacked_folder_may_be_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(tmp_path, batches())
+def test_the_data_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment says, and in the unpacked folder itself; the form without loss comes first."""
+    monkeypatch.setenv("ODDLOT_DATA", str(tree(tmp_path, batches())))
+    archive(tmp_path / "cifar10.tar", {})
+    assert len(cifar10().data[0]) == 20
     assert find(tmp_path / FOLDER).files == find(tmp_path).files
+    assert [file.name for file in find(tmp_path).files] == [name for part in PARTS.values() for name in part]
     monkeypatch.chdir(tmp_path / FOLDER)
     assert len(cifar10(".").data[0]) == 20
-
-
-def test_the_form_without_loss_comes_first(tmp_path: Path) -> None:
-    tree(tmp_path, batches())
-    archive(tmp_path / "cifar10.tar", {})
-    assert [file.name for file in find(tmp_path).files] == [name for part in PARTS.values() for name in part]
 
 
 def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
@@ -172,18 +149,24 @@ def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
     assert len(cifar10(str(tmp_path)).data[0]) == 21
 
 
-def test_the_command_line_trains_on_it_and_says_when_it_decodes(oddlot: Oddlot, tmp_path: Path) -> None:
+def test_the_command_line_trains_on_it_and_says_when_it_decodes(
+    oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree(tmp_path, dict(photos()))
-    options = ["--set", f"task_options.data_dir={tmp_path}", "--set", "job.batch=5", "--set", "threads=1"]
-    answer = oddlot("train", "cifar10", "--until", "epochs>=2", "--seed", "1", *options)
-    assert answer.code == 0, answer.err
-    assert answer.out.count("cifar10: decoding the pictures, once, into") == 1
-    again = oddlot("train", "cifar10", "--resume", "--until", "epochs>=3")
-    assert again.code == 0, again.err
-    assert "decoding" not in again.out + again.err
-    quiet = oddlot(
-        "simulate", "cifar10", "--machines", "fleet.toml", "--until", "epochs>=1", "--quiet", *options[:4]
+    words = ("--data", str(tmp_path), "--set", "job.batch=10")
+    answer = oddlot(
+        "train", "cifar10", "--until", "epochs>=1", "--workers", "1", "--set", "threads=1", *words
     )
+    assert answer.code == 0, answer.err
+    cache = str(tmp_path / "cache")
+    (told,) = (line for line in answer.out.splitlines() if cache in line)
+    transcribe(told, state="(?<=/cifar10-)[0-9a-f]{20}")
+    simulate = ("simulate", "cifar10", "--machines", "fleet.toml", *words, "--until")
+    again = oddlot(*simulate, "epochs>=1")
+    assert again.code == 0, again.err
+    assert cache not in again.out + again.err
+    monkeypatch.setenv("ODDLOT_CACHE", str(tmp_path / "other"))
+    quiet = oddlot(*simulate, "versions>=1", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 

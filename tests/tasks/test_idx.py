@@ -1,4 +1,4 @@
-"""IDX files: right arrays or a sentence, whatever the bytes are."""
+"""IDX files: right arrays or an error, whatever the bytes are."""
 
 import gzip
 import os
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
 from oddlot.tasks.idx import DTYPES, find_idx, read_idx
+from tests.transcripts import raises
 
 NAMES = ["t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # each example overwrites
@@ -55,7 +56,7 @@ def test_every_array_comes_back(tmp_path: Path, code: int, zipped: bool, data: s
     content=st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda end: b"\0\0\x08\x01" + end))
 )
 @pytest.mark.parametrize("name", ["a", "a.gz"])
-def test_hostile_bytes_get_an_array_of_what_they_claim_or_a_sentence(
+def test_hostile_bytes_get_an_array_of_what_they_claim_or_an_error(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
     try:
@@ -80,34 +81,36 @@ def test_a_damaged_gzip_file_is_refused_or_harmless(tmp_path: Path, place: int, 
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "code", "fields"),
     [
-        (b"", "it begins with the bytes (none)"),
-        (b"PNG!", "it begins with the bytes 50 4e 47 21, not with 00 00"),
-        (b"\0\0\x08", "it begins with the bytes 00 00 08"),
-        (header(0x0A, 1) + b"1", "its dtype code is 0x0a, which is none of 0x08, 0x09"),
-        (header(0x08), "it claims 0 dimensions"),
-        (b"\0\0\x08\xff", "it claims 255 dimensions"),
-        (header(0x08, 3)[:-1], "it ends within its header"),
-        (header(0x08, 3) + b"12", "its header claims 3 bytes of data, shape [3], but only 2 follow"),
-        (header(0x0B, 3) + b"12345", "its header claims 6 bytes of data, shape [3], but only 5 follow"),
-        (header(0x08, 3) + b"1234", "bytes follow after the 3 that its header claims"),
-        (header(0x0E, *[2**32 - 1] * 64), "but only 0 follow"),
-        (header(0x08, 0, *[2**32 - 1] * 3), "is impossible"),
+        (b"", "other_format", {"given": ""}),
+        (b"PNG!", "other_format", {"given": "50 4e 47 21"}),
+        (b"\0\0\x08", "other_format", {"given": "00 00 08"}),
+        (header(0x0A, 1) + b"1", "unknown_dtype", {"given": 0x0A}),
+        (header(0x08), "invalid_dimensions", {"given": 0}),
+        (b"\0\0\x08\xff", "invalid_dimensions", {"given": 255}),
+        (header(0x08, 3)[:-1], "truncated_header", {}),
+        (header(0x08, 3) + b"12", "truncated_file", {"claimed": 3, "shape": [3], "bytes": 2}),
+        (header(0x0B, 3) + b"12345", "truncated_file", {"claimed": 6, "shape": [3], "bytes": 5}),
+        (header(0x08, 3) + b"1234", "trailing_bytes", {"claimed": 3}),
+        (header(0x08, 0, *[2**32 - 1] * 3), "impossible_shape", {"shape": [0, *[2**32 - 1] * 3]}),
     ],
+    ids=range(11),
 )
-def test_each_fault_has_its_sentence(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_each_fault_is_told(tmp_path: Path, content: bytes, code: str, fields: dict[str, Any]) -> None:
     for path in (placed(tmp_path, content, "a"), placed(tmp_path, gzip.compress(content), "a.gz")):
-        with pytest.raises(UsageError) as refusal:
+        with raises(UsageError, code, path=str(path), **fields):
             read_idx(path)
-        assert str(path) in str(refusal.value)
-        assert fault in str(refusal.value)
 
 
-def test_what_is_not_gzip_or_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"a\.gz is not a whole gzip file"):
-        read_idx(placed(tmp_path, header(0x08, 1) + b"1", "a.gz"))
-    with pytest.raises(UsageError, match=r"absent cannot be read: No such file"):
+def test_what_is_vast_or_not_gzip_or_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        read_idx(placed(tmp_path, header(0x0E, *[2**32 - 1] * 64)))
+    assert (refusal.value.code, refusal.value.fields["bytes"]) == ("truncated_file", 0)
+    path = placed(tmp_path, header(0x08, 1) + b"1", "a.gz")
+    with raises(UsageError, "damaged_file", path=str(path)):
+        read_idx(path)
+    with raises(UsageError, "unreadable_file", path=str(tmp_path / "absent")):
         read_idx(tmp_path / "absent")
 
 
@@ -126,39 +129,21 @@ def test_files_are_found_by_argument_before_variable_and_with_or_without_gz(
     argument = make(tmp_path / "argument", images, f"{labels}.gz")
     assert find_idx("mnist", NAMES, "there", argument) == [argument / images, argument / f"{labels}.gz"]
     assert find_idx("mnist", NAMES, "there") == [tmp_path / "variable" / name for name in NAMES]
-
-
-def test_a_folder_called_like_the_dataset_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path, *NAMES)))
-    make(tmp_path / "fashion_mnist", *NAMES)
-    assert find_idx("fashion_mnist", NAMES, "there")[0].parent == tmp_path / "fashion_mnist"
-    assert find_idx("mnist", NAMES, "there")[0].parent == tmp_path
-
-
-def test_files_of_two_folders_are_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path, NAMES[0])))
-    make(tmp_path / "mnist", NAMES[1])
-    with pytest.raises(UsageError, match="are not here"):
-        find_idx("mnist", NAMES, "there")
+    inner = make(tmp_path / "variable" / "fashion_mnist", *NAMES)
+    assert find_idx("mnist", NAMES, "there")[0].parent == tmp_path / "variable"
+    assert find_idx("fashion_mnist", NAMES, "there")[0].parent == inner, "called like the dataset"
 
 
 def test_missing_files_are_named_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of two folders are never mixed."""
     monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path, NAMES[0])))
-    with pytest.raises(UsageError) as refusal:
+    make(tmp_path / "mine" / "mnist", NAMES[1])
+    looked = [tmp_path / "mine" / "mnist", tmp_path / "mine", tmp_path / "mnist", tmp_path]
+    with raises(UsageError, "missing_data", dataset="mnist", looked_in=list(map(str, looked))) as refusal:
         find_idx("mnist", NAMES, "the MNIST database", tmp_path / "mine")
-    sentence = str(refusal.value)
-    assert f"{NAMES[1]}[.gz]" in sentence
-    assert f"{NAMES[0]}[.gz]" not in sentence
-    assert f"the others are in {tmp_path}" in sentence
-    for folder in (tmp_path / "mine" / "mnist", tmp_path / "mine", tmp_path / "mnist", tmp_path):
-        assert str(folder) in sentence
-    assert "They come from the MNIST database" in sentence
-    assert "ODDLOT_DATA" in sentence
-    assert "data_dir" in sentence
+    assert (refusal.fields["files"], refusal.fields["others_in"]) == ([NAMES[0]], str(looked[0]))
     monkeypatch.delenv("ODDLOT_DATA")
-    with pytest.raises(UsageError, match="No folder was named"):
+    with raises(UsageError, "missing_data", files=NAMES, looked_in=[], others_in=None):
         find_idx("mnist", NAMES, "the MNIST database")
 
 

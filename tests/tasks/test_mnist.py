@@ -1,6 +1,5 @@
 """MNIST and Fashion-MNIST from IDX files, which here hold a few pictures of our own."""
 
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
 from oddlot.tasks.mnist import fashion_mnist, mnist
-
-CODES = {"u1": 0x08, ">i2": 0x0B}
+from tests.tasks.test_idx import written
+from tests.transcripts import raises
 
 
 def write(path: Path, array: NDArray[Any]) -> None:
-    code = CODES[array.dtype.str.replace("|", "")]
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
-    path.write_bytes(header + array.tobytes())
+    path.write_bytes(written(array, 0x08 if array.dtype == "u1" else 0x0B))
 
 
 @pytest.fixture
@@ -48,42 +45,34 @@ def test_the_files_become_a_job(folder: Path, task: Any) -> None:
     job.batch_loss(model, (images, classes)).backward()
 
 
-def test_the_environment_says_where_the_files_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODDLOT_DATA", str(folder))
-    assert len(mnist().data[0]) == 12
-
-
 def test_missing_files_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
     (folder / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(UsageError, match=r"not here: t10k-labels-idx1-ubyte\[\.gz\] \(the others are in"):
+    with raises(UsageError, "missing_data", dataset="mnist", files=["t10k-labels-idx1-ubyte"]):
         mnist(str(folder))
-    with pytest.raises(
-        UsageError, match=r"No folder was named to look in\. They come from https://github\.com/zal"
-    ):
+    with raises(UsageError, "missing_data", dataset="fashion_mnist", looked_in=[]):
         fashion_mnist()
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "sentence"),
+    ("name", "array", "code", "fields"),
     [
         (
             "train-images-idx3-ubyte",
             np.zeros((12, 8, 8), "u1"),
-            r"hold shapes \(12, 8, 8\) uint8 and \(12,\) uint8",
+            "wrong_shape",
+            {"shapes": ((12, 8, 8), (12,))},
         ),
-        (
-            "train-labels-idx1-ubyte",
-            np.zeros(11, "u1"),
-            r"hold shapes \(12, 28, 28\) uint8 and \(11,\) uint8",
-        ),
-        ("t10k-labels-idx1-ubyte", np.zeros(5, ">i2"), r"hold shapes \(5, 28, 28\) uint8 and \(5,\) int16"),
-        ("t10k-labels-idx1-ubyte", np.full(5, 10, "u1"), r"class 10 is none of 0 to 9"),
+        ("train-labels-idx1-ubyte", np.zeros(11, "u1"), "wrong_shape", {"shapes": ((12, 28, 28), (11,))}),
+        ("t10k-labels-idx1-ubyte", np.zeros(5, ">i2"), "wrong_shape", {"dtypes": ("uint8", "int16")}),
+        ("t10k-labels-idx1-ubyte", np.full(5, 10, "u1"), "invalid_labels", {"given": 10}),
     ],
+    ids=["images", "labels", "dtype", "class"],
 )
 def test_files_of_something_else_are_refused(
-    folder: Path, name: str, array: NDArray[Any], sentence: str
+    folder: Path, name: str, array: NDArray[Any], code: str, fields: dict[str, Any]
 ) -> None:
     write(folder / name, array)
-    with pytest.raises(UsageError, match=sentence):
+    images = f"{name.partition('-')[0]}-images-idx3-ubyte"
+    with raises(UsageError, code, path=str(folder / images), **fields):
         mnist(str(folder))

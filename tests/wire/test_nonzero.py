@@ -44,6 +44,14 @@ def test_only_blocks_with_numbers_travel() -> None:
     assert torch.equal(second, rows())
 
 
+def test_what_is_left_behind_the_last_block_comes_back() -> None:
+    """Two blocks of zeros, and ten bytes."""
+    sent = torch.cat([torch.zeros(128, dtype=torch.uint8), torch.arange(1, 11, dtype=torch.uint8)])
+    packet = NonZero().encode([("0", sent)])
+    assert [array.size for array in packet.arrays] == [1, 10]
+    assert torch.equal(NonZero().decode(packet)[0][1], sent)
+
+
 def test_what_would_not_be_smaller_travels_whole() -> None:
     full = torch.randn(1000)
     packet = NonZero().encode([("0", full), ("1", rows(5))])

@@ -1,4 +1,7 @@
-"""Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere."""
+"""Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere.
+
+Its `key` is its attribute `data-plot`, which stays the same when its title changes.
+"""
 
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +58,7 @@ def lines(
     width: int = WIDTH,
     from_zero: bool = False,
     named: bool = True,
+    key: str = "",
 ) -> str:
     """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it.
 
@@ -62,7 +66,7 @@ def lines(
     """
     points = [point for line in drawn for point in line.points]
     if not points:
-        return nothing(title)
+        return nothing(title, key)
     across, unit = clock(end) if across == "seconds" else (across, 1.0)
     x = Axis.until(end, width, unit)
     y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
@@ -81,7 +85,7 @@ def lines(
             style += f' style="stroke-width: {thick + WIDER * min(over, MOST_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = legend_of(drawn) if named and len(drawn) > 1 else []
-    return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), width)
+    return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), key, width)
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:
@@ -116,6 +120,7 @@ def lanes(
     marks: Mapping[str, Sequence[Mark]],
     end: float,
     moments: Sequence[Mark] = (),
+    key: str = "",
 ) -> str:
     """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, some.
 
@@ -123,7 +128,7 @@ def lanes(
     """
     shown, picked = _some(list(rows.items()))
     if not shown:
-        return nothing(title)
+        return nothing(title, key)
     height = TOP + LANE * len(shown) + BOTTOM
     across, unit = clock(end)
     x = Axis.until(end, unit=unit)
@@ -145,14 +150,14 @@ def lanes(
     legend += [("fault", "a fault on purpose", "")] if any(marks.values()) else []
     parts += _uprights(x, height, moments)
     legend += _legend_of(moments)
-    return _figure(title + picked, height, parts, legend_told(legend))
+    return _figure(title + picked, height, parts, legend_told(legend), key)
 
 
-def bars(title: str, rows: Sequence[Bar]) -> str:
+def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
     """A bar for each row that has anything; of many, for some."""
     shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
     if not shown:
-        return nothing(title)
+        return nothing(title, key)
     told = LETTER * max(len(row.told) for row in shown)
     x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - RIGHT - told, ())
     drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
@@ -169,7 +174,7 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
                 at += value
         drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
     legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
-    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, legend_told(legend))
+    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, legend_told(legend), key)
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -180,9 +185,10 @@ def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     return [rows[round(step * at)] for at in range(MOST_LANES)], f" ({MOST_LANES} of {len(rows):,})"
 
 
-def nothing(title: str) -> str:
+def nothing(title: str, key: str = "") -> str:
     """In the place of a plot of which nothing is known."""
-    return f'<p class="empty">{escape(title)}: nothing of this is in the log</p>'
+    told = f"{escape(title)}: nothing of this is in the log"
+    return f'<p class="empty" data-plot="{escape(key)}">{told}</p>'
 
 
 class Axis(NamedTuple):
@@ -289,10 +295,10 @@ def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
     return f'<div class="{kind}">{"".join(told)}</div>'
 
 
-def _figure(title: str, height: int, parts: Iterable[str], legend: str, width: int = WIDTH) -> str:
+def _figure(title: str, height: int, parts: Iterable[str], legend: str, key: str, width: int = WIDTH) -> str:
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption>{legend}<svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+        f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
 
 

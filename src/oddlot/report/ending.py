@@ -34,7 +34,9 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
             raise ValueError
     except (OSError, *DAMAGED):
         raise CheckpointError(
-            f"{path} is damaged: restore it from a copy, or remove it, and the log alone counts"
+            f"{path} is damaged: restore it from a copy, or remove it, and the log alone counts",
+            "damaged_file",
+            path=str(path),
         ) from None
     return ending
 
@@ -43,7 +45,11 @@ def check_whole(run: RunFolder, ending: dict[str, Any], records: int) -> None:
     """CheckpointError: the log, of so many records, was cut after the run had ended."""
     if ending and ending["records"] != records:
         raise CheckpointError(
-            f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy"
+            f"{run.log} has {records:,} of the {ending['records']:,} records of the run: restore the file from a copy",
+            "log_not_whole",
+            path=str(run.log),
+            records=records,
+            wanted=ending["records"],
         )
 
 
@@ -53,5 +59,9 @@ def check_agreed(run: RunFolder, ending: Mapping[str, Any], figures: Mapping[str
         if ending.get(name) != figures[name]:
             raise CheckpointError(
                 f"{run.path / SUMMARY} says {name} {ending.get(name)}, the log {figures[name]}: restore them from a "
-                f"copy, or remove {SUMMARY}, and the log alone counts"
+                f"copy, or remove {SUMMARY}, and the log alone counts",
+                "summary_differs",
+                figure=name,
+                given=ending.get(name),
+                counted=figures[name],
             )

@@ -48,9 +48,8 @@ class Figures:
         try:
             size = int(header["conductor"]["ledger"]["size"])
         except (LookupError, TypeError, ValueError):
-            raise CheckpointError(
-                f"{run.log} is damaged: its first line tells no size. Restore the file from a copy"
-            ) from None
+            told = f"{run.log} is damaged: its first line tells no size. Restore the file from a copy"
+            raise CheckpointError(told, "damaged_file", path=str(run.log), line=1) from None
         proof = prove_log(run.log, records, size, _whole_epochs(ending))
         tally = Tally(max(1, size))
         take_into_account(tally, records, run.log)
@@ -107,7 +106,7 @@ class Figures:
         """For `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
-        proof |= {"proof_faults": list(self.proof.faults)}
+        proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
 
 

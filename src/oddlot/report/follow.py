@@ -40,9 +40,9 @@ class Follower:
         try:
             size = self.run.log.stat().st_size
         except OSError as error:
-            raise CheckpointError(
-                f"{self.run.log} is gone ({error.strerror}): look at the run again"
-            ) from None
+            path, reason = str(self.run.log), error.strerror
+            told = f"{path} is gone ({reason}): look at the run again"
+            raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
         if size < self.offset:  # a resumed run has cut off what was not sound
             self.offset, self.records, self.tally = 0, [], Tally(self.size)
         with self.run.log.open("rb") as file:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+from typing import Any
 
 from oddlot.observe import VERSION_FIGURES
 from oddlot.report.charts import WIDTH, Line, Mark, Point, legend_of, legend_told, lines
@@ -45,11 +46,11 @@ class OverTime:
             yield legend_told(legend, "legend shared")
         yield from self._of_quality()
         for figure in self._across[1:]:
-            yield self._lines(figure, figure, self._each(_progress(figure)))
+            yield self._lines(figure, figure, self._each(_progress(figure)), key=figure)
         for what, (told, usual) in LEVELS.items():
             drawn = self._each(attrgetter(what))
             if max((value for line in drawn for _, value in line.points), default=0.0) > usual:
-                yield self._lines(told, told, drawn, from_zero=True)
+                yield self._lines(told, told, drawn, from_zero=True, key=f"level of {what}")
 
     @property
     def alone(self) -> bool:
@@ -79,11 +80,9 @@ class OverTime:
         named = enumerate(zip(self.courses, self.names, strict=True))
         return [Line(name, points(course), number) for number, (course, name) in named]
 
-    def _lines(self, title: str, up: str, drawn: Sequence[Line], from_zero: bool = False) -> str:
+    def _lines(self, title: str, up: str, drawn: Sequence[Line], **options: Any) -> str:
         resumes, end = self._resumes, self._ends["seconds"]
-        return lines(
-            f"{title} over time", "seconds", up, drawn, end, resumes, from_zero=from_zero, named=self.alone
-        )
+        return lines(f"{title} over time", "seconds", up, drawn, end, resumes, named=self.alone, **options)
 
     def _of_quality(self) -> Iterator[str]:
         """The loss and each metric over all that is known, two side by side."""
@@ -100,6 +99,7 @@ class OverTime:
                     self._resumes if figure == "seconds" else (),
                     WIDTH // 2,
                     named=self.alone,
+                    key=f"{metric} over {figure}",
                 )
                 for figure in self._across
             )

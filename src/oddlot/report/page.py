@@ -115,20 +115,28 @@ def write_page(runs: Sequence[Figures], path: Path) -> None:
     try:
         path.write_text(page(runs), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
 
 
 def check_place(path: Path) -> None:
     """UsageError: no page can be written there, or something else is there that would be lost."""
     try:
         if not path.parent.is_dir():
-            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+            told = f"cannot write {path}: there is no folder {path.parent}"
+            raise UsageError(told, "missing_folder", path=str(path), folder=str(path.parent))
         if path.is_dir():
-            raise UsageError(f"cannot write {path}: it is a folder, and the page is a file")
+            told = f"cannot write {path}: it is a folder, and the page is a file"
+            raise UsageError(told, "not_a_file", path=str(path))
         if path.is_file() and path.stat().st_size and not _is_page(path):
-            raise UsageError(f"{path} is there, and is no page of oddlot's: name another file")
+            told = f"{path} is there, and is no page of oddlot's: name another file"
+            raise UsageError(told, "not_a_page", path=str(path))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    reason = error.strerror
+    return UsageError(f"cannot write {path}: {reason}", "unwritable_file", path=str(path), reason=reason)
 
 
 def _is_page(path: Path) -> bool:
@@ -168,7 +176,8 @@ def _breakable(text: str) -> str:
 def _proof(run: Figures, whole: bool) -> str:
     """Whether all samples count once."""
     told = run.told if whole else run.told.partition(":")[0]
-    return f"<td{' class=bad' * bool(run.proof.faults)}>{escape(told)}</td>"
+    kind = ' class="bad"' if run.proof.faults else ""
+    return f"<td{kind}>{escape(told)}</td>"
 
 
 def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
@@ -177,18 +186,19 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     spells = {name: lane.spells for name, lane in machines.items()}
     faults = {name: lane.faults for name, lane in machines.items()}
     resumes = [(at, "resumed") for at in course.resumed]
-    yield lanes("what every machine did", spells, faults, longest, resumes)
-    yield bars("staleness of the merged updates, in versions", list(_staleness(course)))
+    yield lanes("what every machine did", spells, faults, longest, resumes, key="lanes")
+    yield bars("staleness of the merged updates, in versions", list(_staleness(course)), key="staleness")
     rest = {"skipped": run.tally.samples_skipped, "handed back": run.tally.samples_returned}
     reasons = {"used": run.tally.samples_merged, **run.tally.wasted, **rest}
     told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
-    yield bars("samples: used, and wasted why", told)
-    yield bars("bytes on every link", list(_links(run, machines)))
+    yield bars("samples: used, and wasted why", told, key="waste")
+    yield bars("bytes on every link", list(_links(run, machines)), key="bytes")
     bill = {name: lane.dollars for name, lane in machines.items()}
     bill |= {"the hub": run.tally.bill.dollars_of_hub} if run.tally.bill.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())
     bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
-    yield bars("the bill", [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()])
+    paid = [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()]
+    yield bars("the bill", paid, key="bill")
     yield _faults(run)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
-from oddlot.core.errors import CheckpointError
+from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.spans import Span, samples_in, split
 
 MOST_FAULTS = 10
@@ -31,14 +31,14 @@ class Proof:
     """samples in merged updates, all epochs"""
     skipped: int
     """samples that were given up, their numbers being bad again and again"""
-    faults: tuple[str, ...]
+    faults: tuple[OddlotError, ...]
     """positions that count more than once or, in epochs that were to be whole, not at all"""
     to_come: tuple[tuple[int, int], ...] = ()
     """of the epochs under way: which one, and how many of its positions no merged update has yet"""
 
     def __str__(self) -> str:
         if self.faults:
-            return "NOT exactly once: " + "; ".join(self.faults)
+            return "NOT exactly once: " + "; ".join(map(str, self.faults))
         beyond = self.merged + self.skipped - self.whole * self.size
         more = f"{beyond:,} positions of epochs under way are merged, none twice{self._still}"
         skipped = f", or was skipped ({self.skipped:,})" if self.skipped else ""
@@ -78,11 +78,7 @@ def prove(records: Iterable[w.Record], size: int, epochs: int = 0) -> Proof:
     last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
     absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
     holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MOST_FAULTS))])
-    faults += [
-        f"{count} positions of epoch {epoch} are in no merged update"
-        for epoch, count in holes
-        if epoch < epochs
-    ]
+    faults += [_hole(epoch, count) for epoch, count in holes if epoch < epochs]
     return Proof(
         size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MOST_FAULTS]), tuple(holes)
     )
@@ -93,7 +89,8 @@ def prove_log(log: Path, records: Iterable[w.Record], size: int, epochs: int = 0
     try:
         return prove(records, size, epochs)
     except (LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{log} is damaged ({error!r}): restore the file from a copy") from None
+        told = f"{log} is damaged ({error!r}): restore the file from a copy"
+        raise CheckpointError(told, "damaged_file", path=str(log), reason=repr(error)) from None
 
 
 @dataclass
@@ -103,7 +100,7 @@ class Sheets:
     pieces: defaultdict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
     """that count, by epoch"""
     skipped: int = 0
-    faults: list[str] = field(default_factory=list)
+    faults: list[OddlotError] = field(default_factory=list)
     given: dict[w.TaskId, tuple[Span, ...]] = field(default_factory=dict)
     arrived: dict[w.UpdateId, tuple[Span, ...]] = field(default_factory=dict)
     """what updates have brought that are neither merged nor dropped"""
@@ -128,9 +125,8 @@ class Sheets:
 
     def _merge(self, update: w.UpdateId) -> None:
         if update not in self.arrived:
-            self.faults.append(
-                f"{update} is merged, and has not arrived, or not since it was merged or dropped"
-            )
+            told = f"{update} is merged, and has not arrived, or not since it was merged or dropped"
+            self.faults.append(OddlotError(told, "merged_before_it_arrived", update=update))
         self._count(update, self.arrived.pop(update, ()))
 
     def _count(self, whose: str, spans: tuple[Span, ...]) -> None:
@@ -138,11 +134,19 @@ class Sheets:
             self.pieces[epoch].append((start, stop, whose))
 
 
-def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[str]:
+def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[OddlotError]:
     for (_, stop, one), (start, end, other) in pairwise(pieces):
         if start < stop:
-            yield f"positions {start} to {min(stop, end) - 1} of epoch {epoch} are in {one} and in {other}"
+            twice = {"epoch": epoch, "first": start, "last": min(stop, end) - 1, "updates": (one, other)}
+            told = f"positions {start} to {twice['last']} of epoch {epoch} are in {one} and in {other}"
+            yield OddlotError(told, "merged_twice", **twice)
     if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
-        yield f"epoch {epoch} has positions beyond its {size} samples"
+        told = f"epoch {epoch} has positions beyond its {size} samples"
+        yield OddlotError(told, "no_such_position", epoch=epoch)
     if epoch < 0:
-        yield f"there is no epoch {epoch}"
+        yield OddlotError(f"there is no epoch {epoch}", "no_such_epoch", epoch=epoch)
+
+
+def _hole(epoch: int, count: int) -> OddlotError:
+    told = f"{count} positions of epoch {epoch} are in no merged update"
+    return OddlotError(told, "not_merged", epoch=epoch, count=count)

@@ -9,7 +9,14 @@ from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import BadSamples, CheckpointError, ProtocolError, UsageError
+from oddlot.core.errors import (
+    BadSamples,
+    CheckpointError,
+    InvalidValue,
+    OddlotError,
+    ProtocolError,
+    UsageError,
+)
 from oddlot.core.strategy import Strategy
 from oddlot.log import numbered, read_header, read_log
 from oddlot.report.ending import check_whole, read_ending
@@ -26,8 +33,8 @@ class Difference:
     line: int
     """of the log"""
     record: w.Record
-    now: str
-    """what is decided now"""
+    now: w.Record | OddlotError
+    """what is decided now, or why that is impossible"""
     history: tuple[w.Record, ...]
     """what came before"""
 
@@ -39,7 +46,7 @@ class Difference:
             f"line {self.line} of the log differs. It came about like this:\n{told}"
             f"  {self.record.now:.3f} s  {self.record.event}\n"
             f"    the log:  {_told(self.record)}\n"
-            f"    now:      {self.now}"
+            f"    now:      {_told(self.now)}"
         )
 
 
@@ -61,7 +68,7 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
     is not whole.
     """
     if not isinstance(folder, str | PathLike):
-        raise UsageError(f"folder = {folder!r} must be a run's folder")
+        raise InvalidValue("folder", folder, "a run's folder")
     run = RunFolder(folder)
     run.settings()  # CheckpointError: there is no run
     path = run.log
@@ -71,7 +78,9 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
         conductor = Conductor.from_plain(header["conductor"], kind)
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         name = getattr(kind, "__name__", repr(kind))
-        raise CheckpointError(f"{path}:1 holds no books of a {name}: {error!r}") from None
+        fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
+        told = f"{path}:1 holds no books of a {name}: {error!r}"
+        raise CheckpointError(told, "other_strategy", **fields) from None
     log = list(read_log(path))
     check_whole(run, read_ending(run), len(log))
     return compare(conductor, numbered(log))
@@ -84,8 +93,7 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Re
     for number, record in records:
         again = _decide(conductor, record)
         if again != record:
-            told = again if isinstance(again, str) else _told(again)
-            return Replay(count, conductor, Difference(number + 2, record, told, tuple(history)))
+            return Replay(count, conductor, Difference(number + 2, record, again, tuple(history)))
         history.append(record)
         count += 1
     return Replay(count, conductor)
@@ -108,19 +116,24 @@ def find_strategy(place: str) -> type[Strategy]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
             f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
-            "its class is known"
+            "its class is known",
+            "strategy_not_importable",
+            strategy=place,
+            reason=str(error),
         ) from None
     kind: type[Strategy] = found
     return kind
 
 
-def _decide(conductor: Conductor, record: w.Record) -> w.Record | str:
+def _decide(conductor: Conductor, record: w.Record) -> w.Record | OddlotError:
     try:
         return conductor.handle(record.event, record.now)
     except (ProtocolError, BadSamples) as error:
-        return f"{type(error).__name__}: {error}"
+        return error
 
 
-def _told(record: w.Record) -> str:
+def _told(record: w.Record | OddlotError) -> str:
+    if isinstance(record, OddlotError):
+        return f"{type(record).__name__}: {record}"
     actions = ", ".join(map(str, record.actions)) or "nothing"
     return f"{actions} ({record.remark})" if record.remark else actions

@@ -10,7 +10,7 @@ from inspect import Parameter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.core.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
 from oddlot.core.nearest import or_nearest
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def check_task(name: str) -> None:
     if name in TASKS or re.fullmatch(r"[\w.]+:\w+", name):
         return
     if ":" in name:
-        raise UsageError(f"a task is a function as package.module:function, not `{name}`")
-    raise UsageError(
-        f"unknown task `{name}`: {or_nearest(name, TASKS)}; or name a function as package.module:function, "
-        "or a job file ending in .toml"
-    )
+        told = f"a task is a function as package.module:function, not `{name}`"
+        raise UsageError(told, "invalid_task_name", given=name)
+    unknown = UnknownName("task", name, TASKS)
+    other = "; or name a function as package.module:function, or a job file ending in .toml"
+    raise unknown.retold(f"{unknown}{other}")
 
 
 def load_task(name: str, options: Mapping[str, Any] | None = None) -> "Job":
@@ -73,7 +73,8 @@ def load_task(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     _check_options(name, inspect.signature(function).parameters, options)
     job = _call(f"the task {name}", lambda: function(**options))
     if not isinstance(job, Job):
-        raise UsageError(f"the task {name} must return an oddlot.Job, not {type(job).__name__}")
+        told = f"the task {name} must return an oddlot.Job, not {type(job).__name__}"
+        raise UsageError(told, "task_returns_no_job", task=name, given=type(job).__name__)
     return job
 
 
@@ -90,9 +91,8 @@ def _function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
-        raise UsageError(
-            f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
-        )
+        told = f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
+        raise UnknownName("function", function_name, names).retold(told, module=module_name)
     return function  # type: ignore[no-any-return]  # checked above
 
 
@@ -102,7 +102,8 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is there, and what it imports is not
-        raise UsageError(f"there is no module {error.name}: is its folder in PYTHONPATH?") from None
+        told = f"there is no module {error.name}: is its folder in PYTHONPATH?"
+        raise UsageError(told, "missing_module", module=error.name) from None
 
 
 def _call(what: str, act: Callable[[], Any]) -> Any:
@@ -112,7 +113,8 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
     except OddlotError:
         raise
     except (Exception, SystemExit):  # noqa: BLE001 - it goes on as a JobError
-        raise JobError(f"{what} failed:\n{traceback.format_exc()}") from None
+        reason = traceback.format_exc()
+        raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
 
 
 def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
@@ -121,16 +123,17 @@ def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[s
         return
     for key, value in options.items():
         if key not in known:
-            raise UsageError(f"{key} is no option of the task {name}: {or_nearest(key, known)}", key=key)
+            told = f"{key} is no option of the task {name}: {or_nearest(key, known)}"
+            raise UnknownName("option", key, known, key=key).retold(told, task=name)
         kind = known[key].annotation
         if (
             kind in {int, float, str, bool}
             and type(value) is not kind
             and (kind, type(value)) != (float, int)
         ):
-            raise UsageError(
-                f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}", key=key
-            )
+            told = f"{key} = {value!r}: the task {name} takes a value of type {kind.__name__}"
+            raise InvalidValue(key, value, f"of type {kind.__name__}").retold(told, task=name)
     for key, parameter in known.items():
         if parameter.default is Parameter.empty and key not in options:
-            raise UsageError(f"{key} is missing: the task {name} needs this option", key=key)
+            told = f"{key} is missing: the task {name} needs this option"
+            raise UsageError(told, "missing_option", key, task=name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from oddlot.core.errors import UsageError
+from oddlot.machines.toml_file import unreadable
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
     ".tar": lambda path: path.open("rb"),
@@ -66,16 +67,16 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
         except DAMAGED as error:
             raise _damaged(path, error) from None
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise unreadable(path, error) from None
         count = 0
         while (member := _next(tar, path)) is not None:
             count += 1
             if count > MOST_MEMBERS:
-                raise UsageError(f"{path} has more than {MOST_MEMBERS:,} members: it is none of this kind")
+                told = f"{path} has more than {MOST_MEMBERS:,} members: it is none of this kind"
+                raise UsageError(told, "too_many_members", path=str(path), most=MOST_MEMBERS)
             if member.isdir():
                 continue
-            if not member.isreg() or member.issparse():
-                raise UsageError(f"{path}: {member.name!r} is no file but a link, a device or the like")
+            _check_regular(member, path)
             yield member.name.removeprefix("./"), _reader(tar, member, path)
         _drain(file, path)
 
@@ -89,7 +90,7 @@ def at_most(most: int, file: Readable) -> bytes:
     """All that is left in the file. UsageError: more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
-        raise UsageError(f"it has more than {most:,} bytes")
+        raise UsageError(f"it has more than {most:,} bytes", "file_too_large", most=most)
     return content
 
 
@@ -103,7 +104,14 @@ def _next(tar: tarfile.TarFile, path: Path) -> tarfile.TarInfo | None:
     except DAMAGED as error:
         raise _damaged(path, error) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
+
+
+def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
+    """UsageError: it is no file."""
+    if not member.isreg() or member.issparse():
+        told = f"{path}: {member.name!r} is no file but a link, a device or the like"
+        raise UsageError(told, "not_a_file", path=str(path), member=member.name)
 
 
 def _drain(file: IO[bytes], path: Path) -> None:
@@ -118,7 +126,8 @@ def _drain(file: IO[bytes], path: Path) -> None:
 def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
     def read(most: int) -> bytes:
         if member.size > most:
-            raise UsageError(f"it has {member.size:,} bytes, more than {most:,}")
+            told = f"it has {member.size:,} bytes, more than {most:,}"
+            raise UsageError(told, "file_too_large", bytes=member.size, most=most)
         try:
             file = tar.extractfile(member)
             assert file is not None  # it is a regular one
@@ -126,13 +135,15 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
         except DAMAGED as error:
             raise _damaged(path, error) from None
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise unreadable(path, error) from None
         if len(content) < member.size:
-            raise UsageError("the archive ends within it. Get it again")
+            raise UsageError("the archive ends within it. Get it again", "truncated_file")
         return content
 
     return read
 
 
 def _damaged(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"{path} is not a whole archive: {str(error) or type(error).__name__}. Get it again")
+    reason = str(error) or type(error).__name__
+    told = f"{path} is not a whole archive: {reason}. Get it again"
+    return UsageError(told, "damaged_file", path=str(path), reason=reason)

@@ -61,9 +61,9 @@ class Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) not in CALLS:
-            raise UsageError(
-                f"it asks for {short(f'{module}.{name}')}, which no array needs: it may be made to do harm"
-            )
+            asked = f"{module}.{name}"
+            told = f"it asks for {short(asked)}, which no array needs: it may be made to do harm"
+            raise UsageError(told, "unsafe_pickle", given=asked)
         return Name(name)
 
 
@@ -75,9 +75,10 @@ def read_folder(folder: Path) -> Splits:
             with (folder / name).open("rb") as file:
                 return at_most(MOST_BYTES, file)
         except OSError as error:
-            raise UsageError(f"it cannot be read: {error.strerror}") from None
+            reason = error.strerror
+            raise UsageError(f"it cannot be read: {reason}", "unreadable_file", reason=reason) from None
 
-    return _splits(str(folder), content)
+    return _splits(folder, "/", content)
 
 
 def read_archive(path: Path) -> Splits:
@@ -89,17 +90,17 @@ def read_archive(path: Path) -> Splits:
             try:
                 found[wanted[name]] = read(MOST_BYTES)
             except UsageError as error:
-                raise UsageError(f"{path}: {name}: {error}") from None
+                raise error.retold(f"{path}: {name}: {error}", path=str(path), member=name) from None
 
     def content(name: str) -> bytes:
         if name not in found:
-            raise UsageError("it is not there. Get the archive again")
+            raise UsageError("it is not there. Get the archive again", "missing_file")
         return found[name]
 
-    return _splits(f"{path}: {FOLDER}", content)
+    return _splits(path, f": {FOLDER}/", content)
 
 
-def _splits(where: str, content: Callable[[str], bytes]) -> Splits:
+def _splits(path: Path, inside: str, content: Callable[[str], bytes]) -> Splits:
     splits: dict[str, Split] = {}
     for split, names in PARTS.items():
         parts = []
@@ -107,7 +108,7 @@ def _splits(where: str, content: Callable[[str], bytes]) -> Splits:
             try:
                 parts.append(read_batch(content(name)))
             except UsageError as error:
-                raise UsageError(f"{where}/{name}: {error}") from None
+                raise error.retold(f"{path}{inside}{name}: {error}", path=str(path), member=name) from None
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         splits[split] = images, labels
     return splits
@@ -117,14 +118,16 @@ def read_batch(content: bytes) -> Split:
     """Pictures uint8 [n, 3, 32, 32] and classes int64 [n] of one pickle. UsageError says what is wrong with it."""
     batch = _unpickled(content)
     if not isinstance(batch, Mapping) or not {b"data", b"labels"} <= batch.keys():
-        raise UsageError("it holds no dict with b'data' and b'labels'")
+        raise UsageError("it holds no dict with b'data' and b'labels'", "other_format")
     images, labels = _array(batch[b"data"]), batch[b"labels"]
     if images.ndim != 2 or images.shape[1] != ROW:
-        raise UsageError(f"its b'data' has shape {list(images.shape)}, not [n, {ROW}]")
+        shape = list(images.shape)
+        raise UsageError(f"its b'data' has shape {shape}, not [n, {ROW}]", "wrong_shape", shape=shape)
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 9 for label in labels):
-        raise UsageError("its b'labels' are no list of classes from 0 to 9")
+        raise UsageError("its b'labels' are no list of classes from 0 to 9", "invalid_labels")
     if len(labels) != len(images):
-        raise UsageError(f"it has {len(images)} pictures and {len(labels)} labels")
+        told = f"it has {len(images)} pictures and {len(labels)} labels"
+        raise UsageError(told, "unequal_lengths", images=len(images), labels=len(labels))
     return images.reshape(-1, 3, SIDE, SIDE), np.array(labels, np.int64)
 
 
@@ -134,7 +137,9 @@ def _unpickled(content: bytes) -> Any:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - bytes that are no pickle may raise anything
-        raise UsageError(f"it is no whole pickle ({type(error).__name__}: {error}). Get it again") from None
+        reason = f"{type(error).__name__}: {error}"
+        told = f"it is no whole pickle ({reason}). Get it again"
+        raise UsageError(told, "damaged_file", reason=reason) from None
 
 
 def _array(value: Any) -> NDArray[np.uint8]:
@@ -146,4 +151,4 @@ def _array(value: Any) -> NDArray[np.uint8]:
             raise ValueError
         return np.frombuffer(data, np.uint8).reshape(shape, order="F" if in_columns else "C")
     except (AttributeError, IndexError, TypeError, ValueError):
-        raise UsageError("its b'data' are no array of bytes") from None
+        raise UsageError("its b'data' are no array of bytes", "wrong_dtype") from None

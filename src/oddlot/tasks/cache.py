@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
 from oddlot.core.warned import warn
+from oddlot.machines.toml_file import unreadable
 from oddlot.train.storage import sync_path
 
 SPLITS = ("train", "test")
@@ -89,7 +90,8 @@ def cache_folder() -> Path:
 def _check_unchanged(sources: Sequence[Path], mark: str) -> None:
     """UsageError: what was read may be of two states."""
     if _fingerprint(sources) != mark:
-        raise UsageError(f"{sources[0].parent} was changed while it was read: begin again")
+        folder = str(sources[0].parent)
+        raise UsageError(f"{folder} was changed while it was read: begin again", "file_changed", path=folder)
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
@@ -97,7 +99,7 @@ def _fingerprint(sources: Sequence[Path]) -> str:
     try:
         stamps = [(str(path.absolute()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in sources]
     except OSError as error:
-        raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise unreadable(error.filename, error) from None
     return hashlib.sha256(json.dumps([FORMAT, stamps]).encode()).hexdigest()[:20]
 
 

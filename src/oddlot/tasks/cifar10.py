@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import UnknownName, UsageError
 from oddlot.core.rules import SGD
+from oddlot.machines.toml_file import unreadable
 from oddlot.tasks import batches, photos
 from oddlot.tasks.archives import OPENERS, is_archive
 from oddlot.tasks.cache import SPLITS, Splits, cached
+from oddlot.tasks.idx import looked_in
 from oddlot.tasks.photos import CLASSES
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
     from oddlot.train.job import Job, accuracy
 
     if model not in NETWORKS:
-        raise UsageError(f"model = {model!r} is none: {or_nearest(model, NETWORKS)}", key="model")
+        raise UnknownName("model", model, NETWORKS, key="model")
     found = find(data_dir)
     splits = cached(NAME, found.files, lambda: _checked(found))
     mean, deviation = _scale(splits)
@@ -83,12 +84,16 @@ def find(data_dir: str | Path = "") -> Found:
             for found in _forms(folder):
                 return found
     except OSError as error:
-        raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
-    looked = f"Looked in {', '.join(map(str, folders))}" if folders else "No folder was named to look in"
+        raise unreadable(error.filename, error) from None
+    looked = list(map(str, folders))
     raise UsageError(
         f"{NAME} needs files that are not here: {batches.ARCHIVE} or what it unpacks to ({batches.FOLDER}), or "
         f"pictures as {SPLITS[0]}/cat/0001.png, in folders or in archives called {NAME}*{', *'.join(OPENERS)}. "
-        f"{looked}. It comes from {SOURCE}: put it into one folder and name that as data_dir or in $ODDLOT_DATA"
+        f"{looked_in(looked)}. It comes from {SOURCE}: put it into one folder and name that as data_dir or in "
+        "$ODDLOT_DATA",
+        "missing_data",
+        dataset=NAME,
+        looked_in=looked,
     )
 
 
@@ -115,12 +120,12 @@ def _checked(found: Found) -> Splits:
     for split in SPLITS:
         images, labels = splits[split]
         if not len(images):
-            raise UsageError(f"{found.place}: there are no pictures to {split}: get all of {NAME}")
+            told = f"{found.place}: there are no pictures to {split}: get all of {NAME}"
+            raise UsageError(told, "no_pictures", path=str(found.place), split=split)
         counts = np.bincount(labels, minlength=len(CLASSES))
         if missing := [name for name, count in zip(CLASSES, counts, strict=True) if not count]:
-            raise UsageError(
-                f"{found.place}: no picture to {split} is of {', '.join(missing)}: get all of {NAME}"
-            )
+            told = f"{found.place}: no picture to {split} is of {', '.join(missing)}: get all of {NAME}"
+            raise UsageError(told, "missing_classes", path=str(found.place), split=split, classes=missing)
     return splits
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
+from oddlot.machines.toml_file import unreadable
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MOST_DIMENSIONS = 64  # numpy's limit; the format could say 255
@@ -36,11 +37,13 @@ def read_idx(path: Path) -> NDArray[Any]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return _read(stream)
     except UsageError as error:
-        raise UsageError(f"{path} is not a whole IDX file: {error}. Get the file again") from None
+        told = f"{path} is not a whole IDX file: {error}. Get the file again"
+        raise error.retold(told, path=str(path)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path} is not a whole gzip file: {error}. Get the file again") from None
+        told = f"{path} is not a whole gzip file: {error}. Get the file again"
+        raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def find_idx(
@@ -60,34 +63,48 @@ def find_idx(
         if len(found) == len(names):
             return [found[name] for name in names]
         best = max(best, list(found.values()), key=len)
-    raise UsageError(_how_to_get(dataset, names, source, folders, best))
+    raise _missing(dataset, names, source, list(map(str, folders)), best)
 
 
-def _how_to_get(
-    dataset: str, names: Sequence[str], source: str, folders: Sequence[Path], best: Sequence[Path]
-) -> str:
+def looked_in(folders: Sequence[str]) -> str:
+    """The sentence that says where a dataset was looked for."""
+    return f"Looked in {', '.join(folders)}" if folders else "No folder was named to look in"
+
+
+def _missing(
+    dataset: str, names: Sequence[str], source: str, folders: list[str], best: Sequence[Path]
+) -> UsageError:
     there = {path.name.removesuffix(".gz") for path in best}
-    missing = ", ".join(f"{name}[.gz]" for name in names if name not in there)
+    missing = [name for name in names if name not in there]
     beside = f" (the others are in {best[0].parent})" if best else ""
-    looked = f"Looked in {', '.join(map(str, folders))}" if folders else "No folder was named to look in"
-    return (
-        f"{dataset} needs files that are not here: {missing}{beside}. {looked}. "
-        f"They come from {source}: put them into one folder and name it as data_dir or in $ODDLOT_DATA"
+    return UsageError(
+        f"{dataset} needs files that are not here: {', '.join(f'{name}[.gz]' for name in missing)}{beside}. "
+        f"{looked_in(folders)}. They come from {source}: put them into one folder and name it as data_dir or in "
+        "$ODDLOT_DATA",
+        "missing_data",
+        dataset=dataset,
+        files=missing,
+        looked_in=folders,
+        others_in=str(best[0].parent) if best else None,
     )
 
 
 def _read(stream: Readable) -> NDArray[Any]:
     head = _read_up_to(stream, 4)
     if len(head) < 4 or head[:2] != b"\0\0":
-        raise UsageError(f"it begins with the bytes {head.hex(' ') or '(none)'}, not with 00 00 and two more")
+        given = head.hex(" ")
+        told = f"it begins with the bytes {given or '(none)'}, not with 00 00 and two more"
+        raise UsageError(told, "other_format", given=given)
     if head[2] not in DTYPES:
         known = ", ".join(f"{code:#04x}" for code in DTYPES)
-        raise UsageError(f"its dtype code is {head[2]:#04x}, which is none of {known}")
+        told = f"its dtype code is {head[2]:#04x}, which is none of {known}"
+        raise UsageError(told, "unknown_dtype", given=head[2])
     if not 1 <= head[3] <= MOST_DIMENSIONS:
-        raise UsageError(f"it claims {head[3]} dimensions, not 1 to {MOST_DIMENSIONS}")
+        told = f"it claims {head[3]} dimensions, not 1 to {MOST_DIMENSIONS}"
+        raise UsageError(told, "invalid_dimensions", given=head[3])
     sizes = _read_up_to(stream, 4 * head[3])
     if len(sizes) < 4 * head[3]:
-        raise UsageError("it ends within its header")
+        raise UsageError("it ends within its header", "truncated_header")
     shape = [int(size) for size in np.frombuffer(sizes, ">u4")]
     dtype = np.dtype(DTYPES[head[2]])
     return _read_array(stream, shape, dtype)
@@ -97,15 +114,16 @@ def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any]) -> NDA
     size = prod(shape) * dtype.itemsize
     data = _read_up_to(stream, size + 1)
     if len(data) < size:
-        raise UsageError(
-            f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
-        )
+        told = f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"
+        raise UsageError(told, "truncated_file", shape=shape, bytes=len(data), claimed=size)
     if len(data) > size:
-        raise UsageError(f"bytes follow after the {size} that its header claims, shape {shape}")
+        told = f"bytes follow after the {size} that its header claims, shape {shape}"
+        raise UsageError(told, "trailing_bytes", shape=shape, claimed=size)
     try:
         return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     except ValueError as error:  # one dimension is 0 and the others are beyond what numpy can count
-        raise UsageError(f"shape {shape} is impossible: {error}") from None
+        told = f"shape {shape} is impossible: {error}"
+        raise UsageError(told, "impossible_shape", shape=shape, reason=str(error)) from None
 
 
 def _read_up_to(stream: Readable, size: int) -> bytearray:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue
 from oddlot.core.rules import SGD
 from oddlot.train.job import Job, accuracy
 
@@ -53,7 +53,8 @@ def pictures_job(
 ) -> Job:
     """The job of classifying pictures: `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
-        raise UsageError(f"hidden = {hidden}: the network needs at least 1 hidden unit", key="hidden")
+        told = f"hidden = {hidden}: the network needs at least 1 hidden unit"
+        raise InvalidValue("hidden", hidden, "at least 1").retold(told)
     some = train[0][:2000]  # enough to tell the scale by
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),

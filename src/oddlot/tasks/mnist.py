@@ -1,5 +1,6 @@
 """MNIST and Fashion-MNIST: 70,000 pictures of 28 x 28 pixels in IDX files that the user has."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -38,16 +39,23 @@ def _job(name: str, source: str, data_dir: str, hidden: int, batch: int, until: 
     files = find_idx(name, names, source, data_dir)
     arrays = [read_idx(file) for file in files]
     for start in (0, 2):
-        _check(arrays[start], arrays[start + 1], f"{files[start]} and {files[start + 1].name}")
+        _check(arrays[start], arrays[start + 1], files[start], files[start + 1])
     return pictures_job(name, (arrays[0], arrays[1]), (arrays[2], arrays[3]), hidden, batch, until)
 
 
-def _check(images: NDArray[Any], labels: NDArray[Any], files: str) -> None:
+def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path) -> None:
+    files = f"{path} and {beside.name}"
     shapes = images.shape[1:] == (SIDE, SIDE) and labels.shape == images.shape[:1]
     if not shapes or not images.dtype == labels.dtype == "u1":
         raise UsageError(
             f"{files} hold shapes {images.shape} {images.dtype} and {labels.shape} {labels.dtype}, not bytes "
-            f"[n, {SIDE}, {SIDE}] and [n]: get the files again"
+            f"[n, {SIDE}, {SIDE}] and [n]: get the files again",
+            "wrong_shape",
+            path=str(path),
+            shapes=(images.shape, labels.shape),
+            dtypes=(str(images.dtype), str(labels.dtype)),
         )
     if labels.max(initial=0) > 9:
-        raise UsageError(f"{files}: class {labels.max()} is none of 0 to 9: get the files again")
+        most = int(labels.max())
+        told = f"{files}: class {most} is none of 0 to 9: get the files again"
+        raise UsageError(told, "invalid_labels", path=str(path), given=most)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oddlot.core.errors import UsageError, short
+from oddlot.core.errors import UnknownName, UsageError, short
 from oddlot.core.nearest import or_nearest
 from oddlot.tasks.archives import Read, at_most, members
 from oddlot.tasks.cache import SIDE, SPLITS, Split, Splits
@@ -54,12 +54,13 @@ def is_tree(folder: Path) -> bool:
 
 def _content(file: Path, most: int) -> bytes:
     if not file.is_file():
-        raise UsageError("it is no file")
+        raise UsageError("it is no file", "not_a_file")
     try:
         with file.open("rb") as stream:
             return at_most(most, stream)
     except OSError as error:
-        raise UsageError(f"it cannot be read: {error.strerror}") from None
+        reason = error.strerror
+        raise UsageError(f"it cannot be read: {reason}", "unreadable_file", reason=reason) from None
 
 
 def _read(photos: Iterable[Photo]) -> Splits:
@@ -73,10 +74,10 @@ def _read(photos: Iterable[Photo]) -> Splits:
             try:
                 split, key = _place(name)
                 if key in names[split]:
-                    raise UsageError("there are two of this name")
+                    raise UsageError("there are two of this name", "duplicate_name")
                 pixels[split] += _pixels(image, read(MOST_BYTES))
             except UsageError as error:
-                raise UsageError(f"{where}: {short(name)}: {error}") from None
+                raise error.retold(f"{where}: {short(name)}: {error}", path=where, member=name) from None
             names[split][key] = len(names[split])
     return {split: _sorted(pixels[split], names[split]) for split in SPLITS}
 
@@ -90,10 +91,12 @@ def _place(name: str) -> tuple[str, tuple[int, str]]:
     """The split, and the class with the file's name."""
     form = FORM.fullmatch(name)
     if form is None:
-        raise UsageError(f"its name is none of {SPLITS[0]} or {SPLITS[1]}/CLASS/NAME.jpg or .png")
+        told = f"its name is none of {SPLITS[0]} or {SPLITS[1]}/CLASS/NAME.jpg or .png"
+        raise UsageError(told, "invalid_name")
     split, kind, file = form.groups()
     if kind not in CLASSES:
-        raise UsageError(f"the class {short(kind)} is unknown: {or_nearest(kind, CLASSES)}")
+        told = f"the class {short(kind)} is unknown: {or_nearest(kind, CLASSES)}"
+        raise UnknownName("class", kind, CLASSES).retold(told)
     return split, (CLASSES.index(kind), file)
 
 
@@ -102,17 +105,19 @@ def _pixels(image: "ModuleType", content: bytes) -> bytes:
     try:
         with image.open(BytesIO(content), formats=("JPEG", "PNG")) as picture:
             if picture.size != (SIDE, SIDE):  # told by the header: nothing is decoded yet
-                raise UsageError(f"it has {picture.width} x {picture.height} pixels, not {SIDE} x {SIDE}")
+                told = f"it has {picture.width} x {picture.height} pixels, not {SIDE} x {SIDE}"
+                raise UsageError(told, "wrong_size", size=picture.size)
             if picture.mode != "RGB":
-                raise UsageError(f"its pixels are {picture.mode}, not RGB: convert it")
+                told = f"its pixels are {picture.mode}, not RGB: convert it"
+                raise UsageError(told, "not_rgb", mode=picture.mode)
             flat: bytes = picture.tobytes()
             return flat
     except UsageError:
         raise
     except image.UnidentifiedImageError:
-        raise UsageError("it is no JPEG and no PNG picture") from None
+        raise UsageError("it is no JPEG and no PNG picture", "other_format") from None
     except Exception as error:  # noqa: BLE001 - decoders raise many things about damaged bytes
-        raise UsageError(f"it cannot be decoded: {error}") from None
+        raise UsageError(f"it cannot be decoded: {error}", "damaged_file", reason=str(error)) from None
 
 
 def _sorted(pixels: bytearray, names: dict[tuple[int, str], int]) -> Split:
@@ -126,7 +131,6 @@ def _pillow() -> "ModuleType":
     try:
         from PIL import Image
     except ImportError:
-        raise UsageError(
-            'pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install "oddlot[images]"'
-        ) from None
+        told = "pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install "
+        raise UsageError(f'{told}"oddlot[images]"', "missing_package", package="Pillow") from None
     return Image

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.core.errors import UsageError
-from oddlot.core.nearest import or_nearest
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from oddlot.sparse.csr import Csr
@@ -60,9 +59,8 @@ def xmc(
     for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
         if (one := of_train.shape[1]) != (other := of_test.shape[1]):
             first, second = (_path(data_dir, name) for name in FILES)
-            raise UsageError(
-                f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set", key="data_dir"
-            )
+            told = f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set"
+            raise UsageError(told, "unequal_widths", "data_dir", what=what, train=one, test=other)
     propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
     return Job(
         partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
@@ -84,15 +82,13 @@ def xmc(
 def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, float]) -> None:
     """UsageError: one makes no sense."""
     if sampler not in SAMPLERS:
-        raise UsageError(
-            f"sampler = {sampler!r} is not known: {or_nearest(sampler, SAMPLERS)}", key="sampler"
-        )
+        raise UnknownName("sampler", sampler, SAMPLERS, key="sampler")
     for name, value in sizes.items():
         if value < 1:
-            raise UsageError(f"{name} = {value} must be at least 1", key=name)
+            raise InvalidValue(name, value, "at least 1")
     for name, constant in zip(("propensity_a", "propensity_b"), constants, strict=True):
         if not 0 <= constant <= MOST_CONSTANT:
-            raise UsageError(f"{name} = {constant} must be a number from 0 to {MOST_CONSTANT}", key=name)
+            raise InvalidValue(name, constant, f"a number from 0 to {MOST_CONSTANT}")
 
 
 class Network(nn.Module):
@@ -220,47 +216,58 @@ def _as_it_is(batch: Any) -> Any:
 
 def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
     """The two files. UsageError: they are not there, or are no sets."""
-    from oddlot.sparse.xmc.reading import BadSet, read_xmc
-
     if not data_dir:
-        raise UsageError(
-            "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt", key="data_dir"
-        )
+        told = "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
+        raise UsageError(told, "missing_option", "data_dir", task="xmc")
     if Path(data_dir).is_file():
-        raise UsageError(
-            f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt", key="data_dir"
-        )
+        told = f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt"
+        raise UsageError(told, "not_a_folder", "data_dir", path=data_dir)
     found = []
     for name in FILES:
-        path = _path(data_dir, name)
-        try:
-            x, y = read_xmc(path)
-        except BadSet as error:
-            raise UsageError(str(error), key="data_dir") from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}", key="data_dir") from None
-        if not len(x):
-            raise UsageError(f"{path} has no points", key="data_dir")
-        for what, part in (("features", x), ("labels", y)):
-            if not part.shape[1]:
-                raise UsageError(f"{path} has no {what}: its first line says 0", key="data_dir")
-        if not len(y.indices):
-            raise UsageError(f"{path} has no label at any of its {len(x):,} points", key="data_dir")
+        x, y = _read_file(_path(data_dir, name))
         found.append((x, y.distinct()))
     return found
+
+
+def _read_file(path: Path) -> "tuple[Csr, Csr]":
+    """Features and labels. UsageError: it cannot be read, is no set, or has nothing to learn from."""
+    from oddlot.sparse.xmc.reading import BadSet, read_xmc
+
+    try:
+        x, y = read_xmc(path)
+    except BadSet as error:
+        about = vars(error)
+        raise UsageError(str(error), about["code"], "data_dir", **about["fields"]) from None
+    except OSError as error:
+        told, reason = f"{path} cannot be read: {error.strerror}", error.strerror
+        raise UsageError(told, "unreadable_file", "data_dir", path=str(path), reason=reason) from None
+    counts = {"points": len(x), "features": x.shape[1], "labels": y.shape[1]}
+    what = next((name for name, count in counts.items() if not count), "")
+    if what:
+        told = f"{path} has no {what}" + (": its first line says 0" if what != "points" else "")
+        raise UsageError(told, "empty_set", "data_dir", path=str(path), what=what)
+    if not len(y.indices):
+        told = f"{path} has no label at any of its {len(x):,} points"
+        raise UsageError(told, "no_labels", "data_dir", path=str(path), points=len(x))
+    return x, y
 
 
 def _path(data_dir: str, name: str) -> Path:
     """Of one of the files. UsageError: it is not there, or twice."""
     there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
     if len(there) > 1:
-        raise UsageError(f"{data_dir} has both {name} and {name}.gz: keep one of them", key="data_dir")
+        told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
+        raise UsageError(told, "file_there_twice", "data_dir", path=data_dir, file=name)
     if not there:
-        has_no = f"has no {name} (or {name}.gz)" if Path(data_dir).is_dir() else "is not there"
+        is_folder = Path(data_dir).is_dir()
+        has_no = f"has no {name} (or {name}.gz)" if is_folder else "is not there"
         raise UsageError(
             f"{data_dir} {has_no}: sets are at http://manikvarma.org/downloads/XC/XMLRepository.html, and "
             "`oddlot xmc-generate DIR` makes one",
-            key="data_dir",
+            "missing_file" if is_folder else "missing_folder",
+            "data_dir",
+            path=data_dir,
+            file=name,
         )
     return there[0]
 
@@ -278,8 +285,11 @@ def _propensities_if_it_fits(
         )
         return propensities(y, *constants)
     except MemoryError as error:
-        sizes = f"{features:,} features and {y.shape[1]:,} labels"
-        raise UsageError(f"{data_dir} has {sizes}, too many: {error}") from None
+        labels = y.shape[1]
+        told = f"{data_dir} has {features:,} features and {labels:,} labels, too many: {error}"
+        raise UsageError(
+            told, "not_enough_memory", path=data_dir, features=features, labels=labels, reason=str(error)
+        ) from None
 
 
 def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable[[Tensor, Tensor], float]]:

@@ -1,0 +1,42 @@
+"""Runs that several tests look at."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
+from oddlot.report.figures import Figures
+from tests.fits import a_job, rows
+
+
+def unequal(price: float = 3600.0) -> Simulated:
+    """Machines that cost something, one of which comes and goes."""
+    comes_and_goes = Machine("b", 0.02, dollars_per_hour=price, lifetime=Lifetime(1.0), seconds_to_return=0.5)
+    first, last = (Machine(name, speed, dollars_per_hour=price) for name, speed in (("a", 0.01), ("c", 0.03)))
+    return Simulated([first, comes_and_goes, last])
+
+
+@pytest.fixture(scope="session")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of everything that a page shows."""
+    folder = tmp_path_factory.mktemp("eventful")
+    job = replace(a_job(), evaluation=rows(20), metrics={"accuracy": oddlot.accuracy}, name="sides & <lines>")
+    chaos = Chaos([Fault("slow", "a", at_seconds=(1,), factor=1), Fault("corrupt", at_versions=(9,))])
+    oddlot.fit(job, Asynchronous(), unequal(), until="epochs>=10", out=folder, chaos=chaos)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing is evaluated and nothing costs anything."""
+    folder = tmp_path_factory.mktemp("plain")
+    oddlot.fit(a_job(), Synchronous(), unequal(price=0.0), until="epochs>=2", out=folder)
+    return folder
+
+
+@pytest.fixture
+def figures(eventful: Path) -> Figures:
+    """Of the eventful run."""
+    return Figures.read(eventful)
