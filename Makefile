@@ -11,7 +11,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:

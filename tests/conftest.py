@@ -17,6 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
+from tests import compiled_once
 from tests.command import FLEET, JOB, MY_TASKS, Oddlot
 from tests.transcripts import Transcript, rewrite
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+compiled_once.install()
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=thorough searches longer
@@ -70,9 +72,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     narrowed = config.option.keyword or any("::" in argument for argument in config.args)
     found = {item.nodeid.removeprefix("tests/") for item in session.items} if not narrowed else set()
     if hasattr(config, "workeroutput"):
-        config.workeroutput.update(
-            {"told": config.stash[ANSWERS], "found": [*found], "seconds": cpu_seconds()}
-        )
+        config.workeroutput.update({"told": config.stash[ANSWERS], "found": [*found]})
     elif config.getoption("rewrite"):
         for each in config.stash[WORKERS]:
             told |= each.get("told", {})
@@ -82,23 +82,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its children, as user and as system."""
+    """Of this process and of all that have ended below it, as user and as system."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    workers = sum(each.get("seconds", 0.0) for each in config.stash[WORKERS])
-    own = resource.getrusage(resource.RUSAGE_SELF) if workers else None
-    seconds = workers + (own.ru_utime + own.ru_stime if own else cpu_seconds())
-    terminalreporter.write_line(f"CPU time (user + system): {seconds:.0f} s")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file are one process's, and so are those for which the most kernels are compiled."""
-    for item in items:
-        group = "kernels" if item.path.parent.name == "sparse" else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    terminalreporter.write_line(f"CPU time (user + system): {cpu_seconds():.0f} s")
 
 
 @pytest.fixture

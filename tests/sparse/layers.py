@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -56,5 +59,23 @@ def dense_loss(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> 
     return nn.functional.cross_entropy(nn.functional.linear(hidden, weight, bias)[some], targets)
 
 
+def gradient(of: Tensor) -> Tensor:
+    """With its zeros."""
+    assert of.grad is not None
+    return of.grad.to_dense()
+
+
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@contextmanager
+def memory_of(count: float) -> Iterator[None]:
+    """This machine has no more than so many bytes."""
+    with patch("oddlot.sparse.memory._limits", lambda: [int(count)]):
+        yield
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
+    """What the sentences of the log are about."""
+    return [record.args for record in caplog.records if isinstance(record.args, tuple)]

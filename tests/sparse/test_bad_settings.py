@@ -1,7 +1,7 @@
-"""Settings, matrices and files that make no sense are refused in a sentence, before anything is computed."""
+"""Settings, matrices and files that make no sense are refused with a code, before anything is computed."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from scipy.sparse import csr_matrix
+from torch import Tensor, nn
 
 from oddlot.sparse import (
     LSH,
     SGD,
     Adam,
     Clusters,
+    Dense,
     LazyAdam,
     Mixed,
     Refresh,
@@ -29,176 +31,347 @@ from oddlot.sparse import (
     memory,
 )
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.topk import Index
+from tests.sparse.layers import memory_of
+from tests.transcripts import raises
+
+ZERO: dict[Any, str] = {
+    Uniform: "count group",
+    Shared: "count",
+    Unigram: "draws group",
+    Clusters: "each probes group",
+    LSH: "digits tables found most_of_bucket redraw_every",
+    Refresh: "every",
+    RowAdagrad: "eps",
+    Adam: "eps",
+    SampledLinear: "in_features out_features",
+    SparseInputLinear: "in_features out_features",
+    SlideClassifier: "hidden epochs batch labels patience",
+}
+OTHERS: dict[Any, Any] = {
+    Uniform: {"count": [-5, 2**70]},
+    Unigram: {"frequency": [1.0], "counts": [[0.5, 1.0]], "refresh": [None]},
+    Clusters: {
+        "by_chance": [-500, False],
+        "frequency": [-0.5],
+        "refresh": [50],
+        "counts": [np.array([3, -1])],
+    },
+    LSH: {"family": ["foo"], "digits": [2.5], "found": [-5], "by_chance": [-500, 2**70], "counts": [[[1, 2]]]}
+    | {"refresh": [3], "changed_only": ["yes"], "frequency": [nan]},
+    Mixed: {"samplers": [[], Uniform()]},
+    Refresh: {"slower": [nan, 800.0, ""]},
+    SGD: {"lr": [-1.0, 1e39]},
+    RowAdagrad: {"lr": [-1.0], "eps": [inf]},
+    Adam: {"lr": [nan], "betas": [0.9, (0.9, 0.99, 0.9)], "decay": ["yes"], "moments": ["fp8"]},
+    SampledLinear: {"in_features": [10**30], "std": [nan], "optimizer": [Adam, torch.optim.Adam]},
+    SparseInputLinear: {"in_features": [-1], "std": [-1.0], "optimizer": [Adam], "seed": [-1]},
+    SlideClassifier: {"hidden": [True], "labels": [2.5], "lr": [-1.0], "validation": [1.0, nan]}
+    | {"input_lr": [-1.0], "input_std": [nan], "seed": [-1, 1 << 63], "verbose": ["a"]},
+}
 
 
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        (Uniform, {"count": -5}),
-        (Uniform, {"count": 0}),
-        (Uniform, {"group": 0}),
-        (Shared, {"count": 0}),
-        (Unigram, {"draws": 0}),
-        (Unigram, {"frequency": 1.0}),
-        (Clusters, {"frequency": -0.5}),
-        (Clusters, {"by_chance": -500}),
-        (Clusters, {"probes": 0}),
-        (Clusters, {"each": 0}),
-        (Clusters, {"group": -1}),
-        (Clusters, {"found": 0, "by_chance": 0}),
-        (LSH, {"found": -5}),
-        (LSH, {"by_chance": -500}),
-        (LSH, {"tables": 0}),
-        (LSH, {"digits": 0}),
-        (LSH, {"digits": 2.5}),
-        (LSH, {"redraw_every": 0}),
-        (LSH, {"family": "foo"}),
-        (Refresh, {"every": 0}),
-        (Refresh, {"slower": float("nan")}),
-        (Refresh, {"slower": 800.0}),
-        (LSH, {"found": 0}),
-        (Refresh, {"slower": ""}),
-        (Clusters, {"by_chance": False}),
-        (Unigram, {"counts": [0.5, 1.0]}),
-        (Clusters, {"counts": np.array([3, -1])}),
-        (LSH, {"counts": [[1, 2]]}),
-        (Adam, {"eps": 0.0}),
-        (RowAdagrad, {"eps": 0.0}),
-        (SGD, {"lr": 1e39}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": SimpleNamespace(choose=print)}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "std": float("nan")}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": Clusters}),
-        (SparseInputLinear, {"in_features": 3, "out_features": 5, "std": -1.0}),
-        (SGD, {"lr": -1.0}),
-        (RowAdagrad, {"eps": float("inf")}),
-        (Adam, {"lr": float("nan")}),
-        (Adam, {"betas": (1.0, 0.9)}),
-        (SlideClassifier, {"batch": 0}),
-        (SlideClassifier, {"epochs": 0}),
-        (SlideClassifier, {"hidden": True}),
-        (SlideClassifier, {"validation": 1.0}),
-        (SlideClassifier, {"validation": float("nan")}),
-        (SlideClassifier, {"lr": -1.0}),
-        (SlideClassifier, {"seed": -1}),
-        (SlideClassifier, {"seed": 1 << 63}),
-        (SlideClassifier, {"labels": 2.5}),
-        (SlideClassifier, {"verbose": "a"}),
-        (Adam, {"decay": "yes"}),
-        (Adam, {"betas": 0.9}),
-        (Adam, {"betas": (0.9, 0.99, 0.9)}),
-        (Clusters, {"refresh": 50}),
-        (Unigram, {"refresh": None}),
-        (LSH, {"refresh": 3}),
-        (LSH, {"changed_only": "yes"}),
-        (LSH, {"by_chance": 2**70}),
-        (Uniform, {"count": 2**70}),
-        (SlideClassifier, {"sampler": "clusters"}),
-        (Mixed, {"samplers": []}),
-        (Mixed, {"samplers": Uniform()}),
-        (Mixed, {"samplers": [Uniform(), None]}),
-        (Mixed, {"samplers": [LSH(by_chance=0, changed_only=True), Uniform()]}),
-        (SampledLinear, {"in_features": 3, "out_features": 0}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "sampler": "uniform"}),
-        (SparseInputLinear, {"in_features": -1, "out_features": 5}),
-        (SparseInputLinear, {"in_features": 3, "out_features": 5, "optimizer": Adam}),
-        (SparseInputLinear, {"in_features": 3, "out_features": 5, "optimizer": Adam(decay=True)}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "optimizer": Adam}),
-        (SampledLinear, {"in_features": 3, "out_features": 5, "optimizer": torch.optim.Adam}),
-    ],
-)
-def test_settings(make: Callable[..., Any], settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|is no |is neither|from 1 to|decay is for"):
-        make(**settings)
+def refused(make: Any, name: str, given: Any) -> None:
+    sizes = {"in_features": 3, "out_features": 5} if issubclass(make, nn.Module) else {}
+    with raises(ValueError, "invalid_value", name=name, given=given):
+        make(**sizes | {name: given})
+
+
+@pytest.mark.parametrize("make", ZERO, ids=lambda make: make.__name__)
+def test_settings_that_cannot_be_0(make: Any) -> None:
+    for name in ZERO[make].split():
+        refused(make, name, 0)
+
+
+@pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
+def test_settings_of_impossible_values(make: Any) -> None:
+    for name, values in OTHERS[make].items():
+        for given in values:
+            refused(make, name, given)
+
+
+KNOWS = LSH(by_chance=0, changed_only=True)
+HALF: Any = SimpleNamespace(choose=print)
+layer: Any = SampledLinear
+mixed: Any = Mixed
+classifier: Any = SlideClassifier
+
+TOGETHER = [
+    (lambda: Clusters(found=0, by_chance=0), "invalid_value", {"name": "found + by_chance", "given": 0}),
+    (lambda: Adam(betas=(1.0, 0.9)), "invalid_value", {"name": "beta1", "given": 1.0}),
+    (lambda: Adam(betas=(0.99, 0.9), decay=True), "decay_without_end", {"betas": (0.99, 0.9)}),
+    (lambda: SparseInputLinear(3, 5, Adam(decay=True)), "decay_of_features", {}),
+    (lambda: layer(8, 50, KNOWS, Adam(decay=True)), "changed_only_with_decay", {}),
+    (lambda: LSH(digits=21), "code_too_long", {"digits": 21, "bits": 21, "most": 20}),
+    (lambda: LSH("dwta", digits=7), "code_too_long", {"digits": 7, "bits": 21, "most": 20}),
+    (lambda: layer(3, 5, Clusters), "not_a_sampler", {"given": Clusters}),
+    (lambda: layer(3, 5, "uniform"), "not_a_sampler", {"given": "uniform"}),
+    (lambda: layer(3, 5, HALF), "not_a_sampler", {"lacks": ["most", "prepare", "forget"]}),
+    (lambda: classifier("clusters"), "not_a_sampler", {"given": "clusters"}),
+    (lambda: mixed([Uniform(), None]), "not_a_sampler", {"given": None}),
+    (lambda: mixed([KNOWS, Uniform()]), "changed_only_not_last", {"place": 0}),
+    (lambda: mixed([Clusters(), Mixed([KNOWS]), Uniform()]), "changed_only_not_last", {"place": 1}),
+]
+
+
+@pytest.mark.parametrize(("make", "code", "fields"), TOGETHER, ids=[code for *_, code, _ in TOGETHER])
+def test_settings_that_do_not_go_together(make: Callable[[], Any], code: str, fields: dict[str, Any]) -> None:
+    with raises(ValueError, code, **fields):
+        make()
+
+
+def test_settings_that_do() -> None:
+    Adam(betas=(0.99, 0.9))
+    Mixed([Clusters(by_chance=0), Mixed([KNOWS])])
 
 
 def a_set(examples: int = 20, columns: int = 20) -> Csr:
-    indptr = np.arange(examples + 1)
     return Csr(
-        indptr,
+        np.arange(examples + 1),
         np.arange(examples, dtype=np.int32) % columns,
         np.ones(examples, np.float32),
         (examples, columns),
     )
 
 
-def test_columns_are_not_taken_for_rows() -> None:
-    x = a_set()
-    columns = SimpleNamespace(format="csc", indptr=x.indptr, indices=x.indices, data=x.data, shape=x.shape)
-    with pytest.raises(ValueError, match=r"X is a matrix in the form csc: its \.tocsr\(\)"):
-        SlideClassifier().fit(columns, a_set())
+X = Y = a_set()
+TWO = {"indptr": np.array([0, 1, 3]), "data": np.ones(3, np.float32), "shape": (2, 10)}
 
 
-def test_arrays_that_do_not_fit_each_other() -> None:
-    x = a_set()
-    with pytest.raises(ValueError, match="row pointers do not rise from 0 to its values"):
-        SlideClassifier().fit(Csr(x.indptr, x.indices, x.data[:3], x.shape), a_set())
-    more = Csr(x.indptr, np.append(x.indices, 99).astype(np.int32), np.ones(21, np.float32), x.shape)
-    trained = SlideClassifier(hidden=4, epochs=1).fit(x, more)
-    assert trained.score(x, more) == trained.score(x, a_set()), "what is behind the last row does not count"
+def changed(**parts: Any) -> Any:
+    """The set, with other arrays."""
+    return SimpleNamespace(**vars(X) | parts)
+
+
+def values(at: int, value: float) -> Any:
+    return changed(data=np.where(np.arange(20) == at, value, 1.0))
+
+
+DATA = [
+    (np.zeros((20, 20, 1)), Y, "wrong_shape", {"name": "X", "shape": (20, 20, 1)}),
+    ("features", Y, "not_a_matrix", {"name": "X", "given": "str"}),
+    (changed(shape=(5,)), Y, "not_a_matrix", {"name": "X", "given": "SimpleNamespace"}),
+    (changed(shape=None), Y, "not_a_matrix", {"name": "X", "given": "SimpleNamespace"}),
+    (changed(format="csc"), Y, "other_matrix_format", {"name": "X", "format": "csc"}),
+    (changed(data=X.data + 1j), Y, "wrong_dtype", {"name": "X", "dtype": "complex64"}),
+    (changed(indptr=np.zeros((2, 2), int)), Y, "not_1d_integers", {"name": "X"}),
+    (changed(indices=np.array(["a"] * 20)), Y, "not_1d_integers", {"name": "X"}),
+    (changed(indices=np.array([1.7] * 20)), Y, "not_1d_integers", {"name": "X"}),
+    (changed(data=np.ones((20, 1))), Y, "not_1d_integers", {"name": "X"}),
+    (changed(data=X.data[:3]), Y, "invalid_row_pointers", {"name": "X"}),
+    (changed(indptr=X.indptr[::-1]), Y, "invalid_row_pointers", {"name": "X"}),
+    # differences of unsigned numbers are never negative
+    (
+        changed(**TWO | {"indptr": np.array([0, 3, 2], np.uint32)}, indices=np.array([1, 2, 3])),
+        Y,
+        "invalid_row_pointers",
+        {"name": "X"},
+    ),
+    # and 2**32 + 5 is not 5
+    (
+        changed(**TWO, indices=np.array([1, 2, 2**32 + 5])),
+        Y,
+        "out_of_range",
+        {"name": "X", "given": 2**32 + 5, "row": 1, "size": 10},
+    ),
+    (changed(shape=(20, 5)), Y, "out_of_range", {"name": "X", "given": 5, "row": 5, "size": 5}),
+    (values(0, 1e300), Y, "not_finite", {"name": "X", "row": 0, "given": 1e300}),
+    (values(7, nan), Y, "not_finite", {"name": "X", "row": 7}),
+    (csr_matrix((20, 0)), Y, "no_columns", {"name": "X"}),
+    (X, csr_matrix((20, 20)).tolil(), "other_matrix_format", {"name": "y", "format": "lil"}),
+    (X, torch.eye(20).to_sparse(), "not_an_array", {"name": "y"}),
+    (X, torch.zeros(20, requires_grad=True), "not_an_array", {"name": "y"}),
+    (X, [[0], [1, 2]], "ragged_rows", {"name": "y"}),
+    (X, np.zeros((20, 1), int), "column_vector", {"name": "y", "shape": (20, 1)}),
+    (X, np.full((20, 4), 0.5), "not_labels", {"name": "y", "shape": (20, 4), "dtype": "float64"}),
+    (X, np.arange(20.0), "not_labels", {"name": "y", "shape": (20,), "dtype": "float64"}),
+    (X, "labels", "not_labels", {"name": "y", "shape": (), "dtype": "<U6"}),
+    (X, np.full(20, -1), "out_of_range", {"name": "y", "given": -1}),
+    (X, np.full(20, 2**31), "out_of_range", {"name": "y", "given": 2**31, "size": 2**31 - 1}),
+    (X, np.arange(5), "length_mismatch", {"name": "y", "given": 5, "expected": 20}),
+    (X, csr_matrix((20, 20)), "no_labels", {"examples": 20}),
+    (csr_matrix((0, 20)), csr_matrix((0, 20)), "no_labels", {"examples": 0}),
+]
+
+
+@pytest.mark.parametrize(("x", "y", "code", "fields"), DATA, ids=[code for *_, code, _ in DATA])
+def test_what_a_classifier_cannot_be_trained_on(x: Any, y: Any, code: str, fields: dict[str, Any]) -> None:
+    with raises(ValueError, code, **fields):
+        SlideClassifier(hidden=4).fit(x, y)
+
+
+def test_what_is_behind_the_last_row_does_not_count() -> None:
+    more = Csr(X.indptr, np.append(X.indices, 99).astype(np.int32), np.ones(21, np.float32), X.shape)
+    trained = SlideClassifier(hidden=4, epochs=1).fit(X, more)
+    assert trained.score(X, more) == trained.score(X, Y)
 
 
 def test_what_is_asked_of_one_that_knows_nothing(tmp_path: Path) -> None:
-    asks: list[Callable[[SlideClassifier], Any]] = [
-        lambda one: one.score(a_set(), a_set()),
-        lambda one: one.n_labels_,
-        lambda one: one.save(tmp_path / "x"),
-        lambda one: one.predict(a_set()),
+    fresh = SlideClassifier()
+    asks: list[Callable[[], Any]] = [
+        lambda: fresh.score(X, Y),
+        lambda: fresh.n_labels_,
+        lambda: fresh.save(tmp_path / "x"),
+        lambda: fresh.predict(X),
     ]
     for ask in asks:
-        with pytest.raises(ValueError, match="it has not been trained: call fit first"):
-            ask(SlideClassifier())
+        with raises(ValueError, "not_fitted"):
+            ask()
     assert not (tmp_path / "x").exists()
+    assert not hasattr(fresh, "classes_")
+    assert getattr(fresh, "n_labels_", None) is None
 
 
 def test_predictions_and_more_labels_than_there_were() -> None:
-    trained = SlideClassifier(hidden=4, epochs=1).fit(a_set(), a_set())
-    for recall in (-1, 0, 1.5, float("nan"), "a"):
-        with pytest.raises(ValueError, match=r"recall = .* must be a number above 0, at most 1"):
-            trained.predict_topk(a_set(), 2, exact=False, recall=recall)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match=r"recall = 0\.8 is for exact=False"):
-        trained.score(a_set(), a_set(), recall=0.8)
+    trained: Any = SlideClassifier(hidden=4, epochs=1).fit(X, Y)
+    for recall in (-1, 0, 1.5, nan, "a"):
+        with raises(ValueError, "invalid_value", name="recall", given=recall):
+            trained.predict_topk(X, 2, exact=False, recall=recall)
+    with raises(ValueError, "recall_of_exact", recall=0.8):
+        trained.score(X, Y, recall=0.8)
     for k in (0, 21, 1.5, -1):
-        with pytest.raises(ValueError, match=rf"k = {k} must be a whole number, from 1 to 20"):
-            trained.predict_topk(a_set(), k)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="exact = 'no' must be True or False"):
-        trained.predict(a_set(), exact="no")  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="y has the label 20, there are 20: set labels="):
-        trained.partial_fit(a_set(), np.arange(1, 21))
-    with pytest.raises(ValueError, match="y has 20 labels, there are 7"):
-        SlideClassifier(labels=7).fit(a_set(), a_set())
+        with raises(ValueError, "invalid_value", name="k", given=k):
+            trained.predict_topk(X, k)
+    with raises(ValueError, "invalid_value", name="exact", given="no"):
+        trained.predict(X, exact="no")
+    with raises(ValueError, "wrong_column_count", name="X", given=7, expected=20):
+        trained.predict(changed(shape=(20, 7), indices=X.indices % 7))
+    with raises(ValueError, "no_examples"):
+        trained.score(X.rows([]), Y.rows([]))
+    with pytest.raises(TypeError, match="'k'"):
+        trained.score(X, Y, k=3)
+    with raises(ValueError, "out_of_range", name="y", given=20, size=20):
+        trained.partial_fit(X, np.arange(1, 21))
+    for labels in (trained.partial_fit, SlideClassifier(labels=20).fit):
+        with raises(ValueError, "wrong_column_count", name="y", given=7, expected=20):
+            labels(X, Csr(Y.indptr, Y.indices % 7, Y.data, (20, 7)))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("name", "value", "code", "fields"),
     [
-        (lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(3, 4))), r"weight is \(3, 4\)"),
-        (lambda layer: setattr(layer, "bias", nn.Parameter(torch.zeros(2))), r"bias is \(2,\)"),
-        (lambda layer: setattr(layer.weight, "data", layer.weight.data[:2]), r"weight is \(2, \d\)"),
-        (lambda layer: setattr(layer.weight, "data", layer.weight.data.T.contiguous().T), "weight is a view"),
+        ("weight", torch.zeros(5, 4).double(), "wrong_parameter", {"dtype": "torch.float64"}),
+        ("weight", torch.zeros(3, 4), "wrong_parameter", {"shape": (3, 4), "expected": (5, 4)}),
+        ("weight", torch.zeros(2, 4), "wrong_parameter", {"shape": (2, 4), "expected": (5, 4)}),
+        ("bias", torch.zeros(2), "wrong_parameter", {"shape": (2,)}),
+        ("weight", torch.zeros(4, 5).T, "not_contiguous", {}),
     ],
+    ids=["dtype", "fewer rows", "two rows", "bias", "view"],
 )
-def test_parameters_of_another_shape(spoil: Callable[[Any], Any], told: str) -> None:
+def test_parameters_of_another_kind(name: str, value: Tensor, code: str, fields: dict[str, Any]) -> None:
     """Kernels would read and write beside them."""
     output, given = SampledLinear(4, 5), SparseInputLinear(5, 4)
     for layer, inputs in ((output, (torch.zeros(1, 4), [0])), (given, ([0, 1], [0], [1.0]))):
-        spoil(layer)
-        with pytest.raises(ValueError, match=told):
+        setattr(layer, name, nn.Parameter(value))
+        with raises(ValueError, code, name=name, **fields):
             layer(*inputs)
 
 
+STARTS: dict[str, list[Any]] = {
+    "invalid_row_pointers": [[0, 3_000_000], [0, 3, 2], np.array([0, 100, 2], np.uint64), [1, 2], [-1, 2]],
+    "not_1d_integers": [[], [[0, 2]], [0.0, 2.0]],
+    "not_an_array": [torch.ones(2).requires_grad_()],
+}
+
+
+@pytest.mark.parametrize("of", ["features", "labels"])
+def test_starts_of_no_rows(of: str) -> None:
+    """Of two values."""
+    for code, given in STARTS.items():
+        for starts in given:
+            with raises(ValueError, code, name=f"the starts of {of}"):
+                if of == "features":
+                    SparseInputLinear(10, 4)(starts, np.array([1, 2]), [0.5, 0.5])
+                else:
+                    SampledLinear(3, 5)(torch.zeros(1, 3), (starts, np.array([1, 2])))
+
+
+FEATURES = [
+    ([0, 2], [1, 2], [0.5], "length_mismatch", {"name": "values", "given": 1, "expected": 2}),
+    ([0, 2], [3.7, 1.0], [1.0, 1.0], "not_1d_integers", {"name": "features", "dtype": "float64"}),
+    ([0, 2], [[1, 2]], [1.0, 1.0], "not_1d_integers", {"name": "features", "shape": (1, 2)}),
+    ([0, 2], [1, 10], [1.0, 1.0], "out_of_range", {"name": "features", "given": 10, "size": 10}),
+    ([0, 2], [1, -1], [1.0, 1.0], "out_of_range", {"name": "features", "given": -1, "size": 10}),
+    ([0, 1], [0], np.array([1j]), "wrong_dtype", {"name": "values", "dtype": "complex128"}),
+    ([0, 1], [0], np.array(["1"]), "wrong_dtype", {"name": "values", "dtype": "<U1"}),
+    ([0, 1], [0], np.array([None]), "wrong_dtype", {"name": "values", "dtype": "object"}),
+    ([0, 1], [0], torch.ones(1, dtype=torch.bfloat16), "not_an_array", {"name": "values"}),
+    ([0, 1], [0], torch.ones(1, requires_grad=True), "not_an_array", {"name": "values"}),
+    ([0, 1, 2], [3, 4], [1.0, 1e39], "not_finite", {"name": "values", "row": 1}),
+    ([0, 1, 1, 3], [3, 4, 5], [1.0, 2.0, nan], "not_finite", {"name": "values", "row": 2}),
+]
+
+
 @pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        (np.array([1j]), "real numbers are expected"),
-        (np.array(["1"]), "real numbers are expected"),
-        (np.array([None]), "real numbers are expected"),
-        (torch.ones(1, dtype=torch.bfloat16), "values are no array of numbers: .*BFloat16"),
-        (torch.ones(1, requires_grad=True), "values are no array of numbers: .*requires grad"),
-    ],
+    ("starts", "features", "values", "code", "fields"), FEATURES, ids=[code for *_, code, _ in FEATURES]
 )
-def test_values_that_are_no_real_numbers(values: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        SparseInputLinear(5, 4)([0, 1], [0], values)
+def test_features_that_cannot_be(
+    starts: Any, features: Any, values: Any, code: str, fields: dict[str, Any]
+) -> None:
+    with raises(ValueError, code, **fields):
+        SparseInputLinear(10, 4)(starts, np.array(features), values)
+
+
+ONE, BOTH = torch.zeros(1, 3), torch.zeros(2, 3)
+
+
+HIDDEN = [
+    (np.zeros((1, 3)), [0], "not_a_dense_tensor", {"given": "ndarray"}),
+    (ONE.to_sparse(), [0], "not_a_dense_tensor", {"given": "Tensor, torch.sparse_coo"}),
+    (torch.zeros(2, 4), [0, 1], "wrong_shape", {"name": "hidden", "shape": (2, 4), "columns": 3}),
+    (torch.zeros(3), [0], "wrong_shape", {"name": "hidden", "shape": (3,)}),
+    (ONE.long(), [0], "wrong_dtype", {"name": "hidden", "dtype": "torch.int64"}),
+    (BOTH, ["a"], "not_an_array", {"name": "labels"}),
+    (ONE, torch.tensor(1), "wrong_shape", {"name": "labels", "shape": ()}),
+    (BOTH, [0.5, 1.0], "wrong_dtype", {"name": "labels", "dtype": "float32"}),
+    (BOTH, [3], "length_mismatch", {"name": "labels", "given": 1, "expected": 2}),
+    (BOTH, [3, 5], "out_of_range", {"name": "labels", "given": 5, "size": 5}),
+    (BOTH, [3, -2], "out_of_range", {"name": "labels", "given": -2, "size": 5}),
+    (BOTH, (np.array([0, 1]),), "not_1d_integers", {"name": "labels"}),
+    (ONE, ([0, 1], [[1]]), "not_1d_integers", {"name": "labels"}),
+    # ones and zeros would be taken for the labels 0 and 1
+    (BOTH, [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], "zeros_and_ones", {"shape": (2, 5)}),
+    (BOTH, [[1, 0, 0], [0, 1, 0]], "zeros_and_ones", {"shape": (2, 3)}),
+    (BOTH, [[2, 0, 0, 1], [0, 1, 0, 0]], "zeros_and_ones", {"shape": (2, 4)}),
+]
+
+
+@pytest.mark.parametrize(("hidden", "labels", "code", "fields"), HIDDEN, ids=[code for *_, code, _ in HIDDEN])
+def test_hidden_vectors_and_labels_that_cannot_be(
+    hidden: Any, labels: Any, code: str, fields: dict[str, Any]
+) -> None:
+    with raises(ValueError, code, **fields):
+        SampledLinear(3, 5)(hidden, labels)
+
+
+def test_nested_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(3)], layout=torch.jagged)
+    with raises(ValueError, "not_a_dense_tensor", name="hidden", given="NestedTensor, torch.jagged"):
+        SampledLinear(3, 5)(nested, [0])
+
+
+def test_labels_that_are_not_zeros_and_ones() -> None:
+    for table in (
+        [[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]],
+        [[0, 1, 2], [1, 1, 0]],
+        [[3, 3, 4], [4, 2, 2]],
+        [[0, 1], [1, 0]],
+        [[1, 1], [0, 0]],
+    ):
+        assert torch.isfinite(SampledLinear(3, 5)(BOTH, torch.tensor(table)))
+
+
+def test_a_gradient_is_taken_once() -> None:
+    for layer, inputs, of in (
+        (SparseInputLinear(10, 4), ([0, 2], [3, 4], [1.0, 2.0]), "sum"),
+        (SampledLinear(4, 50, Uniform(5)), (torch.ones(1, 4), [3]), "loss"),
+    ):
+        out = layer(*inputs).sum()
+        out.backward(retain_graph=True)
+        before = layer.weight.detach().clone()
+        with raises(RuntimeError, "gradient_taken", of=of):
+            out.backward()
+        assert torch.equal(layer.weight, before)
 
 
 @pytest.mark.parametrize("large", [1e16, 1e30])
@@ -220,29 +393,34 @@ def test_a_finite_loss_whose_gradient_is_too_large_changes_nothing(large: float)
         assert not torch.equal(features.weight, before)
 
 
-def test_a_rate_that_becomes_none_and_samplers_that_are_set_later() -> None:
-    layer = SampledLinear(8, 50, Uniform(10), Adam())
-    with pytest.raises(ValueError, match="'uniform' is no sampler"):
-        layer.sampler = "uniform"  # type: ignore[assignment]  # on purpose
+def test_samplers_and_optimizers_that_are_set_later() -> None:
+    layer: Any = SampledLinear(8, 50, Uniform(10), SGD())
+    with raises(ValueError, "not_a_sampler", given="uniform"):
+        layer.sampler = "uniform"
+    layer.sampler = KNOWS
+    with raises(ValueError, "changed_only_with_decay"):
+        layer.optimizer = Adam(decay=True)
     layer.sampler = None
     assert isinstance(layer.sampler, Clusters)
-    assert layer.optimizer is not None
-    layer.optimizer.lr = float("nan")
-    with pytest.raises(ValueError, match="lr = nan must be a number"):
-        layer(torch.ones(1, 8, requires_grad=True), [1]).backward()
-    assert torch.isfinite(layer.weight).all()
 
 
-def test_a_rate_that_becomes_none_spoils_no_row_that_waits() -> None:
-    layer = SampledLinear(8, 50, Uniform(10), Adam(decay=True))
+def test_a_rate_that_becomes_none() -> None:
+    """Spoils no row, not even those that wait."""
+    layer: Any = SampledLinear(8, 50, Uniform(10), Adam(decay=True))
     for label in (1, 2, 3):
         layer(torch.ones(1, 8, requires_grad=True), [label]).backward()
-    assert layer.optimizer is not None
-    layer.optimizer.lr = float("nan")
-    for ask in (layer.state_dict, lambda: layer(torch.ones(1, 8))):
-        with pytest.raises(ValueError, match="lr = nan must be a number"):
+    plain: Any = SampledLinear(8, 50, Uniform(10), Adam())
+    loss = plain(torch.ones(1, 8, requires_grad=True), [1])
+    features: Any = SparseInputLinear(10, 6, Adam())
+    total = features([0, 2], [1, 2], [1.0, 2.0]).sum()
+    for one in (layer, plain, features):
+        one.optimizer.lr = nan
+    for ask in (layer.state_dict, lambda: layer(torch.ones(1, 8)), loss.backward, total.backward):
+        with raises(ValueError, "invalid_value", name="lr"):
             ask()
     assert torch.isfinite(layer.weight).all()
+    assert torch.isfinite(plain.weight).all()
+    assert features.step == plain.step == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -253,95 +431,61 @@ def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.float(), layer(hidden), rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("y", [torch.eye(20).to_sparse(), torch.zeros(20, requires_grad=True)])
-def test_tensors_that_are_no_array_of_labels(y: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match="y is no array of numbers"):
-        SlideClassifier().fit(a_set(), y)
-
-
 @pytest.mark.parametrize(
-    "parts",
+    ("what", "gigabytes", "make"),
     [
-        {"indptr": np.zeros((2, 2), int)},
-        {"indices": np.array(["a"] * 20)},
-        {"indices": np.array([1.7] * 20)},
-        {"shape": (5,)},
-        {"shape": None},
-        {"data": np.ones((20, 1))},
+        ("a layer of 2,147,483,647 outputs", 3298, lambda: SampledLinear(128, 2**31 - 1)),
+        ("a layer of 2,000,000,000 features", 3072, lambda: SparseInputLinear(2 * 10**9, 128)),
+        ("a network of 20 features and 20 labels", 320, lambda: SlideClassifier(hidden=10**9).fit(X, Y)),
+        ("1,000,000,000 tables of 500 rows in 500 buckets", 6064, lambda: hashed(LSH(tables=10**9))),
+        (
+            "1,000,000 tables of 500 rows in 1,048,576 buckets",
+            4199,
+            lambda: hashed(LSH("simhash", 20, 10**6)),
+        ),
+        ("a batch of 100,000 with 100,001 outputs each", 400, lambda: hashed(Dense(), 10**5, 10**5)),
     ],
+    ids=["outputs", "features", "network", "tables", "buckets", "batch"],
 )
-def test_matrices_that_are_none(parts: dict[str, Any]) -> None:
-    x = a_set()
-    whole: dict[str, Any] = {"indptr": x.indptr, "indices": x.indices, "data": x.data, "shape": x.shape}
-    with pytest.raises(ValueError, match="no CSR matrix"):
-        SlideClassifier().fit(SimpleNamespace(**(whole | parts)), x)
+def test_sizes_that_no_machine_has(what: str, gigabytes: int, make: Callable[[], Any]) -> None:
+    with memory_of(1e9), raises(MemoryError, "out_of_memory", what=what, has=10**9) as caught:
+        make()
+    assert caught.fields["needs"] // 10**9 == gigabytes
 
 
-def test_rows_of_another_dtype() -> None:
-    with pytest.raises(
-        ValueError, match=r"weight is \(5, 3\), torch\.float64 on cpu: \(5, 3\), torch\.float32 on the CPU"
-    ):
-        SampledLinear(3, 5).double()(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
+def hashed(sampler: Any, rows: int = 500, examples: int = 1) -> Tensor:
+    loss: Tensor = SampledLinear(16, rows, sampler)(torch.zeros(examples, 16), [0] * examples)
+    return loss
 
 
-def test_hidden_vectors_that_are_no_tensor() -> None:
-    with pytest.raises(ValueError, match=r"hidden is ndarray: a dense tensor, \(batch, 3\), is expected"):
-        SampledLinear(3, 5)(np.zeros((1, 3)), [0])
-    with pytest.raises(ValueError, match=r"hidden is Tensor, torch\.sparse_coo: a dense tensor"):
-        SampledLinear(3, 5)(torch.zeros(1, 3).to_sparse(), [0])
-    with pytest.raises(ValueError, match="a dense tensor"):
-        SampledLinear(3, 5)(torch.nested.nested_tensor([torch.zeros(3)], layout=torch.jagged), [0])
-    with pytest.raises(ValueError, match="labels are whole numbers, as a tensor or as"):
-        SampledLinear(3, 5)(torch.zeros(1, 3), ["a"])
+def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose limit may be `max`."""
+    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
+    (tmp_path / "memory.max").write_text("max\n")
+    SampledLinear(64, 10_000)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    with raises(MemoryError, "out_of_memory", has=1_000_000):
+        SampledLinear(64, 10_000)
 
 
-def test_sizes_that_no_machine_has() -> None:
-    with pytest.raises(
-        ValueError, match=r"in_features = 10+ must be a whole number, from 1 to 2,147,483,647"
-    ):
-        SampledLinear(10**30, 5)
-    with pytest.raises(MemoryError, match=r"a layer of 2,147,483,647 outputs needs"):
-        SampledLinear(128, 2**31 - 1)
-    with pytest.raises(MemoryError, match=r"a network of 20 features and 20 labels needs"):
-        SlideClassifier(hidden=10**9).fit(a_set(), a_set())
-    for lsh, told in (
-        (LSH(tables=10**9), "1,000,000,000 tables of 500 rows in 500 buckets needs"),
-        (LSH(digits=20, tables=10**6), "1,000,000 tables of 500 rows in 1,048,576 buckets needs 4,"),
-    ):
-        with pytest.raises(MemoryError, match=told):
-            SampledLinear(16, 500, lsh)(torch.zeros(1, 16), [0])
+def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layers of a network; clusters for prediction beside what is held."""
+    one_each = 20 * 128 * 8  # bytes of a layer: weights, and two moments in 16 bits
+    what = "a network of 20 features and 20 labels"
+    with memory_of(1.5 * one_each), raises(MemoryError, "out_of_memory", what=what, needs=2 * one_each):
+        SlideClassifier(epochs=1).fit(X, Y)
+    monkeypatch.setattr("oddlot.sparse.topk.bytes_held", lambda: 10**9)
+    rows = np.zeros((3000, 16), np.float32)
+    what = "finding few of 3,000 rows, beside what is held,"
+    with memory_of(1e9), raises(MemoryError, "out_of_memory", what=what, needs=10**9 + 4 * rows.size):
+        Index(rows, rows[:, 0].copy())
 
 
-def test_a_sampler_that_is_half_a_one() -> None:
-    with pytest.raises(ValueError, match=r"is no sampler \(it has no most, prepare, forget\)"):
-        SampledLinear(3, 5, SimpleNamespace(choose=print))
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [torch.tensor(1), (np.array([0, 0.5, 1.0]), np.array([1])), (np.array([[0], [1]]), np.array([1]))],
-)
-def test_labels_of_no_form(labels: Any) -> None:
-    with pytest.raises(ValueError, match="labels"):
-        SampledLinear(3, 5)(torch.zeros(1, 3), labels)
-
-
-def test_labels_as_zeros_and_ones() -> None:
-    """They would be taken for the labels 0 and 1; a table may have fewer columns than there are outputs."""
-    layer, hidden = SampledLinear(3, 5), torch.zeros(2, 3)
-    for table in ([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], [[1, 0, 0], [0, 1, 0]], [[2, 0, 0, 1], [0, 1, 0, 0]]):
-        with pytest.raises(
-            ValueError, match="label 0 stands twice in every row, as if there were zeros and ones"
-        ):
-            layer(hidden, torch.tensor(table))
-    for table in (
-        [[0, 1, -1, -1, -1], [1, -1, -1, -1, -1]],
-        [[0, 1, 2], [1, 1, 0]],
-        [[3, 3, 4], [4, 2, 2]],
-        [[0, 1], [1, 0]],
-        [[1, 1], [0, 0]],
-    ):
-        assert torch.isfinite(layer(hidden, torch.tensor(table)))
+def test_a_batch_of_more_slots_than_32_bits_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oddlot.sparse.active.check_memory", lambda *_: None)
+    layer, examples = SampledLinear(4, 4000, Uniform(3000), None), 1 << 20
+    with raises(MemoryError, "too_many_slots", examples=examples, each=3001):
+        layer(torch.zeros(1, 4).expand(examples, 4), torch.zeros(examples, dtype=torch.int64))
 
 
 def test_an_empty_batch_asks_hashes_for_nothing() -> None:
@@ -350,88 +494,16 @@ def test_an_empty_batch_asks_hashes_for_nothing() -> None:
 
 
 def test_parameters_that_lazy_adam_cannot_take() -> None:
-    convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch has it
-    with pytest.raises(ValueError, match="channels_last: make it contiguous"):
-        LazyAdam(convolution.parameters())
-    optimizer = LazyAdam([torch.zeros(2, requires_grad=True)])
-    with pytest.raises(ValueError, match="float32 on the CPU"):
+    convolution: Any = nn.Conv2d(3, 4, 3)
+    with raises(ValueError, "not_contiguous", shape=(4, 3, 3, 3)):
+        LazyAdam(convolution.to(memory_format=torch.channels_last).parameters())
+    plain = torch.zeros(2, requires_grad=True)
+    optimizer = LazyAdam([plain])
+    with raises(ValueError, "wrong_parameter", dtype="torch.float64", device="cpu"):
         optimizer.add_param_group({"params": [torch.zeros(2, dtype=torch.float64, requires_grad=True)]})
-    with pytest.raises(ValueError, match="lr = -1 must be"):
-        LazyAdam([torch.zeros(2, requires_grad=True)], lr=-1)
-
-
-def test_a_score_is_of_one_label() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'k'"):
-        SlideClassifier().score(None, None, k=3)  # type: ignore[call-arg]
-
-
-NO_STARTS = [
-    [0, 3_000_000],
-    [0, 3, 2],
-    [1, 2],
-    [-1, 2],
-    [],
-    [[0, 2]],
-    [0.0, 2.0],
-    torch.ones(2).requires_grad_(),
-]
-
-
-@pytest.mark.parametrize("starts", NO_STARTS)
-def test_starts_that_are_none(starts: Any) -> None:
-    layer = SparseInputLinear(10, 4)
-    with pytest.raises(ValueError, match="the starts of features"):
-        layer(starts, np.array([1, 2]), np.array([0.5, 0.5]))
-    with pytest.raises(ValueError, match="2 features have 1 values"):
-        layer(np.array([0, 2]), np.array([1, 2]), np.array([0.5]))
-
-
-def test_features_and_values_that_are_none() -> None:
-    layer = SparseInputLinear(10, 4)
-    for features in ([3.7, 1.0], [[1, 2]]):
-        with pytest.raises(ValueError, match="a 1-D array of whole numbers"):
-            layer([0, 2], features, [1.0, 1.0])
-    with pytest.raises(ValueError, match="a value of example 1 of the batch is not finite"):
-        layer([0, 1, 2], [3, 4], [1.0, 1e39])
-    out = layer([0, 2], [3, 4], [1.0, 2.0]).sum()
-    out.backward(retain_graph=True)
-    before = layer.weight.detach().clone()
-    with pytest.raises(RuntimeError, match="the gradient of this sum has been taken"):
-        out.backward()
-    assert torch.equal(layer.weight, before)
-
-
-def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose limit may be `max`."""
-    for text, fits in (("max\n", True), ("1000000\n", False)):
-        (tmp_path / "memory.max").write_text(text)
-        monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
-        with nullcontext() if fits else pytest.raises(MemoryError, match=r"this machine has 0\.0 GB"):
-            SampledLinear(64, 10_000)
-
-
-def test_both_layers_have_to_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "memory.max"),))
-    x = a_set(columns=20)
-    one_each = x.shape[1] * 128 * 8  # bytes of a layer: weights, and two moments in 16 bits
-    (tmp_path / "memory.max").write_text(str(int(1.5 * one_each)))
-    with pytest.raises(MemoryError, match="a network of 20 features and 20 labels needs"):
-        SlideClassifier(epochs=1).fit(x, np.arange(20))
-
-
-def test_unsigned_pointers_and_columns_that_are_too_large() -> None:
-    """Differences of unsigned numbers are never negative; 2**32 + 5 is not 5."""
-    with pytest.raises(ValueError, match="the starts of labels rise"):
-        SampledLinear(4, 10)(torch.ones(2, 4), (np.array([0, 100, 3], np.uint64), np.array([1, 2, 3])))
-    x, two = np.ones(3, np.float32), (2, 10)
-    for indptr, indices, wrong in (
-        (np.array([0, 3, 2], np.uint32), np.array([1, 2, 3]), "row pointers"),
-        (
-            np.array([0, 1, 3]),
-            np.array([1, 2, 2**32 + 5]),
-            "a column 4294967301 in row 1 that is not among its 10",
-        ),
-    ):
-        matrix = SimpleNamespace(indptr=indptr, indices=indices, data=x, shape=two)
-        with pytest.raises(ValueError, match=wrong):
-            SlideClassifier(epochs=1).fit(matrix, np.array([0, 1]))
+    with raises(ValueError, "invalid_value", name="lr", given=-1):
+        LazyAdam([plain], lr=-1)
+    table = torch.zeros(2, 3, requires_grad=True)
+    table.grad = torch.ones(2, 3).to_sparse()
+    with raises(ValueError, "wrong_gradient", sparse_dim=2):
+        LazyAdam([table]).step()

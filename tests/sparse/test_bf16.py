@@ -10,7 +10,9 @@ from oddlot.sparse.kernels.bf16 import narrowed, widened
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.rows import adam
 from oddlot.sparse.optimizers import Moments
+from tests.sparse.layers import threads
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 COLUMNS, ROWS = 64, 40
 
 
@@ -89,31 +91,19 @@ def test_weights_go_where_float32_moments_lead(decay: bool) -> None:
     assert 0 < (found - exact).norm() < 0.03 * (exact - begun).norm()
 
 
-def test_the_same_seed_rounds_alike() -> None:
-    assert torch.equal(trained(Adam(moments="bf16")).weight, trained(Adam(moments="bf16")).weight)
-
-
-def test_other_moments_are_not_known() -> None:
-    with pytest.raises(ValueError, match="moments = 'fp8' is neither fp32 nor bf16"):
-        Adam(moments="fp8")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_two_layers_are_the_same_on_any_number_of_threads(moments: Moments) -> None:
     """The hidden vectors' gradient is summed in one order, which the layer below learns by."""
-    threads, ends = torch.get_num_threads(), list[torch.Tensor]()
+    ends = list[torch.Tensor]()
     starts, chance = np.arange(17) * 5, np.random.default_rng(1)
     features, values = chance.integers(0, 50, 80), chance.random(80).astype(np.float32)
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            first = SparseInputLinear(50, COLUMNS, Adam(moments=moments))
-            second = SampledLinear(COLUMNS, 500, Uniform(40), Adam(moments=moments))
+    for count in (1, 2, 3):
+        first = SparseInputLinear(50, COLUMNS, Adam(moments=moments))
+        second = SampledLinear(COLUMNS, 500, Uniform(40), Adam(moments=moments))
+        with threads(count):
             for _ in range(12):
                 second(torch.relu(first(starts, features, values)), torch.arange(16)).backward()
-            ends += [first.weight.detach(), second.weight.detach()]
-    finally:
-        torch.set_num_threads(threads)
+        ends += [first.weight.detach(), second.weight.detach()]
     for at in (2, 4):
         assert torch.equal(ends[0], ends[at])
         assert torch.equal(ends[1], ends[at + 1])

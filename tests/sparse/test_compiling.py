@@ -11,48 +11,59 @@ import pytest
 from numba import njit
 
 from oddlot.sparse.kernels import jit
+from tests.transcripts import TESTS, transcribe
 
+BEGIN = "from oddlot.sparse.kernels.jit import kernel\n"
+CALLER = f"""{BEGIN}from oddlot.sparse.kernels.callee import one
+@kernel
+def more(number):
+    return one() + number
+"""
 PROGRAM = """
-import logging
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-from oddlot.sparse.kernels.chance import below, next_state
-assert 0 <= below(next_state(1), 10) < 10
+from tests import compiled_once
+compiled_once.install()
+from oddlot.sparse.kernels.caller import more
+print(more(1))
 """
 
 
-def said(cache: Path) -> list[str]:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return [line for line in done.stderr.splitlines() if "compiling" in line]
-
-
-def test_it_is_said_once_that_kernels_are_compiled(tmp_path: Path) -> None:
-    assert said(tmp_path) == [
-        "compiling kernels for this machine: some seconds, kept on disk for the next time"
-    ]
-    assert said(tmp_path) == []
-
-
-def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
-    """Though its own file is the same."""
+@pytest.fixture
+def callee(tmp_path: Path) -> Path:
+    """A kernel that another one calls, of a package that has nothing else."""
     kernels = tmp_path / "oddlot" / "sparse" / "kernels"
     kernels.mkdir(parents=True)
     for folder in (kernels, kernels.parent, kernels.parent.parent):
         (folder / "__init__.py").touch()
     shutil.copy(jit.__file__, kernels / "jit.py")
-    begin = "from oddlot.sparse.kernels.jit import kernel\n"
-    (kernels / "caller.py").write_text(
-        f"{begin}from oddlot.sparse.kernels.callee import one\n@kernel\ndef more():\n    return one() + 1\n"
-    )
-    command = [sys.executable, "-c", "from oddlot.sparse.kernels.caller import more; print(more())"]
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
-    found = []
-    for number in (1, 5, 5):
-        (kernels / "callee.py").write_text(f"{begin}@kernel\ndef one():\n    return {number}\n")
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        found.append((int(done.stdout), "compiling kernels" in done.stderr))
-    assert found == [(2, True), (6, True), (6, False)]
+    (kernels / "caller.py").write_text(CALLER)
+    return kernels / "callee.py"
+
+
+def called(path: Path, processes: int = 1) -> tuple[set[int], list[str]]:
+    """What the other kernel gives in each process, and what these say meanwhile."""
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(path / "cache"), "PYTHONPATH": f"{path}:{TESTS.parent}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(processes)
+    ]
+    told = [process.communicate() for process in begun]
+    return {int(out) for out, _ in told}, [line for _, err in told for line in err.splitlines()]
+
+
+def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(callee: Path, tmp_path: Path) -> None:
+    """Though its own file is the same; said once, by the one process that does it."""
+    callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 1\n")
+    found, told = called(tmp_path, processes=2)
+    assert found == {2}
+    assert len(told) == 1
+    transcribe(*told)
+    callee.write_text(f"{BEGIN}@kernel\ndef one():\n    return 5\n")
+    assert called(tmp_path) == ({6}, told)
 
 
 def test_where_nothing_can_be_written_kernels_are_compiled_all_the_same(

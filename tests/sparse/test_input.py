@@ -62,31 +62,6 @@ def test_what_was_computed_with_weights_before_a_step_has_no_gradient_any_more()
         size.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
 
-def test_a_step_that_is_refused_is_none() -> None:
-    layer = SparseInputLinear(10, 6, Adam(), seed=1)
-    assert layer.optimizer is not None
-    layer.optimizer.lr = float("nan")
-    with pytest.raises(ValueError, match="lr = nan must be a number"):
-        layer(STARTS, FEATURES, VALUES).sum().backward()
-    assert layer.step == 0
-
-
-@pytest.mark.parametrize(
-    ("features", "value", "told"),
-    [
-        (10, 1.0, "the feature 10 is not among the 10"),
-        (-1, 1.0, "the feature -1 is not among the 10"),
-        (3, np.nan, "a value of example 2 of the batch is not finite"),
-        (3, np.inf, "a value of example 2 of the batch is not finite"),
-    ],
-)
-def test_what_is_no_feature_or_no_number(features: int, value: float, told: str) -> None:
-    where, what = FEATURES.copy(), VALUES.copy()
-    where[4], what[4] = features, value
-    with pytest.raises(ValueError, match=told):
-        SparseInputLinear(10, 6)(STARTS, where, what)
-
-
 def test_gradients_that_are_no_numbers_change_nothing() -> None:
     layer = SparseInputLinear(10, 6)
     before = layer.weight.detach().clone()
@@ -99,8 +74,3 @@ def test_nothing_at_all() -> None:
     none = np.zeros(0, np.int64)
     assert layer(np.zeros(1, np.int64), none, none.astype(np.float32)).shape == (0, 6)
     assert layer(np.zeros(3, np.int64), none, none.astype(np.float32)).tolist() == [[0.0] * 6] * 2
-
-
-def test_memory() -> None:
-    with pytest.raises(MemoryError, match="a layer of 2,000,000,000 features needs"):
-        SparseInputLinear(2 * 10**9, 128)

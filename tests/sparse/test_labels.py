@@ -1,9 +1,6 @@
 """The forms that labels have, and examples without any."""
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 
 from oddlot.sparse import SGD, Adam, SampledLinear, Uniform
@@ -22,22 +19,6 @@ def test_forms_of_labels() -> None:
         )
     ]
     assert losses == [losses[0]] * 4
-
-
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        (torch.tensor([3, ROWS]), f"the label {ROWS} is not among the {ROWS} outputs"),
-        (torch.tensor([3, -2]), "the label -2 is not among"),
-        (torch.tensor([3]), "2 hidden vectors and labels of 1 examples"),
-        (torch.tensor([0.5, 1.0]), "labels are whole numbers"),
-        ((np.array([0, 1]),), "labels are \\(starts, labels\\), two 1-D arrays"),
-        ((np.array([0, 3, 2]), np.array([1, 2])), "the starts of labels rise from 0 to how many there are"),
-    ],
-)
-def test_labels_that_cannot_be(labels: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        a_layer()(some_hidden(2), labels)
 
 
 def test_a_batch_without_any_label_or_any_example() -> None:

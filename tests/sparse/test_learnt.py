@@ -10,6 +10,8 @@ from torch import Tensor
 from oddlot.sparse import LSH, SGD, Adam, Clusters, Mixed, SampledLinear, Uniform, Unigram
 from tests.sparse.layers import COLUMNS, SEVERAL, a_layer, some_hidden, trained
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_a_loss_without_a_gradient_teaches_nothing() -> None:
     layer = a_layer(Uniform(8), Adam(lr=0.1, decay=True))
@@ -77,11 +79,6 @@ def test_a_sampler_that_comes_back_begins_anew() -> None:
         layer.sampler = sampler
         layer(some_hidden(), SEVERAL).backward()
         assert known.refresh.times == 1
-    refused = "changed_only=True is for optimizers that leave rows alone"
-    with pytest.raises(ValueError, match=refused):
-        SampledLinear(8, 50, LSH(changed_only=True), Adam(decay=True))
-    with pytest.raises(ValueError, match=refused):
-        layer.optimizer = Adam(decay=True)
 
 
 def test_weights_that_are_loaded_are_hashed_anew() -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from oddlot.sparse import (
     Unigram,
 )
 from oddlot.sparse.exact import exact_topk
+from oddlot.sparse.labels import Labels
 from oddlot.sparse.optimizers import bytes_of_row
 from oddlot.sparse.sampler import Refresh, Sampler
 from oddlot.sparse.topk import Index
@@ -35,10 +37,13 @@ from tests.sparse.layers import (
     a_layer,
     close,
     dense_loss,
+    gradient,
     some_hidden,
     threads,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -51,12 +56,8 @@ def test_of_all_rows_it_is_the_softmax_of_pytorch(count: int) -> None:
     expected = dense_loss(plain, layer.weight, layer.bias, SEVERAL)
     close(loss, expected)
     weight, bias, by_hidden = torch.autograd.grad(expected, (layer.weight, layer.bias, plain))
-    assert hidden.grad is not None
-    assert layer.weight.grad is not None
-    assert layer.bias.grad is not None
-    close(hidden.grad, by_hidden)
-    close(layer.weight.grad.to_dense(), weight)
-    close(layer.bias.grad.to_dense(), bias)
+    for own, its in ((hidden, by_hidden), (layer.weight, weight), (layer.bias, bias)):
+        close(gradient(own), its)
 
 
 def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
@@ -70,35 +71,36 @@ def test_hidden_vectors_that_were_changed_in_place_are_told() -> None:
 
 
 def test_without_a_seed_all_chance_is_that_of_pytorch() -> None:
-    ends = list[Tensor]()
+    """The same state draws the same rows, hash functions and first weights, another one others."""
+    losses, planes = list[Tensor](), list[Tensor]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        layer = SampledLinear(COLUMNS, 500, LSH(digits=4, tables=9, found=20, by_chance=1), None, seed=None)
-        layer(some_hidden(), SEVERAL)
-        assert isinstance(layer.sampler, LSH)
-        ends.append(layer.sampler.planes)
-    assert torch.equal(ends[0], ends[1])
-    assert not torch.equal(ends[0], ends[2])
+        sampler = LSH(digits=4, tables=9, found=20, by_chance=1)
+        layer = SampledLinear(COLUMNS, 500, sampler, None, seed=None)
+        losses.append(layer(some_hidden(), SEVERAL))
+        planes.append(sampler.planes)
+        assert layer(some_hidden(), SEVERAL) != losses[-1]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(planes[0], planes[1])
+    assert not torch.equal(planes[0], planes[2])
 
 
-def test_a_batch_that_memory_cannot_hold_says_what_it_needs() -> None:
-    layer = a_layer(Dense(), rows=100_000)
-    told = r"a batch of 1,000,000 with 100,001 outputs each needs 4,000\.0 GB, this machine has"
-    with pytest.raises(MemoryError, match=told):
-        layer(torch.zeros(1_000_000, COLUMNS), torch.zeros(1_000_000, dtype=torch.int64))
-
-
-def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
-    """The sums over all rows that a layer would take its softmax over, at each draw; relative to the true one."""
+def estimates(sampler: Sampler) -> NDArray[np.float64]:
+    """The sums over all rows that a layer would take its softmax over, at each of 1,000 draws; relative to the true
+    one."""
     layer, hidden = a_layer(sampler), some_hidden(1, seed=9).detach()
-    label = torch.tensor([4])
+    examples = 1 if isinstance(sampler, Shared) else 10
+    labels = Labels.of([4] * examples, ROWS)
     layer(some_hidden(), SEVERAL)  # of labels that do not occur alike
     if hasattr(sampler, "refresh"):
         sampler.refresh.forget()  # so that they are counted up
     full = torch.logsumexp(layer(hidden)[0], 0)
     own = layer(hidden)[0, 4]
-    losses = np.array([float(layer(hidden, label).detach()) for _ in range(draws)])
-    return np.exp(losses + float(own.detach() - full.detach()))
+    losses, same = list[NDArray[np.float64]](), np.repeat(hidden.numpy(), examples, 0)
+    for _ in range(1000 // examples):
+        layer.batches += 1
+        losses.append(layer._begin(same, labels).active.losses.copy())
+    return np.exp(np.concatenate(losses) + float(own.detach() - full.detach()))
 
 
 @pytest.mark.parametrize(
@@ -107,13 +109,13 @@ def estimates(sampler: Sampler, draws: int = 1000) -> NDArray[np.float64]:
         Uniform(8),
         Unigram(8),
         Shared(8),
-        Clusters(2, 3, 9, 5),
-        Clusters(2, 3, 9, 5, frequency=0.0),
+        Clusters(2, 3, 9, 5, group=1),
+        Clusters(2, 3, 9, 5, frequency=0.0, group=1),
         LSH(digits=4, tables=3, found=9, by_chance=5),
-        Mixed([LSH(digits=4, tables=3, found=5, by_chance=0), Clusters(2, 2, 5, 5)]),
+        Mixed([LSH(digits=4, tables=3, found=5, by_chance=0), Clusters(2, 2, 5, 5, group=1)]),
         Mixed([Clusters(2, 3, 9, 0), Uniform(5)]),
     ],
-    ids=repr,
+    ids=lambda sampler: type(sampler).__name__,
 )
 def test_the_sum_over_all_rows_is_estimated_without_bias(sampler: Sampler) -> None:
     found = estimates(sampler)
@@ -138,7 +140,7 @@ def fresh_samplers() -> list[Sampler]:
 
 @pytest.mark.parametrize("which", range(7))
 def test_the_same_seed_gives_the_same_weights_on_any_number_of_threads(which: int) -> None:
-    one, *others = (trained(fresh_samplers()[which], threads) for threads in (2, 2, 1, 3, 4))
+    one, *others = (trained(fresh_samplers()[which], threads) for threads in (2, 2, 1, 3))
     for other in others:
         assert torch.equal(one.weight, other.weight)
         assert torch.equal(one.bias, other.bias)
@@ -156,13 +158,6 @@ def test_another_seed_takes_other_rows() -> None:
     assert moved[0] == moved[2] != moved[1]
 
 
-def test_hidden_vectors_of_another_length() -> None:
-    with pytest.raises(ValueError, match=r"hidden is \(2, 3\): \(batch, 16\) is expected"):
-        a_layer()(torch.zeros(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"hidden is torch\.int64: a floating dtype is expected"):
-        a_layer()(torch.ones(2, COLUMNS, dtype=torch.int64), torch.tensor([0, 1]))
-
-
 def test_a_loss_that_is_no_number_changes_nothing() -> None:
     layer = a_layer(optimizer=Adam())
     before, hidden = layer.weight.detach().clone(), some_hidden()
@@ -171,8 +166,7 @@ def test_a_loss_that_is_no_number_changes_nothing() -> None:
     loss = layer(hidden, SEVERAL)
     loss.backward()
     assert loss.isnan()
-    assert hidden.grad is not None
-    assert hidden.grad.isnan().all(), "so that whoever looks at gradients sees it"
+    assert gradient(hidden).isnan().all(), "so that whoever looks at gradients sees it"
     assert torch.equal(layer.weight, before)
 
 
@@ -181,9 +175,7 @@ def test_two_losses_before_their_gradients() -> None:
     (layer(one, SEVERAL) + 2 * layer(other, SEVERAL)).backward()
     plain = some_hidden(seed=2)
     dense_loss(plain, layer.weight.detach(), layer.bias.detach(), SEVERAL).backward()  # type: ignore[no-untyped-call]  # PyTorch's
-    assert other.grad is not None
-    assert plain.grad is not None
-    close(other.grad, 2 * plain.grad)
+    close(gradient(other), 2 * gradient(plain))
 
 
 def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
@@ -198,29 +190,16 @@ def test_sparse_gradients_are_for_any_optimizer_that_takes_them() -> None:
     assert set(changed.nonzero()[:, 0].tolist()) == set(layer.weight.grad.coalesce().indices()[0].tolist())
 
 
-def test_layers_are_on_the_cpu_whatever_the_default_device() -> None:
-    with torch.device("meta"):
-        layers = SampledLinear(8, 50), SparseInputLinear(5, 4)
-    assert {part.device.type for layer in layers for part in layer.parameters()} == {"cpu"}
-
-
 def test_layers_work_on_the_cpu_whatever_the_default_device() -> None:
     hidden = some_hidden().detach()
     with torch.device("meta"):
-        layer = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD())
+        layer, features = SampledLinear(COLUMNS, ROWS, Clusters(2), SGD()), SparseInputLinear(5, 4)
         loss = layer(hidden.clone().requires_grad_(), SEVERAL)
         loss.backward()
         best = exact_topk(hidden, layer.weight.detach(), layer.bias.detach(), 2)[1]
         index = Index(layer.weight.detach().numpy(), layer.bias.detach().numpy())
         assert index.topk(hidden.numpy(), 2, 100)[1].tolist() == best.tolist()
-    assert loss.device.type == "cpu"
-
-
-def test_a_layer_that_memory_cannot_hold_says_what_it_needs() -> None:
-    with pytest.raises(
-        MemoryError, match=r"a layer of 2,000,000,000 outputs needs 3,072\.0 GB, this machine has"
-    ):
-        SampledLinear(128, 2 * 10**9)
+    assert {one.device.type for one in (loss, *layer.parameters(), *features.parameters())} == {"cpu"}
 
 
 def test_it_sits_on_a_network_in_any_precision() -> None:
@@ -238,7 +217,9 @@ def test_it_sits_on_a_network_in_any_precision() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("sampler", [Clusters(), LSH(), LSH("dwta"), Uniform(20)], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [Clusters(), LSH(), LSH("dwta"), Uniform(20)], ids=lambda one: type(one).__name__
+)
 def test_products_of_its_own_are_in_float32_under_autocast(sampler: Sampler) -> None:
     layer, plain = (SampledLinear(COLUMNS, 500, deepcopy(sampler)) for _ in range(2))
     hidden = some_hidden()
@@ -258,15 +239,6 @@ def test_marks_that_run_out_begin_anew() -> None:
     layer.batches = 0
     assert torch.equal(layer(some_hidden(), SEVERAL), plain(some_hidden(), SEVERAL))
     assert layer._marks.next == 1 + BATCH
-
-
-def test_a_batch_of_more_slots_than_32_bits_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oddlot.sparse.active.check_memory", lambda *_: None)
-    hidden = torch.zeros(1, COLUMNS).expand(1 << 20, COLUMNS)
-    with pytest.raises(
-        MemoryError, match=r"a batch of 1,048,576 with 3,001 outputs each is more than 32 bits"
-    ):
-        SampledLinear(COLUMNS, 4000, Uniform(3000), None)(hidden, torch.zeros(1 << 20, dtype=torch.int64))
 
 
 def test_another_default_dtype_changes_nothing() -> None:
@@ -305,17 +277,14 @@ def test_it_tells_what_was_taken_by_chance() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
 def test_threads_may_change_between_a_loss_and_its_gradient(before: int, after: int) -> None:
-    threads, ends = torch.get_num_threads(), list[Tensor]()
-    try:
-        for at_last in (before, after):
-            torch.set_num_threads(before)
-            layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50), SGD(lr=0.1)), some_hidden()
+    ends = list[Tensor]()
+    for at_last in (before, after):
+        layer, hidden = SampledLinear(COLUMNS, 500, Uniform(50), SGD(lr=0.1)), some_hidden()
+        with threads(before):
             loss = layer(hidden, SEVERAL)
-            torch.set_num_threads(at_last)
+        with threads(at_last):
             loss.backward()
-            ends.append(layer.weight.detach())
-    finally:
-        torch.set_num_threads(threads)
+        ends.append(layer.weight.detach())
     assert torch.equal(*ends)
 
 
@@ -326,22 +295,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert torch.equal(layer.weight, before)
 
 
-def test_a_gradient_is_taken_once() -> None:
-    layer = SampledLinear(COLUMNS, 500, Uniform(50))
-    loss = layer(some_hidden(), SEVERAL)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="the gradient of this loss has been taken"):
-        loss.backward()
-
-
 def test_a_copy_and_a_pickled_layer_are_whole() -> None:
-    layer = SampledLinear(COLUMNS, 500, Clusters(), seed=1)
+    layer: Any = SampledLinear(COLUMNS, 500, Clusters(), seed=1)
     layer(some_hidden(), SEVERAL).backward()
     for twin in (deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert twin.sampler is not layer.sampler
         twin.load_state_dict(layer.state_dict())
-        assert "next=0.0" in repr(twin.sampler), "its own one has forgotten"
-        assert "next=51.0" in repr(layer.sampler)
+        assert twin.sampler.refresh.next == 0.0, "its own one has forgotten"
+        assert layer.sampler.refresh.next == 51.0
         again = deepcopy(twin)
         assert torch.equal(twin(some_hidden(), SEVERAL), again(some_hidden(), SEVERAL))
 

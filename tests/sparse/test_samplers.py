@@ -1,7 +1,6 @@
 """What samplers find: hashes against their collision laws, clusters, and what is told where they do not fit."""
 
 import logging
-import re
 import warnings
 from math import pi
 from typing import Any
@@ -17,6 +16,10 @@ from oddlot.sparse.labels import Labels
 from oddlot.sparse.samplers.lsh import Choice
 from oddlot.sparse.threads import Crew
 from tests.sparse.found import COLUMNS, rows_for, some_rows
+from tests.sparse.layers import logged
+from tests.transcripts import check, mask, warns
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def drawn(family: Any, digits: int, count: int = 50) -> LSH:
@@ -155,7 +158,7 @@ def test_digits_and_tables_are_chosen_by_what_is_found(
         got = rows_for(sampler, weight, weight[:50])
     assert np.mean([len(one) for one in got]) > 0.4 * min(found, rows)
     digits, tables = sampler.chosen.digits, sampler.chosen.tables
-    assert f"{family} for {rows} rows: {digits} digits in {tables} tables give" in caplog.text
+    assert (family, rows, sampler.chosen) in logged(caplog)
     enough = 2 * min(found, rows)
     assert sampler.chosen.taken >= enough
     others = [LSH(family, digits, tables - 1, found, 0)]
@@ -227,19 +230,14 @@ def test_wrong_digits_and_tables_are_told_with_what_would_be_better(
     """Empty buckets, and overfull ones; what is told is taken without a word."""
     chance = np.random.default_rng(1)
     weight, hidden = (chance.standard_normal((count, COLUMNS)).astype(np.float32) for count in (rows, 5))
-    told = rf"{digits or ''} digits in {tables or ''}.* where {found} are wanted: take \d+ digits, \d+ tables"
-    with pytest.warns(UserWarning, match=told) as warned:
-        rows_for(LSH(digits=digits, tables=tables, found=found), weight, hidden)
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        rows_for(sampler := LSH(digits=digits, tables=tables, found=found), weight, hidden)
+    assert (digits or tables) in (sampler.chosen.digits, sampler.chosen.tables)
     assert warned[0].filename == rows_for.__code__.co_filename, "the line that has led there"
-    better = re.search(r"take (\d+) digits, (\d+) tables", str(warned[0].message))
-    assert better is not None
-    rows_for(LSH(digits=int(better[1]), tables=int(better[2]), found=found), weight, hidden)
-
-
-@pytest.mark.parametrize("options", [{"digits": 21}, {"family": "dwta", "digits": 7}])
-def test_codes_that_are_too_long(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="bits; from 1 to 20 can be told apart"):
-        LSH(**options)
+    mask(number=r"\d+")
+    check(warned[0].message, "unsuitable_tables", wanted=found)
+    better = vars(warned[0].message)["fields"]
+    rows_for(LSH(digits=better["digits"], tables=better["tables"], found=found), weight, hidden)
 
 
 def of_a_cone() -> NDArray[np.float32]:
@@ -265,8 +263,10 @@ def test_digits_that_find_nothing_for_vectors_as_they_come_are_told() -> None:
         layer.weight.add_(1)
     away = torch.randn(64, COLUMNS, generator=torch.Generator().manual_seed(1)) - 1
     layer(away, torch.zeros(64, dtype=torch.int64))
-    with pytest.warns(UserWarning, match="12 digits in 20 tables give a vector 0 of 1 rows"):
+    mask(number=r"\d+")
+    with warns("unsuitable_tables", wanted=60):
         layer(away, torch.zeros(64, dtype=torch.int64))
+    assert sampler.chosen.taken < 1
     layer(away, torch.zeros(64, dtype=torch.int64))  # said once
 
 

@@ -190,13 +190,6 @@ def test_of_more_labels_than_are_found_well_all_rows_are_scored() -> None:
     assert "index" not in vars(search)
 
 
-def test_clusters_that_do_not_fit_beside_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, weight, bias = (one.numpy() for one in a_layer())
-    monkeypatch.setattr("oddlot.sparse.topk.bytes_held", lambda: 1 << 60)
-    with pytest.raises(MemoryError, match="finding few of 3,000 rows, beside what is held, needs"):
-        Index(weight, bias)
-
-
 def test_where_clusters_have_fewer_rows_than_are_asked_for() -> None:
     hidden, weight, bias = (one.numpy() for one in a_layer())
     values, rows = Index(weight, bias).topk(hidden, 500, probes=1)

@@ -6,26 +6,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import njit
 from numba.core.errors import TypingError
 
+from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.views import between, row
 
 MATRIX = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
-@njit
-def row_of(matrix: Any, i: int) -> Any:
+@kernel
+def row_of(matrix, i):  # type: ignore[no-untyped-def]  # of kernels
     return row(matrix, i).copy()
 
 
-@njit
-def part_of(vector: Any, low: int, high: int) -> Any:
+@kernel
+def part_of(vector, low, high):  # type: ignore[no-untyped-def]
     return between(vector, low, high).copy()
 
 
-@njit
-def fill(matrix: Any, i: int, low: int, high: int, value: Any) -> None:
+@kernel
+def fill(matrix, i, low, high, value):  # type: ignore[no-untyped-def]
     between(row(matrix, i), low, high)[:] = value
 
 

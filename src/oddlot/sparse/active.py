@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
@@ -50,7 +51,8 @@ class Active:
             what = f"a batch of {examples:,} with {width:,} outputs each"
             check_memory(BYTES_OF_A_SLOT * slots, what)
             if slots > np.iinfo(np.int32).max:
-                raise MemoryError(f"{what} is more than 32 bits can tell apart")
+                error = MemoryError(f"{what} is more than 32 bits can tell apart")
+                raise coded(error, "too_many_slots", examples=examples, each=width)
             self.rows = np.empty(slots, np.int32)
             self.logits, self.deltas, self.log_weights = (np.empty(slots, np.float32) for _ in range(3))
         self.starts = np.arange(examples) * width

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
 
@@ -26,9 +27,8 @@ def _checked_counts(known: Any) -> NDArray[np.int64]:
     """ValueError: they cannot be how often each row is a label."""
     counts = np.asarray(known)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (len(counts) and counts.min() < 0):
-        raise ValueError(
-            f"counts = {known!r} must be how often each row is a label: a 1-D array of whole numbers, none below 0"
-        )
+        must = "how often each row is a label: a 1-D array of whole numbers, none below 0"
+        raise invalid_value("counts", known, must)
     return counts.astype(np.int64)
 
 
@@ -56,10 +56,9 @@ class Frequencies:
         """Make the table for so many draws, of the labels so far."""
         if self.counts is None:
             self.counts = np.zeros(out_features, np.int64)
-        if len(self.counts) != out_features:
-            raise ValueError(
-                f"labels were counted for {len(self.counts):,} rows, of {out_features:,} that there are"
-            )
+        if (given := len(self.counts)) != out_features:
+            error = ValueError(f"labels were counted for {given:,} rows, of {out_features:,} that there are")
+            raise coded(error, "length_mismatch", name="counts", given=given, expected=out_features)
         if self.known is not None and self.draws == draws:
             return
         total = self.counts.sum()

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oddlot.sparse.errors import coded
+from oddlot.sparse.errors import coded, invalid_value
 
 OURS = {"oddlot", "torch"}
 MOST, MOST_SEED = (1 << 31) - 1, (1 << 63) - 1
@@ -23,14 +23,14 @@ def check_whole(least: int = 1, most: int = MOST, **settings: Any) -> None:
     for name, value in settings.items():
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or not least <= value <= most:
-            raise ValueError(f"{name} = {value!r} must be a whole number, from {least} to {most:,}")
+            raise invalid_value(name, value, f"a whole number, from {least} to {most:,}")
 
 
 def check_flag(**settings: Any) -> None:
     """ValueError: one is neither True nor False."""
     for name, value in settings.items():
         if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name} = {value!r} must be True or False")
+            raise invalid_value(name, value, "True or False")
 
 
 def check_number(low: float, high: float, **settings: Any) -> None:
@@ -38,7 +38,7 @@ def check_number(low: float, high: float, **settings: Any) -> None:
     for name, value in settings.items():
         if not _is_number(value) or not isfinite(value) or not low <= value < high:
             limit = f", below {high:g}" if isfinite(high) else ""
-            raise ValueError(f"{name} = {value!r} must be a number, at least {low:g}{limit}")
+            raise invalid_value(name, value, f"a number, at least {low:g}{limit}")
 
 
 def _is_number(value: object) -> bool:
@@ -49,25 +49,29 @@ def check_share(**settings: Any) -> None:
     """ValueError: one is no number above 0, at most 1."""
     for name, value in settings.items():
         if not _is_number(value) or not 0 < value <= 1:
-            raise ValueError(f"{name} = {value!r} must be a number above 0, at most 1")
+            raise invalid_value(name, value, "a number above 0, at most 1")
 
 
-def as_array(given: Any, what: str) -> NDArray[Any]:
+def as_array(given: Any, name: str) -> NDArray[Any]:
     """ValueError: it cannot be one, as a tensor in bfloat16, or one that requires a gradient."""
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{what} are no array of numbers: {error}") from None
+        told = f"{name} are no array of numbers: {error}"
+        raise coded(ValueError(told), "not_an_array", name=name, reason=str(error)) from None
 
 
 def checked_starts(starts: Any, values: int, what: str) -> NDArray[np.int64]:
     """The row pointers of a CSR matrix of so many values. ValueError: they are none; `what` they are of."""
-    given = as_array(starts, f"the starts of {what}")
+    name = f"the starts of {what}"
+    given = as_array(starts, name)
     if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
-        raise ValueError(f"the starts of {what} are a 1-D array of whole numbers, one more than examples")
+        error = ValueError(f"{name} are a 1-D array of whole numbers, one more than examples")
+        raise coded(error, "not_1d_integers", name=name, dtype=str(given.dtype), shape=given.shape)
     found = given.astype(np.int64)  # differences of unsigned numbers are never negative
     if found[0] != 0 or found[-1] != values or (np.diff(found) < 0).any():
-        raise ValueError(f"the starts of {what} rise from 0 to how many there are, {values}")
+        error = ValueError(f"{name} rise from 0 to how many there are, {values}")
+        raise coded(error, "invalid_row_pointers", name=name, values=values)
     return found
 
 
@@ -75,10 +79,13 @@ def check_parameters(**parameters: tuple[Tensor, tuple[int, ...]]) -> None:
     """ValueError: a parameter is not of this shape, in float32 on the CPU, one number after the other."""
     for name, (tensor, shape) in parameters.items():
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.shape != shape:
-            told = f"{tuple(tensor.shape)}, {tensor.dtype} on {tensor.device}"
-            raise ValueError(f"{name} is {told}: {shape}, torch.float32 on the CPU is expected")
+            given = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype), "device": str(tensor.device)}
+            told = "{shape}, {dtype} on {device}".format(**given)
+            error = ValueError(f"{name} is {told}: {shape}, torch.float32 on the CPU is expected")
+            raise coded(error, "wrong_parameter", name=name, **given, expected=shape)
         if not tensor.is_contiguous():
-            raise ValueError(f"{name} is a view of another tensor: its .contiguous() is expected")
+            error = ValueError(f"{name} is a view of another tensor: its .contiguous() is expected")
+            raise coded(error, "not_contiguous", name=name)
 
 
 def warn(text: str, code: str, **fields: Any) -> None:

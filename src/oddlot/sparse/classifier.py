@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oddlot.sparse import saving
+from oddlot.sparse import progress, saving
 from oddlot.sparse.checks import check_flag, check_share, check_whole
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.errors import coded
 from oddlot.sparse.estimator import NotFittedError, Settings
 from oddlot.sparse.exact import exact_topk
 from oddlot.sparse.input import SparseInputLinear
@@ -23,7 +24,6 @@ from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, bytes_of_row
 from oddlot.sparse.output import SampledLinear
-from oddlot.sparse.progress import told
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.topk import Search
 from oddlot.sparse.xmc.metrics import precision
@@ -65,11 +65,10 @@ class SlideClassifier(Settings):
         features = checked(X, "X")
         labels = checked_labels(y, len(features), self.labels)
         if not len(labels.indices):
-            raise ValueError(
-                f"y has no label for any of {len(features):,} examples: there is nothing to learn"
-            )
+            told = f"y has no label for any of {len(features):,} examples: there is nothing to learn"
+            raise coded(ValueError(told), "no_labels", examples=len(features))
         before = dict(vars(self))
-        with told(self.verbose):
+        with progress.told(self.verbose):
             try:
                 self._fit(features, labels)
             except Exception:
@@ -83,9 +82,9 @@ class SlideClassifier(Settings):
         held = order[: max(1, int(self.validation * len(order))) if self.validation else 0]
         rest = order[len(held) :]
         if not len(rest):
-            raise ValueError(
-                f"validation = {self.validation} leaves none of {len(order)} examples to learn from"
-            )
+            told = f"validation = {self.validation} leaves none of {len(order)} examples to learn from"
+            given = {"validation": self.validation, "examples": len(order)}
+            raise coded(ValueError(told), "nothing_to_learn_from", **given)
         self._begin(features.shape[1], labels.shape[1])
         best, state = -1.0, dict[str, Tensor]()
         for epoch in range(epochs := self.epochs):
@@ -115,7 +114,7 @@ class SlideClassifier(Settings):
             self._begin(features.shape[1], labels.shape[1])
         self._check(features)
         self._search = None
-        with told(self.verbose):
+        with progress.told(self.verbose):
             self._note(self._pass(features, labels, _labelled(labels), len(self.history)))
         return self
 
@@ -149,7 +148,8 @@ class SlideClassifier(Settings):
         check_flag(exact=exact)
         check_whole(1, self.n_labels_, k=k)
         if exact and recall is not None:
-            raise ValueError(f"recall = {recall!r} is for exact=False: all labels are scored")
+            error = ValueError(f"recall = {recall!r} is for exact=False: all labels are scored")
+            raise coded(error, "recall_of_exact", recall=recall)
         recall = RECALL if recall is None else recall
         check_share(recall=recall)
         parts = list[NDArray[np.int64]]()
@@ -169,7 +169,7 @@ class SlideClassifier(Settings):
         there is no example."""
         features = checked(X, "X")
         if not len(features):
-            raise ValueError("X has no examples, of which a share could be told")
+            raise coded(ValueError("X has no examples, of which a share could be told"), "no_examples")
         labels = checked_labels(y, len(features), self.n_labels_)
         return precision(self.predict_topk(features, 1, exact=exact, recall=recall), labels, 1)
 
@@ -201,9 +201,8 @@ class SlideClassifier(Settings):
             found.model.load_state_dict(weights)
             found.history = told["history"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"{folder} has a classifier that cannot be read, of another version: {error}"
-            ) from None
+            other = ValueError(f"{folder} has a classifier that cannot be read, of another version: {error}")
+            raise coded(other, "other_version", path=str(folder), reason=str(error)) from None
         return found
 
     # --- inside ------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ class SlideClassifier(Settings):
     def _begin(self, features: int, labels: int) -> None:
         for name, count in (("X", features), ("y", labels)):
             if not count:
-                raise ValueError(f"{name} has no columns")
+                raise coded(ValueError(f"{name} has no columns"), "no_columns", name=name)
         needs = bytes_of_row(Adam(moments=self.moments), self.hidden) * (features + labels)
         check_memory(needs, f"a network of {features:,} features and {labels:,} labels")
         of_input, of_output = (Adam(lr, moments=self.moments) for lr in (self.input_lr, self.lr))
@@ -268,11 +267,7 @@ class SlideClassifier(Settings):
             loss.backward()
             value, gradient = float(loss.detach()), self.input.bias.grad
             if not isfinite(value) or gradient is None or not torch.isfinite(gradient).all():
-                batch_told = f"batch {number + 1} of epoch {epoch + 1}"
-                raise FloatingPointError(
-                    f"the loss of {batch_told} is {value:.4g}, with a gradient that is not finite: lower lr, "
-                    "input_lr or X's values"
-                )
+                raise _diverged(number + 1, epoch + 1, value)
             self.bias_optimizer.step()
             seen.append((value, self.output.active_rows, self.output.chance_share))
             if (done := TOLD * (number + 1) * self.batch // len(which)) > parts:
@@ -303,12 +298,14 @@ class SlideClassifier(Settings):
 
     def _check_begun(self) -> None:
         if not self._begun:
-            raise NotFittedError("it has not been trained: call fit first")
+            raise coded(NotFittedError("it has not been trained: call fit first"), "not_fitted")
 
     def _check(self, features: Csr) -> None:
         self._check_begun()
-        if (given := features.shape[1]) != self.n_features_in_:
-            raise ValueError(f"X has {given:,} features, in training there were {self.n_features_in_:,}")
+        given, expected = features.shape[1], self.n_features_in_
+        if given != expected:
+            error = ValueError(f"X has {given:,} features, in training there were {expected:,}")
+            raise coded(error, "wrong_column_count", name="X", given=given, expected=expected)
 
     def _search_now(self) -> Search:
         """For the labels as they are now."""
@@ -326,10 +323,18 @@ class SlideClassifier(Settings):
             for low in range(0, len(order), SCORED_AT_ONCE):
                 if search.missing:
                     search.show(self._hidden(features.rows(order[low : low + SCORED_AT_ONCE])).numpy())
-        with told(self.verbose):
+        with progress.told(self.verbose):
             return search.probes_for(k, recall)
 
 
 def _labelled(labels: Csr) -> NDArray[np.int64]:
     """The examples that have a label."""
     return np.flatnonzero(np.diff(labels.indptr))
+
+
+def _diverged(batch: int, epoch: int, loss: float) -> FloatingPointError:
+    what = f"the loss of batch {batch} of epoch {epoch} is {loss:.4g}"
+    error = FloatingPointError(
+        f"{what}, with a gradient that is not finite: lower lr, input_lr or X's values"
+    )
+    return coded(error, "diverged", batch=batch, epoch=epoch, loss=loss)

@@ -5,6 +5,7 @@ from math import inf
 from typing import Any, Self
 
 from oddlot.sparse.checks import MOST_SEED, check_flag, check_number, check_whole
+from oddlot.sparse.errors import coded
 from oddlot.sparse.optimizers import Adam, Moments
 from oddlot.sparse.sampler import Sampler, check_sampler
 
@@ -58,7 +59,8 @@ class Settings:
         """Change some: rates and batches for what is learnt from now on, the others from the next `fit` on. ValueError:
         one is not known, or makes no sense."""
         if unknown := set(params) - set(self.get_params()):
-            raise ValueError(f"{type(self).__name__} has no setting {min(unknown)!r}")
+            error = ValueError(f"{type(self).__name__} has no setting {min(unknown)!r}")
+            raise coded(error, "unknown_name", kind="setting", given=min(unknown))
         replace(self, **params)  # which looks at them
         for name, value in params.items():
             setattr(self, name, value)

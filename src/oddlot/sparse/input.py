@@ -20,6 +20,7 @@ from oddlot.sparse.checks import (
     check_whole,
     checked_starts,
 )
+from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import input as kernels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check_optimizer, checked_numbers
@@ -85,7 +86,8 @@ class SparseInputLinear(nn.Module):
         """ValueError: it is none for features. MemoryError: with it the layer is too large for this machine."""
         check_optimizer(optimizer)
         if isinstance(optimizer, Adam) and optimizer.decay:
-            raise ValueError("decay is for SampledLinear: features that do not occur stay where they are")
+            told = "decay is for SampledLinear: features that do not occur stay where they are"
+            raise coded(ValueError(told), "decay_of_features")
         needed = self.in_features * bytes_of_row(optimizer, self.out_features)
         check_memory(needed, f"a layer of {self.in_features:,} features")
 
@@ -100,20 +102,26 @@ class SparseInputLinear(nn.Module):
     def _checked(self, starts: Any, features: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Where examples begin, how many features they have, which, and their values."""
         if features.ndim != 1 or (features.dtype.kind not in "iu" and features.size):
-            raise ValueError(f"features are {features.dtype} {features.shape}: a 1-D array of whole numbers")
-        if values.shape != features.shape:
-            raise ValueError(f"{len(features)} features have {values.size} values, one each is expected")
+            dtype, shape = str(features.dtype), features.shape
+            error = ValueError(f"features are {dtype} {shape}: a 1-D array of whole numbers")
+            raise coded(error, "not_1d_integers", name="features", dtype=dtype, shape=shape)
+        if values.shape != (expected := features.shape):
+            error = ValueError(f"{len(features)} features have {values.size} values, one each is expected")
+            raise coded(error, "length_mismatch", name="values", given=values.size, expected=expected[0])
         if values.dtype.kind not in "biuf":
-            raise ValueError(f"values are {values.dtype}: real numbers are expected")
+            error = ValueError(f"values are {values.dtype}: real numbers are expected")
+            raise coded(error, "wrong_dtype", name="values", dtype=str(values.dtype))
         starts = checked_starts(starts, len(features), "features")
         if len(features) and not 0 <= int(features.min()) <= int(features.max()) < self.in_features:
             wrong = min(int(features.min()), 0) or int(features.max())
-            raise ValueError(f"the feature {wrong} is not among the {self.in_features:,}")
+            error = ValueError(f"the feature {wrong} is not among the {self.in_features:,}")
+            raise coded(error, "out_of_range", name="features", given=wrong, size=self.in_features)
         with np.errstate(over="ignore"):
             numbers = values.astype(np.float32)
         if not np.isfinite(numbers).all():
             row = int(np.searchsorted(starts, np.flatnonzero(~np.isfinite(numbers))[0], "right")) - 1
-            raise ValueError(f"a value of example {row} of the batch is not finite")
+            error = ValueError(f"a value of example {row} of the batch is not finite")
+            raise coded(error, "not_finite", name="values", row=row)
         return starts[:-1], np.diff(starts), features.astype(np.int32), numbers
 
     def extra_repr(self) -> str:
@@ -164,7 +172,8 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            raise RuntimeError("the gradient of this sum has been taken, and can be taken once")
+            error = RuntimeError("the gradient of this sum has been taken, and can be taken once")
+            raise coded(error, "gradient_taken", of="sum")
         weight, plain = None, np.ascontiguousarray(gradient.numpy())
         if ctx.needs_input_grad[0]:
             weight = ctx.layer._finish(batch, plain)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from oddlot.sparse import optimizers
+from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import stepping
 from oddlot.sparse.threads import Crew
 
@@ -72,13 +73,13 @@ class LazyAdam(torch.optim.Optimizer):
 
 
 def _check(parameter: Tensor) -> None:
-    kind = f"{parameter.dtype} on {parameter.device}"
     if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-        raise ValueError(f"a parameter is {kind}: float32 on the CPU")
+        given = {"dtype": str(parameter.dtype), "device": str(parameter.device)}
+        error = ValueError("a parameter is {dtype} on {device}: float32 on the CPU".format(**given))
+        raise coded(error, "wrong_parameter", **given)
     if not parameter.is_contiguous():
-        raise ValueError(
-            "a parameter's numbers do not lie in its order, as with channels_last: make it contiguous"
-        )
+        told = "a parameter's numbers do not lie in its order, as with channels_last: make it contiguous"
+        raise coded(ValueError(told), "not_contiguous", shape=tuple(parameter.shape))
 
 
 def _rows(parameter: Tensor) -> tuple[int, int]:
@@ -93,7 +94,8 @@ def _gradient(parameter: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
     assert gradient is not None
     if gradient.is_sparse:
         if gradient.sparse_dim() != 1:
-            raise ValueError("a sparse gradient is to have whole rows: one sparse dimension")
+            error = ValueError("a sparse gradient is to have whole rows: one sparse dimension")
+            raise coded(error, "wrong_gradient", sparse_dim=gradient.sparse_dim())
         gradient = gradient.coalesce()
         values = gradient._values().contiguous().view(-1, _rows(parameter)[1])
         return gradient._indices()[0].numpy(), values.numpy()

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from oddlot.sparse.errors import coded
+
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """of a container"""
 
@@ -11,7 +13,8 @@ def check_memory(bytes_needed: int, what: str) -> None:
     """MemoryError: it needs more than this machine has, or the container."""
     has = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
     if bytes_needed > has:
-        raise MemoryError(f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB")
+        told = f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB"
+        raise coded(MemoryError(told), "out_of_memory", what=what, needs=bytes_needed, has=has)
 
 
 def bytes_held() -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.checks import check_flag, check_number
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.kernels import rows as kernels
 
 MOST_CORRECTED = 1 << 22
@@ -99,15 +100,14 @@ class Adam:
         check_number(SMALLEST, LARGEST, eps=self.eps)
         betas: Any = self.betas
         if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise ValueError(f"betas = {self.betas!r} must be two numbers")
+            raise invalid_value("betas", self.betas, "two numbers")
         check_number(0, 1, beta1=self.betas[0], beta2=self.betas[1])
         check_flag(decay=self.decay)
         if self.moments not in get_args(Moments):
-            raise ValueError(f"moments = {self.moments!r} is neither fp32 nor bf16")
+            raise invalid_value("moments", self.moments, "fp32 or bf16")
         if self.decay and self.betas[0] ** 2 >= self.betas[1]:
-            raise ValueError(
-                f"betas = {self.betas}: with decay a row that waits needs b1 ** 2 < b2, or moves for ever"
-            )
+            told = f"betas = {self.betas}: with decay a row that waits needs b1 ** 2 < b2, or moves for ever"
+            raise coded(ValueError(told), "decay_without_end", betas=self.betas)
 
     def state(self, rows: int, columns: int) -> RowState:
         """What it keeps of a matrix."""
@@ -134,9 +134,8 @@ Optimizer = SGD | RowAdagrad | Adam
 def check_optimizer(optimizer: object) -> None:
     """ValueError: it is neither an optimizer of this package nor None."""
     if not (optimizer is None or isinstance(optimizer, SGD | RowAdagrad | Adam)):
-        raise ValueError(
-            f"optimizer = {optimizer!r} is no optimizer of oddlot.sparse: such as Adam(lr=1e-3), or None"
-        )
+        must = "an optimizer of oddlot.sparse, such as Adam(lr=1e-3), or None"
+        raise invalid_value("optimizer", optimizer, must)
 
 
 def checked_numbers(optimizer: Optimizer, step: int) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from oddlot.sparse.active import Active, Marks
 from oddlot.sparse.checks import MOST_SEED, TOO_LARGE, check_number, check_parameters, check_whole
+from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import output
 from oddlot.sparse.labels import Labels
 from oddlot.sparse.memory import check_memory
@@ -147,9 +148,8 @@ class SampledLinear(nn.Module):
     def _check_together(sampler: Sampler | None, optimizer: Optimizer | None) -> None:
         """ValueError: the optimizer moves rows that the sampler takes for unchanged."""
         if getattr(sampler, "changed_only", False) and isinstance(optimizer, Adam) and optimizer.decay:
-            raise ValueError(
-                "changed_only=True is for optimizers that leave rows alone: with decay=True all rows move"
-            )
+            told = "changed_only=True is for optimizers that leave rows alone: with decay=True all rows move"
+            raise coded(ValueError(told), "changed_only_with_decay")
 
     def _keep_for(self, optimizer: Optimizer | None) -> None:
         """Room for what it keeps of each row, as at first."""
@@ -162,14 +162,7 @@ class SampledLinear(nn.Module):
 
     def forward(self, hidden: Tensor, labels: Any = None) -> Tensor:
         """The mean loss of the batch; without labels all logits."""
-        given: Any = hidden
-        if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta or given.is_nested:
-            kind = f"{type(hidden).__name__}{f', {given.layout}' if isinstance(given, Tensor) else ''}"
-            raise ValueError(f"hidden is {kind}: a dense tensor, (batch, {self.in_features}), is expected")
-        if hidden.ndim != 2 or hidden.shape[1] != self.in_features:
-            raise ValueError(f"hidden is {tuple(hidden.shape)}: (batch, {self.in_features}) is expected")
-        if not hidden.is_floating_point():
-            raise ValueError(f"hidden is {hidden.dtype}: a floating dtype is expected")
+        _check_hidden(hidden, self.in_features)
         shape = self.out_features, self.in_features
         check_parameters(weight=(self.weight, shape), bias=(self.bias, shape[:1]))
         if labels is None:
@@ -177,9 +170,11 @@ class SampledLinear(nn.Module):
             return nn.functional.linear(hidden.to(self.weight), self.weight, self.bias).to(hidden)
         targets = Labels.of(labels, self.out_features)
         if len(targets) != len(hidden):
-            raise ValueError(f"{len(hidden)} hidden vectors and labels of {len(targets)} examples")
+            error = ValueError(f"{len(hidden)} hidden vectors and labels of {len(targets)} examples")
+            raise coded(error, "length_mismatch", name="labels", given=len(targets), expected=len(hidden))
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
-            raise ValueError("weight and bias are stepped on together: freeze both, or take optimizer=None")
+            told = "weight and bias are stepped on together: freeze both, or take optimizer=None"
+            raise coded(ValueError(told), "frozen_apart")
         self.batches += (learns := torch.is_grad_enabled())
         loss: Tensor = _Loss.apply(hidden, self.weight, self.bias, self, targets, learns)  # type: ignore[no-untyped-call]  # PyTorch's
         return loss
@@ -299,6 +294,22 @@ class SampledLinear(nn.Module):
         return self._state.first, self._state.second, self._bias_state.first, self._bias_state.second
 
 
+def _check_hidden(hidden: Any, columns: int) -> None:
+    """ValueError: it is no dense tensor of floating numbers, [batch, columns]."""
+    dense = isinstance(hidden, Tensor) and hidden.layout == torch.strided
+    if not dense or hidden.is_meta or hidden.is_nested:
+        kind = f"{type(hidden).__name__}{f', {hidden.layout}' if isinstance(hidden, Tensor) else ''}"
+        error = ValueError(f"hidden is {kind}: a dense tensor, (batch, {columns}), is expected")
+        raise coded(error, "not_a_dense_tensor", name="hidden", given=kind)
+    if hidden.ndim != 2 or hidden.shape[1] != columns:
+        shape = tuple(hidden.shape)
+        error = ValueError(f"hidden is {shape}: (batch, {columns}) is expected")
+        raise coded(error, "wrong_shape", name="hidden", shape=shape, columns=columns)
+    if not hidden.is_floating_point():
+        error = ValueError(f"hidden is {hidden.dtype}: a floating dtype is expected")
+        raise coded(error, "wrong_dtype", name="hidden", dtype=str(hidden.dtype))
+
+
 def _forget(layer: SampledLinear, _: object) -> None:
     """Other weights are there, of which none waits. By name, so that a copy of the layer means its own sampler."""
     layer.sampler.forget()
@@ -335,7 +346,8 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         batch, ctx.batch = ctx.batch, None
         if batch is None:
-            raise RuntimeError("the gradient of this loss has been taken, and can be taken once")
+            error = RuntimeError("the gradient of this loss has been taken, and can be taken once")
+            raise coded(error, "gradient_taken", of="loss")
         ctx.saved_tensors  # noqa: B018 - PyTorch says so if somebody has changed the hidden vectors in place
         _, weight_wanted, bias_wanted, *_ = ctx.needs_input_grad
         hidden, weight, bias = ctx.layer._finish(batch, float(gradient), weight_wanted)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
 from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.threads import Crew
 
 FIRST_STEPS, SLOWER = 50, 0.2
@@ -47,13 +48,14 @@ def check_sampler(sampler: object, or_none: bool = True) -> None:
     lacks = [name for name in METHODS if not callable(getattr(sampler, name, None))]
     if isinstance(sampler, type) or lacks:
         told = f" (it has no {', '.join(lacks)})" if 0 < len(lacks) < len(METHODS) else ""
-        raise ValueError(f"sampler = {sampler!r} is no sampler{told}: such as Clusters() or Uniform(300)")
+        error = ValueError(f"sampler = {sampler!r} is no sampler{told}: such as Clusters() or Uniform(300)")
+        raise coded(error, "not_a_sampler", given=sampler, lacks=lacks)
 
 
 def check_refresh(refresh: object) -> None:
     """ValueError: it is none."""
     if not isinstance(refresh, Refresh):
-        raise ValueError(f"refresh = {refresh!r} must be one: such as Refresh(every=50)")
+        raise invalid_value("refresh", refresh, "one: such as Refresh(every=50)")
 
 
 @dataclass

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from oddlot.sparse.errors import coded, invalid_value
+
 FILE = "classifier.safetensors"
 SETTINGS, CHECKSUM = "settings", "sha256"
 """beside the weights, in the file's header"""
@@ -23,47 +25,67 @@ def write(folder: str | Path, settings: Mapping[str, Any], weights: Mapping[str,
     from safetensors.torch import save_file
 
     if not str(folder):
-        raise ValueError("folder = '': the name of a folder is expected")
+        raise invalid_value("folder", "", "the name of a folder")
     if Path(folder).is_file():
-        raise NotADirectoryError(f"{folder} is a file: a folder is expected")
+        told = f"{folder} is a file: a folder is expected"
+        raise coded(NotADirectoryError(told), "not_a_folder", path=str(folder))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    told = json.dumps(settings, default=np.generic.item)
+    text = json.dumps(settings, default=np.generic.item)
     path, new = Path(folder) / FILE, Path(folder) / f"{FILE}.new"
     try:
         new.unlink(missing_ok=True)  # of a process that was killed
         new.touch()  # with the mode that files have here, which it keeps
         mode = new.stat().st_mode
-        save_file(dict(weights), new, {SETTINGS: told, CHECKSUM: _checksum(told, weights)})
+        save_file(dict(weights), new, {SETTINGS: text, CHECKSUM: _checksum(text, weights)})
         new.chmod(mode)
         new.replace(path)
-    except OSError as error:  # of a file that its user has not heard of
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    except SafetensorError as error:
-        raise OSError(f"{path} cannot be written: {error}") from None
+    except (OSError, SafetensorError) as error:  # of a file that its user has not heard of
+        raise _unwritable(path, error) from None
     finally:
         new.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: Exception) -> OSError:
+    if isinstance(error, OSError):
+        known, reason = OSError(error.errno, error.strerror, str(path)), error.strerror
+    else:
+        known, reason = OSError(f"{path} cannot be written: {error}"), str(error)
+    return coded(known, "unwritable_file", path=str(path), reason=reason)
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The settings and weights of a folder. FileNotFoundError: it has none. ValueError: they are not as written."""
     from safetensors import SafetensorError, safe_open
 
-    path = Path(folder) / FILE
-    if Path(folder).is_file():
-        raise FileNotFoundError(f"{folder} is a file: the folder that it is in is expected")
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no {FILE}: it is no folder of a saved classifier")
+    path = _file_in(folder)
     try:
         with safe_open(path, "pt") as file:
-            told = file.metadata() or {}
+            header = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-        if CHECKSUM not in told:
-            raise FileNotFoundError(f"{path} is another one's: it is no file of a saved classifier")
-        if told[CHECKSUM] != _checksum(told.get(SETTINGS, ""), weights):
-            raise ValueError("it has not the checksum that it was written with")
-        return json.loads(told[SETTINGS]), weights
+        is_whole = header.get(CHECKSUM) == _checksum(header.get(SETTINGS, ""), weights)
+        settings = json.loads(header[SETTINGS]) if is_whole else {}
     except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        told = f"{path} is damaged: {error}"
+        raise coded(ValueError(told), "damaged_file", path=str(path), reason=str(error)) from None
+    if CHECKSUM not in header:
+        told = f"{path} is another one's: it is no file of a saved classifier"
+        raise coded(FileNotFoundError(told), "other_format", path=str(path))
+    if not is_whole:
+        told = f"{path} is damaged: it has not the checksum that it was written with"
+        raise coded(ValueError(told), "wrong_checksum", path=str(path))
+    return settings, weights
+
+
+def _file_in(folder: str | Path) -> Path:
+    """FileNotFoundError: it has none."""
+    path = Path(folder) / FILE
+    if Path(folder).is_file():
+        told = f"{folder} is a file: the folder that it is in is expected"
+        raise coded(FileNotFoundError(told), "not_a_folder", path=str(folder))
+    if not path.is_file():
+        told = f"{folder} has no {FILE}: it is no folder of a saved classifier"
+        raise coded(FileNotFoundError(told), "missing_file", path=str(path))
+    return path
 
 
 def _checksum(settings: str, weights: Mapping[str, Tensor]) -> str:

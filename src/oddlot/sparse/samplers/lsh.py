@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.active import Active
 from oddlot.sparse.chance import Frequencies
 from oddlot.sparse.checks import check_flag, check_number, check_whole, warn
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh, check_refresh
@@ -88,7 +89,7 @@ class LSH:
 
     def __post_init__(self) -> None:
         if self.family not in ("simhash", "dwta"):
-            raise ValueError(f"family = {self.family!r} is neither simhash nor dwta")
+            raise invalid_value("family", self.family, "simhash or dwta")
         check_whole(found=self.found, most_of_bucket=self.most_of_bucket, redraw_every=self.redraw_every)
         check_whole(0, by_chance=self.by_chance)
         check_number(0, 1, frequency=self.frequency)
@@ -101,9 +102,8 @@ class LSH:
                 check_whole(**{name: chosen})
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
         if not 0 < bits <= MOST_BITS:
-            raise ValueError(
-                f"digits = {self.digits}: a code of {bits} bits; from 1 to {MOST_BITS} can be told apart"
-            )
+            told = f"digits = {self.digits}: a code of {bits} bits; from 1 to {MOST_BITS} can be told apart"
+            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MOST_BITS)
 
     def most(self, out_features: int) -> int:
         return min(self.found + self.by_chance, out_features)
@@ -167,9 +167,9 @@ class LSH:
         fits = FEW * wanted <= has.taken and has.held <= MANY * wanted
         if (self.digits or self.tables) and not fits and not self.warned:
             self.warned, better = True, self._measured(crew, weight, seed)
-            take = f"take {better.digits} digits, {better.tables} tables"
-            told = f"{has}, where {wanted} are wanted: {take}"
-            warn(told, "too_many_candidates", digits=better.digits, tables=better.tables)
+            take = {"digits": better.digits, "tables": better.tables}
+            told = "take {digits} digits, {tables} tables".format(**take)
+            warn(f"{has}, where {wanted} are wanted: {told}", "unsuitable_tables", wanted=wanted, **take)
         return has
 
     def _measured(

@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from oddlot.sparse.active import Active
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.threads import Crew
 
@@ -25,14 +26,13 @@ class Mixed:
     def __post_init__(self) -> None:
         given: object = self.samplers
         if not isinstance(given, Sequence) or not given:
-            raise ValueError(f"samplers = {self.samplers!r} must be a list of them, one at least")
+            raise invalid_value("samplers", self.samplers, "a list of them, one at least")
         for sampler in self.samplers:
             check_sampler(sampler, or_none=False)
-        for sampler in self.samplers[:-1]:
+        for place, sampler in enumerate(self.samplers[:-1]):
             if getattr(sampler, "changed_only", False):
-                raise ValueError(
-                    f"{sampler!r} must be the last of the samplers: it knows rows that were active"
-                )
+                told = f"{sampler!r} must be the last of the samplers: it knows rows that were active"
+                raise coded(ValueError(told), "changed_only_not_last", place=place)
 
     @property
     def layer(self) -> object:
@@ -62,9 +62,8 @@ class Mixed:
         for place, sampler in enumerate(firsts):
             sampler.choose(crew, hidden, active, seed + 2 * (place + 1))
             if (active.sure < active.counts).any():
-                raise ValueError(
-                    f"{sampler!r} must be the last of the samplers: it takes rows by chance (by_chance=0: none)"
-                )
+                told = f"{sampler!r} must be the last of the samplers: it takes rows by chance"
+                raise coded(ValueError(f"{told} (by_chance=0: none)"), "by_chance_not_last", place=place)
         last.choose(crew, hidden, active, seed)
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from oddlot.sparse.checks import warn
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.errors import coded
 from oddlot.sparse.memory import check_memory
 
 CLUSTER = 16
@@ -69,9 +70,9 @@ def _drawn_for(shape: Shape) -> tuple[float, float]:
         noise += 0.0 if abs(1 - features) <= NEAR else 1 - features
         more /= 1.0 if abs(1 - labels) <= NEAR else labels
         if more > MOST_DRAWN:
-            raise ValueError(
-                f"{shape.labels_each:g} labels of {shape.labels:,} for each point are too many, as most labels are rare"
-            )
+            each, of = shape.labels_each, shape.labels
+            told = f"{each:g} labels of {of:,} for each point are too many, as most labels are rare"
+            raise coded(ValueError(told), "too_many_labels_each", labels_each=each, labels=of)
     else:
         has = f"{features * shape.nonzeros:.1f} features and {labels * shape.labels_each:.1f} labels"
         told = f"points have {has} on average, where {shape.nonzeros:g} and {shape.labels_each:g} are wanted"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.matrices import checked_labels
 
 A, B = 0.55, 1.5
@@ -76,6 +77,9 @@ def propensity_precision(
 
 def _check(best: NDArray[np.integer], k: int) -> None:
     if best.ndim != 2:
-        raise ValueError(f"the best labels are an array {best.shape}: [points, k] is expected")
+        error = ValueError(f"the best labels are an array {best.shape}: [points, k] is expected")
+        raise coded(error, "wrong_shape", name="best", shape=best.shape)
     if not 1 <= k <= best.shape[1]:
-        raise ValueError(f"k = {k}: {best.shape[1]} best labels of each point were given")
+        raise invalid_value(
+            "k", k, f"from 1 to {best.shape[1]}, the best labels of each point that were given"
+        )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import parsing
 
 POWERS = 10.0 ** np.arange(309)
@@ -15,20 +16,26 @@ MOST_COLUMNS = np.iinfo(np.int32).max
 MOST_DIGITS = 18
 SHOWN = 40
 """characters of a bad line"""
-SENTENCES = {
-    parsing.LABEL: "labels are whole numbers with commas between them",
-    parsing.LABEL_RANGE: "a label is not below the {labels:,} that the first line says",
-    parsing.COLON: "after a feature's number comes a colon and its value",
-    parsing.FEATURE: "here is neither a label nor a feature, which are whole numbers",
-    parsing.FEATURE_RANGE: "a feature is not below the {features:,} that the first line says",
-    parsing.VALUE: "a value is not a finite number",
+FAULTS = {
+    parsing.LABEL: ("invalid_label", "labels are whole numbers with commas between them"),
+    parsing.LABEL_RANGE: (
+        "label_out_of_range",
+        "a label is not below the {labels:,} that the first line says",
+    ),
+    parsing.COLON: ("missing_colon", "after a feature's number comes a colon and its value"),
+    parsing.FEATURE: ("invalid_feature", "here is neither a label nor a feature, which are whole numbers"),
+    parsing.FEATURE_RANGE: (
+        "feature_out_of_range",
+        "a feature is not below the {features:,} that the first line says",
+    ),
+    parsing.VALUE: ("invalid_number", "a value is not a finite number"),
 }
-PACKED = {
-    b"\x1f\x8b": "gzipped: its name has to end in .gz",
-    b"BZh": "packed by bzip2: unpack it",
-    b"\xfd7zXZ": "packed by xz: unpack it",
-    b"PK": "a zip archive: unpack it",
-    b"\xef\xbb\xbf": "a text that begins with a byte order mark: leave that out",
+OTHERS = {
+    b"\x1f\x8b": ("gzip", "gzipped: its name has to end in .gz"),
+    b"BZh": ("bzip2", "packed by bzip2: unpack it"),
+    b"\xfd7zXZ": ("xz", "packed by xz: unpack it"),
+    b"PK": ("zip", "a zip archive: unpack it"),
+    b"\xef\xbb\xbf": ("byte order mark", "a text that begins with a byte order mark: leave that out"),
 }
 """what files are that begin so"""
 
@@ -44,7 +51,8 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     """
     path = Path(path)
     if path.is_dir():
-        raise BadSet(f"{path} is a folder: one of its files is expected, such as {path / 'train.txt'}")
+        told = f"{path} is a folder: one of its files is expected, such as {path / 'train.txt'}"
+        raise coded(BadSet(told), "not_a_file", path=str(path))
     data = _unzipped(path)
     before = data.find(b"\n") + 1 or len(data)
     points, features, labels = _sizes(path, data[:before])
@@ -59,10 +67,13 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
         text, POWERS, lines, features, labels, x_starts, x_columns, x_values, y_starts, y_columns, fault
     )
     if fault[0]:
-        raise BadSet(f"{path}:{fault[1] + 2}: {_told(data, fault, before, features, labels)}")
+        raise _fault(path, data, fault, before, features=features, labels=labels)
     if found != points:
         last = f"the last in line {found + 1}; an empty line is one too"
-        raise BadSet(f"{path}: the first line says {points:,} points, there are {found:,}, {last}")
+        error = BadSet(f"{path}: the first line says {points:,} points, there are {found:,}, {last}")
+        raise coded(
+            error, "length_mismatch", path=str(path), name="points", given=int(found), expected=points
+        )
     y_columns = y_columns[: y_starts[-1]]
     y_values = np.ones(len(y_columns), np.float32)
     x = Csr(x_starts, x_columns, x_values, (points, features))
@@ -73,27 +84,34 @@ def _unzipped(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadSet(f"{path} is not a whole gzip file: {error}") from None
+        told = f"{path} is not a whole gzip file: {error}"
+        raise coded(BadSet(told), "damaged_file", path=str(path), reason=str(error)) from None
 
 
 def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     """Points, features and labels, as the first line says."""
     sizes = [int(part) if part.isdigit() and len(part) <= MOST_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
-        packed = next((f"; it is {what}" for mark, what in PACKED.items() if head.startswith(mark)), "")
-        told = f"three whole numbers, but {head[:SHOWN]!r}{packed}"
-        raise BadSet(f"{path}:1: the first line is not `points features labels`, {told}")
+        form, told = next((what for mark, what in OTHERS.items() if head.startswith(mark)), ("", ""))
+        told = f"three whole numbers, but {head[:SHOWN]!r}{'; it is ' if form else ''}{told}"
+        error = BadSet(f"{path}:1: the first line is not `points features labels`, {told}")
+        where = {"path": str(path), "line": 1}
+        raise coded(error, "other_format" if form else "invalid_header", **where, format=form)
     points, features, labels = sizes
     if max(features, labels) > MOST_COLUMNS:
-        most = f"at most {MOST_COLUMNS:,} can be told"
-        raise BadSet(f"{path}:1: {max(features, labels):,} features or labels, {most}")
+        given, most = max(features, labels), f"at most {MOST_COLUMNS:,} can be told"
+        error = BadSet(f"{path}:1: {given:,} features or labels, {most}")
+        raise coded(error, "too_many_columns", path=str(path), line=1, given=given, most=MOST_COLUMNS)
     return points, features, labels
 
 
-def _told(data: bytes, fault: NDArray[np.int64], before: int, features: int, labels: int) -> str:
-    what, _, at = (int(number) for number in fault)
+def _fault(path: Path, data: bytes, fault: NDArray[np.int64], before: int, **sizes: int) -> BadSet:
+    """What the parser has stopped at: what is wrong, in which line, counted from 0 after the first, and where."""
+    what, line, at = (int(number) for number in fault)
     at += before
     begin = max(data.rfind(b"\n", 0, at) + 1, at - SHOWN)
     stop = data.find(b"\n", at)
     near = data[begin : min(len(data) if stop < 0 else stop, at + SHOWN)].decode(errors="replace")
-    return f"{SENTENCES[what].format(features=features, labels=labels)}, near {near!r}"
+    code, told = FAULTS[what]
+    error = BadSet(f"{path}:{line + 2}: {told.format(**sizes)}, near {near!r}")
+    return coded(error, code, path=str(path), line=line + 2, given=near, **sizes)

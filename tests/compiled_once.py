@@ -1,0 +1,88 @@
+"""Processes that share numba's cache on disk, as pytest-xdist's workers do: what one of them compiles the others wait
+for, and load. A process that does not import numba pays nothing for this.
+"""
+
+import fcntl
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+DISPATCHER = "numba.core.dispatcher"
+LOCKS = "compiled_once.lock"
+"""a file beside what is compiled, of which each kernel has a byte to lock"""
+_held = Counter[tuple[str, str]]()
+
+
+def install() -> None:
+    """Patch numba as soon as it is imported."""
+    if DISPATCHER in sys.modules:
+        _patch(sys.modules[DISPATCHER])
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported(MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        if name != DISPATCHER:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        assert spec is not None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_patch(module: ModuleType) -> None:
+            execute(module)
+            _patch(module)
+
+        loader.exec_module = execute_and_patch
+        return spec
+
+
+def _patch(module: Any) -> None:
+    from numba.core.compiler_lock import global_compiler_lock
+
+    compile_here = module.Dispatcher.compile
+
+    def compile_once(dispatcher: Any, signature: Any) -> Any:
+        """Numba looks into the cache on disk first: after the lock was got, it has what another process compiled."""
+        folder, function = dispatcher._cache.cache_path, dispatcher.py_func
+        if folder is None:
+            return compile_here(dispatcher, signature)
+        with global_compiler_lock, _locked(folder, f"{function.__module__}.{function.__qualname__}"):
+            return compile_here(dispatcher, signature)
+
+    module.Dispatcher.compile = compile_once
+
+
+@contextmanager
+def _locked(folder: str, kernel: str) -> Iterator[None]:
+    """No other process is in here with this kernel. A kernel locks those that it calls too: never in a circle."""
+    place = crc32(kernel.encode()) >> 1
+    if not _held[folder, kernel]:
+        fcntl.lockf(_locks(folder), fcntl.LOCK_EX, 1, place)
+    _held[folder, kernel] += 1
+    try:
+        yield
+    finally:
+        _held[folder, kernel] -= 1
+        if not _held[folder, kernel]:
+            fcntl.lockf(_locks(folder), fcntl.LOCK_UN, 1, place)
+
+
+@cache
+def _locks(folder: str) -> int:
+    """A file that is open as long as the process lives: who closes it gives up all its locks."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return os.open(path / LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
