@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oddlot import Asynchronous
+from oddlot import Asynchronous, Run, fit
+from oddlot.core import words as w
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint
 from oddlot.train.storage import Storage
@@ -15,15 +16,16 @@ from tests.fits import a_job, fleet, trained
 from tests.processes import descendants, ends, program, says
 from tests.test_resume import ENDLESS
 
-pytestmark = pytest.mark.usefixtures("fork_server")
-
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) -> None:
+    """Everybody hears it, as from a terminal or a service manager; of SIGTERM `timeout` sends one more before."""
     with program("-c", ENDLESS, tmp_path) as process:
         says(process, "saved")
         with ends(descendants(process.pid)):
-            os.killpg(process.pid, number)  # everybody hears it, as from a terminal or a service manager
+            if number == signal.SIGTERM:
+                process.send_signal(number)
+            os.killpg(process.pid, number)
             _, versions, ended = says(process, "stopped").split()
         assert process.wait() == 0
         assert process.stderr is not None
@@ -60,22 +62,10 @@ oddlot.fit(
 """
 
 
-def test_a_second_sigterm_is_the_first_one_s_shadow(tmp_path: Path) -> None:
-    """`timeout` sends one to the process and one to its group."""
-    with program("-c", ENDLESS, tmp_path) as process:
-        says(process, "saved")
-        process.send_signal(signal.SIGTERM)
-        os.killpg(process.pid, signal.SIGTERM)
-        _, versions, _ = says(process, "stopped").split()
-        assert process.wait() == 0
-    assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == int(versions)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_ctrl_c_after_the_first_signal_kills_at_once(number: signal.Signals) -> None:
+def test_a_ctrl_c_after_the_first_signal_kills_at_once() -> None:
     with program("-c", STUBBORN) as process:
         says(process, "working")
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert "measuring" in process.stderr.readline(), "the final version, and workers print to stderr"
         with ends([process.pid, *descendants(process.pid)]):
@@ -84,16 +74,32 @@ def test_a_ctrl_c_after_the_first_signal_kills_at_once(number: signal.Signals) -
         assert "KeyboardInterrupt" in process.stderr.read()
 
 
+def raised(*numbers: signal.Signals) -> Run:
+    """A run whose observer raises these signals at once."""
+    left = list(numbers)
+
+    def watch(_: w.Record) -> None:
+        while left:
+            signal.raise_signal(left.pop(0))
+
+    return fit(a_job(), Asynchronous(), fleet(maths=False), until="epochs>=2", observers=[watch])
+
+
+def test_a_second_ctrl_c_does_what_it_always_does() -> None:
+    with pytest.raises(KeyboardInterrupt) as end:
+        raised(signal.SIGINT, signal.SIGINT)
+    assert type(end.value) is KeyboardInterrupt
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals, tmp_path: Path) -> None:
+def test_where_ctrl_c_is_ignored_it_stays_so(number: signal.Signals) -> None:
     """As in a background job of a shell."""
-    ignoring = f"import signal\nsignal.signal({number}, signal.SIG_IGN)\n"
-    with program("-c", ignoring + ENDLESS, tmp_path) as process:
-        says(process, "saved")
-        process.send_signal(number)
-        for _ in range(3):
-            says(process, "saved")
-        assert process.poll() is None
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert raised(number, number).ended == "epochs>=2"
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 EARLY = """

@@ -12,19 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot import (
-    Asynchronous,
-    FastestK,
-    Half,
-    LocalSGD,
-    Strategy,
-    Synchronous,
-)
-from oddlot.core import words as w
+from oddlot import Asynchronous, FastestK, Half, LocalSGD, Strategy, Synchronous
 from oddlot.core.spans import samples_in
 from oddlot.goal import Every
 from oddlot.run_folder import RunFolder
 from oddlot.train.learner import Learner
+from tests.engines.log import updates
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -48,6 +41,11 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 STRATEGIES = [Synchronous(), FastestK(k=1), Asynchronous(damping=0.5), LocalSGD(steps=2)]
 BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 ONE = pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
+EACH = pytest.mark.parametrize(
+    ("strategy", "on"),
+    [(LocalSGD(steps=2), local(2)), *((strategy, fleet(2)) for strategy in STRATEGIES)],
+    ids=lambda part: type(part).__name__,
+)
 
 
 # --- the maths -----------------------------------------------------------------------------------
@@ -64,8 +62,9 @@ def test_one_asynchronous_worker_is_a_plain_loop(on: Place) -> None:
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0
 
 
-@BOTH
-@pytest.mark.parametrize("strategy", [Synchronous(samples=12), FastestK(k=2, samples=7)])
+@pytest.mark.parametrize(
+    ("strategy", "on"), [(Synchronous(samples=12), local(2)), (FastestK(k=2, samples=7), fleet(2))]
+)
 def test_unequal_tasks_are_weighted_by_their_samples(strategy: Strategy, on: Place) -> None:
     run, _ = trained(a_job(count=45), strategy, on, "epochs>=2")
     steps = list(merges(run.records))
@@ -86,8 +85,7 @@ def test_a_part_of_a_task_counts_as_what_it_is() -> None:
     job = a_job(half_hearted, count=45)
     run, books = trained(job, Synchronous(samples=11), local(2))
     assert sorted(books.merged) == everything(45, 2)
-    answers = [record.event.update.samples for record in run.records if isinstance(record.event, w.Arrived)]
-    assert max(answers) == 8, "of 11"
+    assert max(update.samples for update in updates(run.records)) == 8, "of 11"
     assert distance(run.model, plain_loop(job, list(merges(run.records)))) < 1e-5
 
 
@@ -316,25 +314,19 @@ class Shuffled(nn.Module):
         return scaled
 
 
-@BOTH
-def test_what_a_factory_draws_is_the_same_everywhere(on: Place) -> None:
+@pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
+def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> None:
     """The model that is returned is the one that was measured."""
     job = a_job(Shuffled, evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
-    for seed in range(3):
-        run, _ = trained(job, Synchronous(), on, "epochs>=8", seed=seed)
-        points, sides = rows()
-        assert run.accuracy == oddlot.accuracy(run.model(points), sides)
-        assert run.loss == pytest.approx(cross_entropy(run.model(points), sides).item(), rel=1e-5)
+    run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
+    points, sides = rows()
+    assert run.accuracy == oddlot.accuracy(run.model(points), sides)
+    assert run.loss == pytest.approx(cross_entropy(run.model(points), sides).item(), rel=1e-5)
 
 
-@BOTH
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
+@EACH
 def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -> None:
     """One that is left over joins the others."""
-
-    def normed() -> nn.Module:
-        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
     _, books = trained(a_job(normed, 4 * BATCH + 1), strategy, on, "epochs>=2")
     assert len(books.merged) == 2 * (4 * BATCH + 1)
 
@@ -342,11 +334,10 @@ def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -
 @pytest.mark.parametrize("cv", [0.1, 0.5])
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, cv: float) -> None:
-    on = oddlot.Simulated(
-        [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(cv)) for i in range(4)], maths=False
-    )
-    run, _ = trained(a_job(count=640), Asynchronous(max_staleness=limit), on, "epochs>=4")
-    assert run.summary["versions"] <= 1.2 * 4 * 640 / BATCH
+    machines = [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(cv)) for i in range(4)]
+    on = oddlot.Simulated(machines, maths=False)
+    run, _ = trained(a_job(count=320), Asynchronous(max_staleness=limit), on, "epochs>=4")
+    assert run.summary["versions"] <= 1.2 * 4 * 320 / BATCH
 
 
 class Masked(nn.Module):
@@ -365,8 +356,7 @@ class Masked(nn.Module):
         return masked
 
 
-@BOTH
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
+@EACH
 def test_a_mask_of_infinities_is_no_bad_number(strategy: Strategy, on: Place, tmp_path: Path) -> None:
     run, _ = trained(a_job(Masked), strategy, on, "epochs>=2", folder=RunFolder(tmp_path))
     assert torch.equal(run.model.get_buffer("mask"), Masked().mask)
@@ -374,13 +364,7 @@ def test_a_mask_of_infinities_is_no_bad_number(strategy: Strategy, on: Place, tm
 
 @BOTH
 def test_numbers_of_numpy_are_numbers(on: Place, tmp_path: Path) -> None:
-    numbers: Any = {"batch": np.int64(8), "k": np.int64(1), "seed": np.int64(3)}
-    run, _ = trained(
-        a_job(batch=numbers["batch"]),
-        FastestK(k=numbers["k"]),
-        on,
-        "epochs>=1",
-        RunFolder(tmp_path),
-        seed=numbers["seed"],
-    )
+    eight, one, three = (np.int64(number) for number in (8, 1, 3))
+    folder, strategy = RunFolder(tmp_path), FastestK(k=one)  # type: ignore[arg-type]
+    run, _ = trained(a_job(batch=eight), strategy, on, "epochs>=1", folder, seed=three)
     assert run.summary["samples_merged"] == SAMPLES

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from os import PathLike
 from typing import Any
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.engines.host import Observer
 from oddlot.engines.on_local import Local
@@ -110,28 +110,29 @@ def fit(
 
 def _check_observers(observers: object) -> None:
     if not isinstance(observers, Sequence) or not all(callable(observer) for observer in observers):
-        raise UsageError(f"observers = {observers!r} must be a list of functions of a record")
+        raise InvalidValue("observers", observers, "a list of functions of a record")
 
 
 def _check_folders(out: object, checkpoints: object, resume: object, force: object, chaos: object) -> None:
     """UsageError: these do not go together."""
     for name, flag in {"resume": resume, "force": force}.items():
         if not isinstance(flag, bool):
-            raise UsageError(f"{name} = {flag!r} must be True or False")
+            raise InvalidValue(name, flag, "True or False")
     if resume and force:
-        raise UsageError("resume goes on with a run and force throws it away: say one of them")
+        told = "resume goes on with a run and force throws it away: say one of them"
+        raise UsageError(told, "resume_and_force")
     if (resume or force) and out is None:
-        raise UsageError("resume and force are about a run's folder: name it with out=...")
+        told = "resume and force are about a run's folder: name it with out=..."
+        raise UsageError(told, "missing_setting", name="out")
     for name, path in {"out": out, "checkpoints": checkpoints}.items():
         if not isinstance(path, str | PathLike | None):
-            raise UsageError(f"{name} = {path!r} must be a folder's path")
+            raise InvalidValue(name, path, "a folder's path")
     if checkpoints == "":
-        raise UsageError("checkpoints is empty: name a folder or a URL, or leave it out", key="checkpoints")
+        told = "checkpoints is empty: name a folder or a URL, or leave it out"
+        raise UsageError(told, "empty_value", "checkpoints", name="checkpoints")
     if checkpoints is not None and out is None:
-        raise UsageError(
-            "checkpoints are a part of a run's folder: name that with out=... (--out)", key="checkpoints"
-        )
+        told = "checkpoints are a part of a run's folder: name that with out=... (--out)"
+        raise UsageError(told, "missing_setting", "checkpoints", name="out")
     if isinstance(chaos, Chaos) and out is None and any(fault.kind == "kill_hub" for fault in chaos.faults):
-        raise UsageError(
-            "kill_hub ends this process with all that is not saved: name a folder with out=...", key="chaos"
-        )
+        told = "kill_hub ends this process with all that is not saved: name a folder with out=..."
+        raise UsageError(told, "missing_setting", "chaos", name="out")

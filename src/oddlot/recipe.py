@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from oddlot.core.checks import AtLeastOne, Seed, check_settings
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import UsageError, short
+from oddlot.core.errors import InvalidValue, UsageError, short
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.strategy import Strategy
@@ -38,8 +38,6 @@ from oddlot.train.schedules import Schedule, by_samples, factor_at
 from oddlot.train.shards import Shards
 from oddlot.wire.codec import Codec, Plain
 
-MOST_ROWS = 64
-"""of samples that are named in an error"""
 FEW = 10
 """samples: so few that the data may be something else than was meant"""
 
@@ -81,13 +79,13 @@ class Recipe:
         _check_codec(self.codec)
         _check_about(self.settings.about)
         choose_device(self.job.device)  # raises UsageError now, not later
+        self._check_shards()
         self._check_sizes()
         if self.settings.chaos is not None:
             self.settings.chaos.check_machines(self.on.names)
             if self.settings.chaos.capacity is not None and not getattr(self.on, "respawn", True):
-                raise UsageError(
-                    "a capacity brings machines back, and Local(respawn=False) replaces none", key="chaos"
-                )
+                told = "a capacity brings machines back, and Local(respawn=False) replaces none"
+                raise UsageError(told, "capacity_without_respawn", "chaos")
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
         self._warn_of_one_shard()
@@ -154,30 +152,37 @@ class Recipe:
     def _has(self, kind: type) -> bool:
         return any(isinstance(one, kind) for one in _layers(self.strategy))
 
+    def _check_shards(self) -> None:
+        """Where the data lie in parts, these are the shards; elsewhere none has a sample alone."""
+        shards, samples, data = self.settings.shards, self.samples, self.job.data
+        if isinstance(data, Shards) and shards not in {1, len(data.parts)}:
+            told = f"shards = {shards}: the data lie in {len(data.parts)} parts"
+            raise UsageError(told, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
+        if self.job.batch > 1 and 1 < shards <= samples < 2 * shards:
+            told = f"shards = {shards} of {samples} samples: a shard would have one alone"
+            raise UsageError(told, "shard_of_one_sample", "shards", shards=shards, samples=samples)
+
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
-        if isinstance(self.job.data, Shards) and self.settings.shards not in {1, len(self.job.data.parts)}:
-            parts = len(self.job.data.parts)
-            raise UsageError(f"shards = {self.settings.shards}: the data lie in {parts} parts", key="shards")
-        hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
-        hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         workers = "machines" if hasattr(self.on, "machines") else "workers"
+        own = {"batch": "job.batch", workers: workers, "shards": "shards"}
         sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.settings.shards}
         task = _largest_task(self.strategy, self.job.batch)
         if task and not task.setting.endswith("steps"):  # which end with the epoch
             sizes[task.setting] = task.samples
+        hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
+        hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         for name, size in sizes.items():
-            alone = name == "shards" and self.job.batch > 1 and 1 < size <= self.samples < 2 * size
-            if alone:
-                raise UsageError(
-                    f"{name} = {size} of {self.samples} samples: a shard would have one alone", key=name
-                )
             if size > self.samples:
-                is_own = name in {"batch", workers, "shards"}
-                setting = "job.batch" if name == "batch" else name if is_own else f"strategy.{name}"
+                setting = own.get(name, f"strategy.{name}")
+                there = f"there are {self.samples}; lower it{hint}"
                 raise UsageError(
-                    f"{setting} = {size} is more than the samples: there are {self.samples}; lower it{hint}",
-                    key=name,
+                    f"{setting} = {size} is more than the samples: {there}",
+                    "too_few_samples",
+                    name,
+                    name=setting,
+                    given=size,
+                    samples=self.samples,
                 )
 
     @cached_property
@@ -196,16 +201,14 @@ class Recipe:
         """When the run ends."""
         until, metrics = self.settings.until or self.job.until, self.job.metrics
         if not until:
-            raise UsageError(
-                'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
-            )
+            told = 'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
+            raise UsageError(told, "missing_setting", name="until")
         goal = Goal.parse(until, metrics, self.job.evaluation is not None)
         for figure, compare, value in goal.terms:
             beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
             if metrics.get(figure) is accuracy and beyond:
-                raise UsageError(
-                    f"until = {until!r} never comes: {figure} is a share, from 0 to 1", key="until"
-                )
+                told = f"until = {until!r} never comes: {figure} is a share, from 0 to 1"
+                raise UsageError(told, "goal_beyond_share", "until", given=until, figure=figure)
         self._check_reachable(until, goal)
         return goal
 
@@ -214,14 +217,15 @@ class Recipe:
         if all(term.figure == "dollars" for term in goal.terms) and not getattr(
             self.on, "dollars_per_hour", 1
         ):
-            raise UsageError(
-                f"until = {until!r} never comes: no machine has a price (dollars_per_hour)", key="until"
-            )
+            told = f"until = {until!r} never comes: no machine has a price (dollars_per_hour)"
+            raise UsageError(told, "goal_without_price", "until", given=until)
         measured = {"loss", *self.job.metrics}
         if all(term.figure in measured for term in goal.terms) and not getattr(self.on, "maths", True):
             raise UsageError(
                 f"until = {until!r} never comes: with maths=False (--no-maths) nothing is trained or measured",
-                key="until",
+                "goal_without_maths",
+                "until",
+                given=until,
             )
 
     @property
@@ -240,13 +244,11 @@ class Recipe:
         """The factor on its learning rate, by samples merged."""
         return by_samples(self.job.schedule, self.samples)
 
-    def named_rows(self, spans: Iterable[Span]) -> str:
+    def rows(self, spans: Iterable[Span]) -> list[int]:
         """The samples by their index in the data, which the books do not know."""
         how, size = self.settings, self.samples
         parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
-        rows = sorted(int(row) for part in parts for row in part)
-        more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-        return f"data[{', '.join(map(str, rows[:MOST_ROWS]))}{more}]"
+        return sorted(int(row) for part in parts for row in part)
 
     @property
     def epoch_barrier(self) -> bool:
@@ -343,55 +345,55 @@ def _settings(strategy: Any) -> str:
 
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
-        raise UsageError(f"job = {short(job)} is no oddlot.Job: make one of a model, data and a loss")
+        raise InvalidValue("job", job, "an oddlot.Job, which is made of a model, data and a loss")
     if job.schedule is not None:
         factor_at(job.schedule, 0.0)  # raises JobError now, not later
 
 
 def _check_strategy(strategy: object) -> None:
     if isinstance(strategy, type) and hasattr(strategy, "on"):
-        raise UsageError(
-            f"strategy = {strategy.__name__} is a class: pass one of it, {strategy.__name__}(...)"
-        )
+        name = strategy.__name__
+        told = f"strategy = {name} is a class: pass one of it, {name}(...)"
+        raise UsageError(told, "class_given", "strategy", given=name)
     if not hasattr(strategy, "on"):
-        raise UsageError(
-            f"strategy = {short(strategy)} is no strategy: pass one, such as oddlot.Synchronous()"
-        )
+        raise InvalidValue("strategy", strategy, "a strategy, such as oddlot.Synchronous()")
     if not is_dataclass(strategy):
         raise UsageError(
             f"strategy = {short(strategy)} is no dataclass: put @dataclass before its class, so that it can be copied, "
-            "compared and saved"
+            "compared and saved",
+            "no_dataclass",
+            "strategy",
+            given=_name(strategy),
         )
 
 
 def _check_evaluation(job: Job) -> None:
     if job.evaluation is None and job.metrics:
-        raise UsageError(f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)")
+        told = f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)"
+        raise UsageError(told, "no_evaluation_set", "evaluation", metrics=[*job.metrics])
     if job.evaluation is not None:
         Batches(job.evaluation, job.collate, "the evaluation set")
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
-        raise UsageError(f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name")
+        told = f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name"
+        raise UsageError(told, "name_taken", "metrics", names=sorted(taken))
 
 
 def _check_codec(codec: object) -> None:
     if isinstance(codec, type) or not hasattr(codec, "encode") or not hasattr(codec, "decode"):
-        raise UsageError(
-            f'codec = {short(codec)} is no codec: pass oddlot.Plain(), oddlot.Half("bf16") or oddlot.NonZero()'
-        )
+        raise InvalidValue("codec", codec, 'oddlot.Plain(), oddlot.Half("bf16") or oddlot.NonZero()')
 
 
 def _check_about(about: object) -> None:
     if not isinstance(about, Mapping):
-        raise UsageError(f"about = {short(about)} must be a dict")
+        raise InvalidValue("about", about, "a dict")
     try:
         json.dumps(about)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"about = {short(about)} must be plain data that JSON has: {error}") from None
+        told = f"about = {short(about)} must be plain data that JSON has: {error}"
+        raise UsageError(told, "no_plain_data", "about", reason=str(error)) from None
 
 
 def _check_place(on: object) -> None:
     if isinstance(on, type) or not hasattr(on, "begin"):
-        raise UsageError(
-            f"on = {short(on)} is no place: pass oddlot.Local(workers=2) or oddlot.Simulated(machines)"
-        )
+        raise InvalidValue("on", on, "oddlot.Local(workers=2) or oddlot.Simulated(machines)")

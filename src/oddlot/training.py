@@ -38,6 +38,8 @@ from oddlot.train.store import Store
 
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
+MOST_ROWS = 64
+"""of samples that are named in an error"""
 logger = logging.getLogger(__name__)
 
 
@@ -199,7 +201,8 @@ class Training:
         take_into_account(self.tally, self.earlier, folder.log)
         proof = prove_log(folder.log, self.earlier, self.recipe.samples)
         if proof.faults:
-            raise CheckpointError(f"{folder.log} is damaged: {proof}. Restore the file from a copy")
+            told = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
+            raise CheckpointError(told, "damaged_file", path=str(folder.log))
         event = resumed_after(past.checkpoint.records, self.tally, lost, folder.log)
         return replace(event, settings=self._settings_anew())
 
@@ -252,7 +255,9 @@ class Training:
         if skipped and not self.tally.versions and ended != INTERRUPTED:
             raise JobError(
                 f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
-                f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples"
+                f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples",
+                "nothing_learned",
+                samples=skipped,
             )
 
     def _check_finite(self) -> None:
@@ -260,7 +265,9 @@ class Training:
         if self.opened.shadow is None and not self.store.is_finite:
             raise JobError(
                 f"the weights of version {self.store.version} are not finite: the training has diverged. Lower the "
-                "learning rate; what was saved before is sound"
+                "learning rate; what was saved before is sound",
+                "weights_not_finite",
+                version=self.store.version,
             )
 
     def _summary(self, ended: str) -> dict[str, Any]:
@@ -306,9 +313,11 @@ class Training:
         try:
             yield
         except BadSamples as bad:
-            raise JobError(
-                f"some samples {bad.why}\nThey are among {self.recipe.named_rows(bad.spans)}"
-            ) from bad
+            rows = self.recipe.rows(bad.spans)
+            more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+            named = ", ".join(map(str, rows[:MOST_ROWS]))
+            told = f"some samples {bad.why}\nThey are among data[{named}{more}]"
+            raise JobError(told, bad.code, **bad.fields, rows=rows) from bad
 
     # --- saving --------------------------------------------------------------------------------
 
@@ -325,7 +334,7 @@ class Training:
         if self.saver is None or self.log is None:
             return
         for problem in self.saver.problems():
-            warn(problem, "checkpoint_not_written")
+            warn(str(problem), problem.code, **problem.fields)
         self._check_finite()
         self.log.flush()
         conductor = self.host.conductor
@@ -347,7 +356,8 @@ class Training:
         if self.saver is not None:
             self.saver.wait()
             for problem in self.saver.problems():
-                raise JobError(f"{problem.removesuffix('; the run goes on')}: make room, then resume the run")
+                told = str(problem).removesuffix("; the run goes on")
+                raise problem.retold(f"{told}: make room, then resume the run")
 
     def _save_failed(self, error: JobError) -> None:
         """Save what was learned until then, and how the run ended, if there is room for it."""
@@ -375,15 +385,16 @@ class Training:
         self.saver.wait()
         for problem in self.saver.problems():
             warn(
-                f"{problem.removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, from "
-                f"which the run would go on, is of version {self.saver.newest:,}",
-                "checkpoint_not_written",
+                f"{str(problem).removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, "
+                f"from which the run would go on, is of version {self.saver.newest:,}",
+                problem.code,
+                **problem.fields,
                 newest=self.saver.newest,
             )
 
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
-            warn(problem.removesuffix("; the run goes on"), "checkpoint_not_written")
+            warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
 
 
 def _advisers(conductor: Conductor) -> list[Adviser]:

@@ -1,6 +1,7 @@
 """When faults strike and whom: at their rate, by their seed, and through any number of lives of the hub."""
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,84 +12,66 @@ import oddlot
 from oddlot import Asynchronous, Chaos, Fault, Machine, Simulated
 from oddlot.core import words as w
 from oddlot.log import read_log
+from tests.engines.log import events, machine_of, records_of, times
 from tests.fits import a_job
 from tests.test_resume import KillAt, Killed
 
-
-def machines(count: int = 3) -> Simulated:
-    return Simulated([Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)])
-
-
-def strikes(*faults: Fault, epochs: int, seed: int = 0) -> list[tuple[float, w.Struck]]:
-    """What strikes three machines, and when."""
-    run = oddlot.fit(
-        a_job(), Asynchronous(), machines(), until=f"epochs>={epochs}", chaos=Chaos(faults, seed)
-    )
-    return [(r.now, r.event) for r in run.records if isinstance(r.event, w.Struck)]
+MACHINES = Simulated([Machine(f"w{i}", 0.01, seconds_to_return=0.5) for i in (1, 2, 3)], maths=False)
+OFTEN = Fault("slow", every_seconds=0.25, factor=1e-9)
+BY_CHANCE = Fault("slow", per_hour=36_000.0, factor=1e-9)
 
 
-def lives(folder: Path, *faults: Fault, kills: tuple[float, ...]) -> list[tuple[float, w.Stimulus]]:
-    """The log of a run whose hub is killed at these times."""
+def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHINES) -> list[w.Record]:
+    """What strikes three machines."""
+    chaos = Chaos([fault], seed)
+    run = oddlot.fit(a_job(), Asynchronous(), on, until=f"epochs>={epochs}", chaos=chaos)
+    return records_of(run.records, w.Struck)
+
+
+def lives(folder: Path, fault: Fault, *kills: float) -> list[w.Record]:
+    """The log of a run whose hub is killed at these times, without what is told only since it was."""
     for number, kill in enumerate([*kills, inf]):
         options: dict[str, Any] = {"out": folder, "resume": number > 0, "observers": [KillAt(kill)]}
-        options |= {"chaos": Chaos(faults), "checkpoint_every": "2 versions"}
+        options |= {"chaos": Chaos([fault]), "checkpoint_every": "2 versions"}
         try:
-            oddlot.fit(a_job(), Asynchronous(), machines(), until="epochs>=20", **options)
+            oddlot.fit(a_job(), Asynchronous(), MACHINES, until="epochs>=20", **options)
         except Killed:
             continue
-    return [(record.now, record.event) for record in read_log(folder / "records.jsonl")]
+    log = read_log(folder / "records.jsonl")
+    return [r for r in log if not isinstance(r.event, w.Struck) or r.event.fault[-1] != ")"]
 
 
 def test_a_rate_is_that_many_an_hour() -> None:
-    told = strikes(Fault("slow", per_hour=36_000.0, factor=1e-9), epochs=150)
-    per_second = len(told) / told[-1][0]
-    assert 8.5 < per_second < 11.5
+    told = struck(BY_CHANCE, epochs=150)
+    assert 8.5 < len(told) / told[-1].now < 11.5
 
 
 def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
-    victims = [
-        [
-            event.node
-            for _, event in strikes(Fault("slow", every_seconds=0.25, factor=1e-9), epochs=40, seed=seed)
-        ]
-        for seed in (0, 1)
-    ]
-    assert victims[0] != victims[1]
-    for drawn in victims:
-        counts = Counter(drawn)
+    drawn = [[event.node for event in events(struck(OFTEN, 40, seed), w.Struck)] for seed in (0, 1)]
+    assert drawn[0] != drawn[1]
+    for victims in drawn:
+        counts = Counter(victims)
         assert counts.keys() == {"w1", "w2", "w3"}
-        assert min(counts.values()) > len(drawn) / 8
+        assert min(counts.values()) > len(victims) / 8
 
 
 def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
     """It is a race among worker processes."""
-    fault = Fault("slow", every_seconds=0.25, factor=1e-9)
-    fleets = [machines().machines, machines().machines[::-1]]
-    told = [
-        oddlot.fit(
-            a_job(), Asynchronous(), Simulated(fleet), until="epochs>=20", chaos=Chaos([fault])
-        ).records
-        for fleet in fleets
-    ]
-    one, other = ([r.event.node for r in records if isinstance(r.event, w.Struck)] for records in told)
+    fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
+    one, other = ([event.node for event in events(struck(OFTEN, on=on), w.Struck)] for on in fleets)
     assert one[:10] == other[:10]
 
 
 def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
-    log = lives(tmp_path, Fault("slow", every_seconds=0.25, factor=1e-9), kills=(0.6, 1.1))
-    times = [
-        round(now / 0.25, 6) for now, event in log if isinstance(event, w.Struck) and event.fault[-1] != ")"
-    ]
-    assert times == [float(n) for n in range(1, len(times) + 1)]
+    at = [round(now / 0.25, 6) for now in times(lives(tmp_path, OFTEN, 0.6, 1.1), w.Struck)]
+    assert at == [float(n) for n in range(1, len(at) + 1)]
 
 
 def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
     """Otherwise a hub that dies at a rate would die in the same moment of each of its lives."""
-    log = lives(tmp_path, Fault("slow", per_hour=36_000.0, factor=1e-9), kills=(0.8, 1.6))
-    begins = [0.0, *(now for now, event in log if isinstance(event, w.Resumed))]
-    struck = [now for now, event in log if isinstance(event, w.Struck) and event.fault[-1] != ")"]
-    first = [next(now for now in struck if now > begin) - begin for begin in begins]
-    assert len({round(wait, 3) for wait in first}) == 3
+    log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
+    begins, at = [0.0, *times(log, w.Resumed)], times(log, w.Struck)
+    assert len({round(next(now for now in at if now > begin) - begin, 3) for begin in begins}) == 3
 
 
 @pytest.mark.parametrize("kills", [(), (0.6,)])
@@ -96,12 +79,10 @@ def test_what_lasts_ends_in_time_whatever_becomes_of_the_hub(
     tmp_path: Path, kills: tuple[float, ...]
 ) -> None:
     fault = Fault("slow", "w1", at_seconds=(0.2,), for_seconds=1.0, factor=4.0)
-    log = lives(tmp_path, fault, kills=kills)
-    steps = [
-        (now, event.update.seconds["compute"])
-        for now, event in log
-        if isinstance(event, w.Arrived) and event.update.sender.partition(".")[0] == "w1"
+    slow = [
+        r.now
+        for r in records_of(lives(tmp_path, fault, *kills), w.Arrived)
+        if machine_of(r.event.update.sender) == "w1" and r.event.update.seconds["compute"] > 0.1
     ]
-    slow = [now for now, seconds in steps if seconds > 0.1]
     assert min(slow) < 0.5
     assert 1.0 < max(slow) < 1.3

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,8 @@ from oddlot.recipe import Recipe, Settings
 from oddlot.run import Run
 from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
-from tests.fits import (
-    BATCH,
-    SAMPLES,
-    Place,
-    a_job,
-    distance,
-    local,
-    merges,
-    plain_loop,
-    trained,
-)
+from tests.engines.log import events, names, times, updates
+from tests.fits import BATCH, SAMPLES, Place, a_job, distance, local, merges, plain_loop, trained
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -49,16 +41,6 @@ def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[
         return run.records
 
 
-def when(records: list[w.Record], event: type) -> float:
-    """When such an event came first."""
-    return next(record.now for record in records if isinstance(record.event, event))
-
-
-def first_answer(records: list[w.Record]) -> tuple[float, int]:
-    """When the first update came, and its samples."""
-    return next((r.now, r.event.update.samples) for r in records if isinstance(r.event, w.Arrived))
-
-
 @pytest.mark.parametrize(
     ("notice", "minibatches"), [(2.5, 3), (3.0, 3), (0.5, 1), (5.5, 6)], ids=lambda value: f"{value}"
 )
@@ -66,27 +48,23 @@ def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
     notice: float, minibatches: int
 ) -> None:
     records = noticed_at(notice * SECONDS_PER_MINIBATCH, WHOLE)
-    now, samples = first_answer(records)
+    now, samples = times(records, w.Arrived)[0], updates(records)[0].samples
     assert samples == minibatches * BATCH
     assert now == pytest.approx(minibatches * SECONDS_PER_MINIBATCH)
-    assert when(records, w.Leaving) == pytest.approx(notice * SECONDS_PER_MINIBATCH)
-    assert when(records, w.Lost) == pytest.approx(now), "it goes when that is done"
-    assert merges(records).__next__() == [Span(0, 0, samples)]
+    assert times(records, w.Leaving) == [pytest.approx(notice * SECONDS_PER_MINIBATCH)]
+    assert times(records, w.Lost) == [pytest.approx(now)], "it goes when that is done"
+    assert next(merges(records)) == [Span(0, 0, samples)]
 
 
 def test_a_machine_with_nothing_to_do_goes_at_once() -> None:
     fleet = Simulated([Machine("quick", 0.001), Machine("slow", 0.01)])
     records = noticed_at(0.04, Synchronous(), fleet)
-    assert when(records, w.Leaving) == when(records, w.Lost) == pytest.approx(0.04)
+    assert times(records, w.Leaving, w.Lost) == [pytest.approx(0.04)] * 2
 
 
 def test_what_a_machine_had_not_begun_is_cancelled() -> None:
-    records = noticed_at(
-        SECONDS_PER_MINIBATCH / 2,
-        Asynchronous(),
-        Simulated([Machine("m", 0.01, lifetime=FOREVER, seconds_to_return=1)], in_flight=3),
-    )
-    ended = [type(r.event).__name__ for r in records if isinstance(r.event, w.Arrived | w.Cancelled | w.Lost)]
+    records = noticed_at(SECONDS_PER_MINIBATCH / 2, Asynchronous(), replace(ONE, in_flight=3))
+    ended = names(records, w.Arrived, w.Cancelled, w.Lost)
     assert ended[:4] == ["Arrived", "Cancelled", "Cancelled", "Lost"]
 
 
@@ -97,14 +75,13 @@ def test_a_machine_is_wanted_back_once() -> None:
         for _ in range(2):
             run.engine.leave("m")
         run.finish()
-        assert sum(isinstance(record.event, w.Leaving) for record in run.records) == 1
+        assert len(events(run.records, w.Leaving)) == 1
 
 
 def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
     """It stops at its next minibatch, though word of the cancelling reaches it later."""
-    on = Simulated(
-        [Machine("m", 0.01, link=Link(latency_milliseconds=200), lifetime=FOREVER, seconds_to_return=5)]
-    )
+    far = replace(ONE.machines[0], link=Link(latency_milliseconds=200))  # type: ignore[arg-type]  # no zone
+    on = Simulated([far])
     with prepared(Recipe(a_job(), WHOLE, on, Settings(until="epochs>=1"))) as training:
         run = DrivenRun(training)
         run.deliver(run.engine.next(1.0))
@@ -123,47 +100,42 @@ def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
 class Recalled:
     """A training step whose worker is sent SIGTERM in the third minibatch that anybody computes."""
 
-    def __init__(self, folder: Path, times: int = 1) -> None:
-        self.folder, self.times = folder, times
+    def __init__(self, folder: Path, signals: int) -> None:
+        self.folder, self.signals = folder, signals
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         with (self.folder / "minibatches").open("a") as file:
             if file.write(".") and file.tell() == 3:
-                for _ in range(self.times):
+                for _ in range(self.signals):
                     os.kill(os.getpid(), signal.SIGTERM)
         return cross_entropy(model(batch[0]), batch[1])
 
 
-def recalled(folder: Path, strategy: Strategy, on: Place, times: int = 1) -> Run:
-    run, books = trained(a_job(training_step=Recalled(folder, times)), strategy, on, "epochs>=2")
+def recalled(folder: Path, strategy: Strategy, on: Place, signals: int = 1) -> Run:
+    run, books = trained(a_job(training_step=Recalled(folder, signals)), strategy, on, "epochs>=2")
     assert len(books.merged) == 2 * SAMPLES
     assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
     assert "lost" not in run.summary["wasted"]
     return run
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path, times: int) -> None:
-    run = recalled(tmp_path, WHOLE, local(1), times)
+def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> None:
+    """However often it is told."""
+    run = recalled(tmp_path, WHOLE, local(1), signals=2)
     (first, *rest) = merges(run.records)
     assert first == [Span(0, 0, 3 * BATCH)]
     assert rest[0] == [Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
     # A part of a task moves the model by its part.
-    shares = [
-        share for r in run.records for a in r.actions if isinstance(a, w.Step) for share in a.shares.values()
-    ]
-    assert shares == [0.5, 0.5, 1.0]
+    steps = [action for r in run.records for action in r.actions if isinstance(action, w.Step)]
+    assert [share for step in steps for share in step.shares.values()] == [0.5, 0.5, 1.0]
     assert run.summary["samples_wasted"] == 0
 
 
 def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
     run = recalled(tmp_path, Asynchronous(samples=4 * BATCH), local(1, in_flight=2))
-    events = [
-        r.event for r in run.records if isinstance(r.event, w.Leaving | w.Arrived | w.Cancelled | w.Lost)
-    ]
-    assert [type(event).__name__ for event in events[:4]] == ["Leaving", "Arrived", "Cancelled", "Lost"]
-    assert isinstance(events[1], w.Arrived)
-    assert events[1].update.samples == 3 * BATCH
+    told = names(run.records, w.Leaving, w.Arrived, w.Cancelled, w.Lost)
+    assert told[:4] == ["Leaving", "Arrived", "Cancelled", "Lost"]
+    assert updates(run.records)[0].samples == 3 * BATCH
 
 
 def test_local_steps_are_handed_over_too(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import os
 import select
 import signal
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
@@ -19,31 +17,37 @@ from torch import Tensor, nn
 import oddlot
 from oddlot import Asynchronous, JobError, Local, Strategy, Synchronous, UsageError
 from oddlot.core import words as w
+from oddlot.core.errors import short
 from oddlot.engines import local as local_engine
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
+from oddlot.engines.messages import Say, decode
+from oddlot.engines.worker import failed
 from oddlot.recipe import Recipe, Settings
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
 from oddlot.train.store import Store
 from oddlot.training import prepared
+from tests.engines.log import events
 from tests.fits import Place, a_job, fleet, local, net, rows, this_worker
 from tests.processes import ends
+from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 HUB = os.getpid()
-BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
 
 
 @contextmanager
 def trial(
     on: Local, strategy: Strategy | None = None, job: Job | None = None, epochs: int = 2
-) -> Iterator[DrivenRun]:
+) -> Iterator[tuple[DrivenRun, LocalEngine]]:
     """A run that the test drives message by message."""
     settings = Settings(until=f"epochs>={epochs}")
     with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
-        yield DrivenRun(training)
+        run = DrivenRun(training)
+        assert isinstance(run.engine, LocalEngine)
+        yield run, run.engine
 
 
 def message(run: DrivenRun) -> Message:
@@ -62,22 +66,9 @@ def hears(engine: LocalEngine, event: w.Stimulus) -> None:
 # --- deaths --------------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_lost_within_a_second_and_replaced_under_a_new_name() -> None:
-    with trial(local(2)) as run:
-        node = run.joined()
-        run.deliver(w.Joined(node))
-        killed = time.monotonic()
-        run.engine.kill(node)
-        run.until(lambda: run.has(w.Lost, node))
-        assert time.monotonic() - killed < 1
-        run.until(lambda: run.has(w.Joined, f"{node}.2"))
-        run.finish()
-
-
 def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_engine, "DEATHS_BEFORE_GIVING_UP", 99)
-    with trial(local(1)) as run:
-        engine: Any = run.engine
+    with trial(local(1)) as (_, engine):
         server = Path(f"/proc/{engine.nursery.process.pid}/fd")
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
             hears(engine, w.Joined(life))
@@ -94,34 +85,24 @@ def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPat
         hears(engine, w.Joined("w1.5"))
 
 
-def test_deaths_with_work_between_them_are_bad_luck() -> None:
-    """They are no reason to give up, unlike lives that bring nothing."""
-    with trial(local(1), epochs=50) as run:
-        for life in ("w1", "w1.2", "w1.3"):
-            run.until(lambda life=life: any(sent(record.event, life) for record in run.records))  # type: ignore[misc]
-            run.engine.kill(life)
+def test_a_worker_that_had_worked_is_lost_within_a_second_and_replaced_at_once_however_often() -> None:
+    """Deaths with work between them are no reason to give up, unlike lives that bring nothing."""
+    seconds = list[float]()
+    with trial(local(1), epochs=50) as (run, engine):
+        for life in ("w1", "w1.2", "w1.3", "w1.4"):
+            run.until(lambda life=life: run.answers(life, echo=False) > 0)  # type: ignore[misc]
+            killed = engine.now
+            engine.kill(life)
             run.until(lambda life=life: run.has(w.Lost, life))  # type: ignore[misc]
-        run.until(lambda: run.has(w.Joined, "w1.4"))
-
-
-def test_a_worker_that_had_worked_is_replaced_at_once_however_often_it_is_killed() -> None:
-    with trial(local(1), epochs=50) as run:
-        for life in ("w1", "w1.2", "w1.3", "w1.4", "w1.5"):
-            run.until(lambda life=life: any(sent(record.event, life) for record in run.records))  # type: ignore[misc]
-            run.engine.kill(life)
-        run.until(lambda: run.has(w.Joined, "w1.6"))
-
-
-def sent(event: w.Stimulus, node: w.NodeId) -> bool:
-    return isinstance(event, w.Arrived) and event.update.sender == node
+            seconds.append(engine.now - killed)
+        run.until(lambda: run.has(w.Joined, "w1.5"))
+    assert min(seconds) < 1
 
 
 def test_what_a_worker_said_before_it_died_counts() -> None:
     """Although the fork server's word of its end is read first."""
-    with trial(local(1)) as run:
+    with trial(local(1)) as (run, engine):
         run.deliver(w.Joined(run.joined()))
-        engine = run.engine
-        assert isinstance(engine, LocalEngine)
         life = engine.lives["w1"]
         readable(life.socket)
         engine.kill("w1")
@@ -136,14 +117,14 @@ def readable(it: socket.socket) -> bool:
 
 
 def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> None:
-    with trial(local(2), Synchronous()) as run:
+    with trial(local(2), Synchronous()) as (run, engine):
         for joined in [message(run), message(run)]:
             run.deliver(joined)
         first, second = message(run), message(run)
         assert isinstance(first, Arrival)
         run.deliver(first)
         node = first.facts.sender
-        run.engine.kill(node)
+        engine.kill(node)
         lost = message(run)
         assert lost == w.Lost(node)
         run.deliver(second)  # the round closes, and everybody is given work
@@ -161,15 +142,15 @@ def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
         this_worker().hub.recv(1, socket.MSG_PEEK)
         raise ArithmeticError("my own mistake")
 
-    with trial(local(1), job=a_job(loss=fails_when_told_more)) as run:
+    with trial(local(1), job=a_job(loss=fails_when_told_more)) as (run, engine):
         node = run.joined()
-        assert isinstance(run.engine, LocalEngine)
         run.deliver(w.Joined(node))
         (tmp_path / "computing").read_text()  # waits until it is written
-        with ends([run.engine.lives[node].pid]):
-            run.engine.abort("w1:1", node)
-        with pytest.raises(JobError, match=r"(?s)failed on w1:.*my own mistake"):
+        with ends([engine.lives[node].pid]):
+            engine.abort("w1:1", node)
+        with raises(JobError, "user_code_failed", where="w1") as caught:
             run.finish()
+    assert "my own mistake" in caught.fields["reason"]
 
 
 class Gate:
@@ -211,7 +192,7 @@ def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
     """Buffers are read again at a task's end, so their version stays as it is until then."""
     gate = Gate(tmp_path)
     model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
-    with trial(local(2), job=a_job(model, loss=gate.loss())) as run:
+    with trial(local(2), job=a_job(model, loss=gate.loss())) as (run, _):
         run.until(lambda: len(run.host.holds) == 2)
         gate.wait()
         gate.wait()
@@ -228,7 +209,7 @@ def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
 def test_a_task_that_waits_in_its_worker_has_not_loaded_its_version(tmp_path: Path) -> None:
     """Although another task before it used the same block for its update."""
     gate = Gate(tmp_path)
-    with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as run:
+    with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
         run.until(lambda: len(run.host.holds) == 2)
         for task in (1, 2, 3):
             gate.wait()
@@ -240,62 +221,64 @@ def test_a_task_that_waits_in_its_worker_has_not_loaded_its_version(tmp_path: Pa
         run.finish()
 
 
-def test_a_worker_that_cannot_start_ends_the_run() -> None:
-    def dies() -> nn.Module:
-        return net() if os.getpid() == HUB else os._exit(7)
-
-    with pytest.raises(JobError, match=r"3 processes in a row died .* w1\.3, exited with code 7"):
-        oddlot.fit(a_job(dies), Asynchronous(), local(1), until="epochs>=1")
+def exits(*_: Any) -> nn.Module:
+    return net() if os.getpid() == HUB else os._exit(7)
 
 
-def test_a_worker_that_dies_in_every_task_ends_the_run() -> None:
-    job = a_job(loss=lambda y, t: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(JobError, match=r"3 processes in a row died .*, was ended by SIGKILL"):
-        oddlot.fit(job, Asynchronous(), local(2), until="epochs>=1")
+def is_killed(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_an_evaluator_that_always_dies_ends_the_run_whatever_the_workers_do() -> None:
-    job = a_job(evaluation=rows(), metrics={"deadly": lambda y, t: os._exit(7)})
-    with pytest.raises(JobError, match=r"3 processes in a row died .* evaluator, exited with code 7"):
-        oddlot.fit(job, Asynchronous(), local(1), until="epochs>=1e6", evaluate_every="1 versions")
+@pytest.mark.parametrize(
+    ("changes", "node", "exit_code"),
+    [
+        ({"model": exits}, "w1.3", 7),
+        ({"loss": is_killed}, "w1.3", -signal.SIGKILL),
+        ({"evaluation": rows(), "metrics": {"deadly": exits}}, "evaluator", 7),
+    ],
+    ids=["at their start", "in every task", "the evaluator alone"],
+)
+def test_processes_that_keep_dying_end_the_run(changes: dict[str, Any], node: str, exit_code: int) -> None:
+    options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
+    with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code, on_purpose=False):
+        oddlot.fit(a_job(**changes), Asynchronous(), local(1), **options)
 
 
 def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
     """The fork server's word of the first one comes when the second one is on its way."""
-    with trial(local(1), job=a_job(evaluation=rows())) as run:
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
         run.deliver(w.Joined(run.joined()))
         run.host.evaluate(0)
-        engine = run.engine
-        assert isinstance(engine, LocalEngine)
         engine._died(engine.lives["evaluator"])
         replacement = engine.lives["evaluator"]
-        run.until(lambda: any(isinstance(record.event, w.Evaluated) for record in run.records))
+        run.until(lambda: bool(events(run.records, w.Evaluated)))
         assert engine.lives["evaluator"] is replacement
 
 
 def test_without_respawn_the_last_death_ends_the_run() -> None:
-    with trial(local(2, respawn=False)) as run:
+    with trial(local(2, respawn=False)) as (run, engine):
         for _ in range(2):
             node = run.joined()
             run.deliver(w.Joined(node))
-            run.engine.kill(node)
-        with pytest.raises(JobError, match="all workers are gone"):
+            engine.kill(node)
+        with raises(JobError, "no_workers_left"):
             run.finish()
 
 
 def test_a_frozen_workers_lease_lapses_and_the_run_ends() -> None:
-    with trial(local(2), epochs=4) as run:
+    with trial(local(2), epochs=4) as (run, engine):
         members = run.host.conductor.roster.members
         run.until(lambda: any(member.results >= 5 for member in members.values()))
         node = next(node for node, member in members.items() if member.results >= 5)
-        run.engine.freeze(node)
+        engine.freeze(node)
         run.finish()
         assert members[node].lapses == 1
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"in_flight": 0}, {"threads": 0}])
-def test_at_least_one(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="= 0 must be at least 1"):
+@pytest.mark.parametrize("name", ["workers", "in_flight", "threads"])
+def test_at_least_one(name: str) -> None:
+    settings: Any = {name: 0}
+    with raises(UsageError, "invalid_value", name=name, given=0):
         Local(**settings)
 
 
@@ -322,50 +305,59 @@ def fails_elsewhere() -> nn.Module:
     return net() if os.getpid() == HUB else fails()
 
 
-MISTAKES: dict[str, dict[str, Any]] = {
-    "model": {"model": fails},
-    "data": {"data": Broken()},
-    "loss": {"loss": fails},
-    "training_step": {"training_step": fails, "loss": None},
-    "metric": {"evaluation": rows(), "metrics": {"mine": fails}},
-    "collate": {"data": [(torch.zeros(2), 0)] * 16, "collate": fails},
+MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "model": ({"model": fails}, "the hub", "the hub"),
+    "data": ({"data": Broken()}, "m0", "w1"),
+    "metric": ({"evaluation": rows(), "metrics": {"mine": fails}}, "the evaluator", "evaluator"),
+    "loss": ({"loss": fails}, "m0", ""),
+    "training_step": ({"training_step": fails, "loss": None}, "m0", ""),
+    "collate": ({"data": [(torch.zeros(2), 0)] * 16, "collate": fails}, "m0", ""),
+    "model elsewhere": ({"model": fails_elsewhere}, "", "w1"),
 }
+"""and where they are told to be, on simulated machines and on worker processes"""
 
 
-@BOTH
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(mistake: str, on: Place) -> None:
-    with pytest.raises(JobError) as error:
-        oddlot.fit(a_job(**MISTAKES[mistake]), Asynchronous(), on, until="epochs>=1")
-    told = str(error.value)
-    assert "the job's own code failed on" in told
-    assert "Traceback" in told
-    assert ("sample 3 is gone" if mistake == "data" else "ArithmeticError: my own mistake") in told
-    assert error.value.exit_code == 3
-
-
-def test_a_model_that_fails_in_the_workers_alone_is_told() -> None:
-    with pytest.raises(JobError, match=r"(?s)failed on w[12]:.*fails_elsewhere.*my own mistake"):
-        oddlot.fit(a_job(fails_elsewhere), Asynchronous(), local(2), until="epochs>=1")
+@pytest.mark.parametrize(
+    ("mistake", "on", "where"),
+    [
+        (mistake, on, where)
+        for mistake, (_, *places) in MISTAKES.items()
+        for on, where in zip((fleet(1), local(1)), places, strict=True)
+        if where
+    ],
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
+)
+def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
+    mistake: str, on: Place, where: str
+) -> None:
+    with raises(JobError, "user_code_failed", where=where) as caught:
+        oddlot.fit(a_job(**MISTAKES[mistake][0]), Asynchronous(), on, until="epochs>=1")
+    reason = caught.fields["reason"]
+    assert "Traceback" in reason
+    assert ("sample 3 is gone" if mistake == "data" else "ArithmeticError: my own mistake") in reason
 
 
 @pytest.mark.parametrize("character", ["x", "\N{SNOWMAN}", "\N{SNAKE}", "\x00", "\udcff"])
 def test_a_long_message_is_cut(character: str) -> None:
-    def long(*_: Any) -> Any:
-        raise ValueError(character * 100_000 + " the end")
-
-    with pytest.raises(JobError, match=r"the end$"):
-        oddlot.fit(a_job(loss=long), Asynchronous(), local(1), until="epochs>=1")
+    kind, body = decode(failed(ValueError(character * 100_000 + " the end")))
+    assert kind is Say.FAILED
+    assert body["text"].endswith(f"{character} the end\n")
 
 
-def test_a_loss_that_is_not_scalar_is_told_in_a_sentence() -> None:
-    with pytest.raises(
-        JobError, match=r"^the loss of a batch must be a scalar tensor, not \(8, 2\): take its mean$"
-    ):
+class Shy:
+    """It cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
+    error = JobError("\N{SNAKE}" * 5_000, "a_code", given=3, long="x" * 5_000, shy=Shy(), model=net)
+    _, body = decode(failed(error))
+    assert (body["code"], body["text"]) == ("a_code", str(error))
+    assert body["fields"] == {"given": 3, "model": short(net)}
+
+
+def test_an_error_of_ours_in_a_worker_keeps_its_code_and_fields() -> None:
+    with raises(JobError, "loss_not_scalar", shape=[8, 2]):
         oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
-
-
-def test_a_job_that_cannot_travel_is_told() -> None:
-    lock = threading.Lock()
-    with pytest.raises(UsageError, match=r"cannot be sent to workers .*lock"):
-        oddlot.fit(a_job(loss=lambda y, t: lock), Asynchronous(), local(1), until="epochs>=1")

@@ -14,6 +14,7 @@ from oddlot import JobError, Synchronous
 from oddlot.engines.arena import open_parcel, pack_parcel
 from oddlot.train.job import Job
 from tests.fits import a_job, local, net, rows, trained
+from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -60,7 +61,9 @@ def test_raw_files_and_columns_travel_as_their_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [lambda a: a[10:], lambda a: a[:, ::2], lambda a: a.T, lambda a: a.reshape(-1), lambda a: a[:]]
+    "part",
+    [lambda a: a[10:], lambda a: a[:, ::2], lambda a: a.T, lambda a: a.reshape(-1), lambda a: a[:]],
+    ids=["rows", "columns", "turned", "flat", "all"],
 )
 def test_a_part_travels_as_its_numbers_beside_the_pickle(path: Path, part: Any) -> None:
     array = part(np.load(path, mmap_mode="r"))
@@ -76,7 +79,7 @@ def test_a_private_copy_travels_with_what_was_written_to_it(path: Path) -> None:
     assert sent(array)[0][3, 3] == -1
 
 
-@pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 1000)])
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 1000)], ids=["gone", "cut"])
 def test_what_has_no_file_any_more_travels_as_its_numbers(tmp_path: Path, change: Any) -> None:
     np.save(tmp_path / "a.npy", np.arange(200))  # within a page, which stays mapped when the file is cut
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
@@ -87,19 +90,20 @@ def test_what_has_no_file_any_more_travels_as_its_numbers(tmp_path: Path, change
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "size"),
     [
-        (Path.unlink, "it is gone; leave the files"),
-        (lambda path: os.truncate(path, 1000), "it has 1,000 bytes, not 800,128 any more; leave"),
-        (lambda path: os.truncate(path, 900_000), "it has 900,000 bytes, not 800,128 any more; leave"),
+        (Path.unlink, None),
+        (lambda path: os.truncate(path, 1000), 1000),
+        (lambda path: os.truncate(path, 900_000), 900_000),
     ],
+    ids=["gone", "shorter", "longer"],
 )
-def test_a_file_that_changes_before_a_worker_opens_it_is_told(path: Path, change: Any, sentence: str) -> None:
+def test_a_file_that_changes_before_a_worker_opens_it_is_told(
+    path: Path, change: Any, size: int | None
+) -> None:
     parcel = pack_parcel(np.load(path, mmap_mode="r"))
     change(path)
-    with pytest.raises(
-        JobError, match=rf"^{path}, from which the job's data are memory-mapped, has changed: {sentence}"
-    ):
+    with raises(JobError, "data_file_changed", path=str(path), bytes=size, expected=800_128):
         open_parcel(parcel)
     os.close(parcel)
 
@@ -128,6 +132,5 @@ def test_data_that_vanish_before_a_worker_is_replaced_end_the_run_with_a_sentenc
         return net()
 
     job.model = model
-    told = rf"{path}, from which the job's data are memory-mapped, has changed: it is gone"
-    with pytest.raises(JobError, match=told):
+    with raises(JobError, "data_file_changed", path=str(path), bytes=None):
         oddlot.fit(job, Synchronous(), local(1), until="epochs>=2")

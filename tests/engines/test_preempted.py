@@ -4,23 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from oddlot import Alive, Asynchronous, Chaos, Fault, Local, Machine, Simulated, Steps, UsageError, read_chaos
+from oddlot import Alive, Asynchronous, Chaos, Fault, Machine, Simulated, Steps, UsageError, read_chaos
 from oddlot.core import words as w
 from oddlot.core.streams import stream
 from oddlot.engines.preempted import KIND, NAME
 from oddlot.run_folder import RunFolder
-from tests.fits import Place, a_job, everything, local, trained
+from tests.engines.log import events, machine_of, names
+from tests.fits import SAMPLES, Place, a_job, everything, local, trained
+from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
-TRACE = Steps((0.0, 0.6, 1.2, 1.8), (3.0, 1.0, 0.0, 2.0), 2.4)
-"""three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, and a third at 2.4 s"""
+TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
+"""three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
 COUNT = 480
-BOTH = pytest.mark.parametrize(
-    "on",
-    [local(3), Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)])],
-    ids=["local", "simulated"],
-)
+FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], maths=False)
 
 
 def comes(machine: str, after: float) -> float:
@@ -29,40 +27,36 @@ def comes(machine: str, after: float) -> float:
     return next(at for at, number, here in moves if here and f"w{number + 1}" == machine and at >= after)
 
 
-@BOTH
-def test_who_is_taken_away_comes_back_when_the_trace_says(on: Place) -> None:
-    chaos = Chaos(capacity=Alive(TRACE))
-    run, _ = trained(a_job(count=COUNT), Asynchronous(), on, "seconds>=5", chaos=chaos)
+@pytest.mark.parametrize(
+    "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
+)
+def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
+    """They need longer than from one time at which nobody is left to the next."""
+    if on is not FLEET:
+        trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
+    chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(TRACE))
+    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=2", chaos=chaos)
+    assert sorted(books.merged) == everything(COUNT, 2)
     taken = dict[str, float]()
     for record in run.records:
         match record.event:
-            case w.Struck(name, kind, node):
-                assert (name, kind) == (NAME, KIND)
-                taken[node.partition(".")[0]] = record.now
-            case w.Joined(node) if (when := taken.get(node.partition(".")[0])) is not None:
-                assert record.now >= comes(node.partition(".")[0], when)
+            case w.Struck(name, kind, node) if name == NAME:
+                assert kind == KIND
+                taken[machine_of(node)] = record.now
+            case w.Joined(node) if (when := taken.get(machine_of(node))) is not None:
+                assert record.now >= comes(machine_of(node), when)
     assert taken
-
-
-@BOTH
-def test_every_sample_counts_once_all_the_same(on: Place) -> None:
-    chaos = Chaos([Fault("kill", per_hour=3600)], capacity=Alive(TRACE))
-    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=2", chaos=chaos)
-    assert sorted(books.merged) == everything(COUNT, 2)
-    assert isinstance(on, Local) or run.summary["workers_lost"] > 0
 
 
 def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
     """It is stopped at 1 s, when one worker of three is there."""
-    on = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)])
-    chaos, job = Chaos(capacity=Alive(TRACE)), a_job(count=COUNT)
-    trained(job, Asynchronous(), on, "seconds>=1", RunFolder(tmp_path), chaos=chaos)
-    run, books = trained(job, Asynchronous(), on, "epochs>=3", RunFolder(tmp_path), resume=True, chaos=chaos)
-    assert sorted(books.merged) == everything(COUNT, 3)
-    at = next(i for i, r in enumerate(run.records) if isinstance(r.event, w.Resumed))
-    after = [r for r in run.records[at:] if r.now < 1.2 and isinstance(r.event, w.Joined)]
-    lost = [r for r in run.records[at:] if r.now < 1.2 and isinstance(r.event, w.Lost)]
-    assert len(after) - len(lost) == 1
+    job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
+    trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
+    run, books = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
+    assert sorted(books.merged) == everything(COUNT, 2)
+    at = names(run.records, object).index("Resumed")
+    after = [record for record in run.records[at:] if record.now < 1.2]
+    assert len(events(after, w.Joined)) - len(events(after, w.Lost)) == 1
 
 
 def test_a_file_says_so_too(tmp_path: Path) -> None:
@@ -73,22 +67,16 @@ def test_a_file_says_so_too(tmp_path: Path) -> None:
         [], capacity=Alive(Steps((0.0, 60.0, 120.0), (4.0, 2.0, 0.0), 180.0), of=8)
     )
     path.write_text("seed = 3\n")
-    with pytest.raises(UsageError, match=r"says nothing that is to go wrong: add a table \[\[faults\]\], or"):
+    with raises(UsageError, "no_faults", path=str(path)):
         read_chaos(path)
     path.write_text('[capacity]\nkind = "alife"\n')
-    with pytest.raises(UsageError, match=r"chaos.toml:2: unknown capacity `alife`: did you mean `alive`"):
+    with raises(UsageError, "unknown_name", given="alife", nearest="alive", line=2):
         read_chaos(path)
 
 
 def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
-    """Each task takes far longer than a worker is left alone for, up to 2 s."""
-    restless = Steps(tuple(0.1 * n for n in range(21)), (2.0, 0.0) * 10 + (2.0,))
-    many = 24_000
-    _, books = trained(
-        a_job(count=many),
-        Asynchronous(samples=many // 2),
-        local(2),
-        "epochs>=1",
-        chaos=Chaos(capacity=Alive(restless)),
-    )
-    assert sorted(books.merged) == everything(many, 1)
+    """A task takes longer than a worker is left alone for in the first second."""
+    restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
+    on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
+    _, books = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
+    assert sorted(books.merged) == everything(SAMPLES, 1)

@@ -1,28 +1,32 @@
 """Parameter servers of a simulated hub: who waits for how long."""
 
+from typing import Any
+
 import pytest
 
 from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Link, Machine, Run, Simulated, UsageError, fit
 from oddlot.core import words as w
 from oddlot.observe import tally_of
+from tests.engines.log import names, times
 from tests.fits import SAMPLES, a_job
+from tests.transcripts import raises
 
 SHARDS, SECONDS = 8, 0.6
 """a task of one shard takes so long"""
 
 
-def run(hub: Hub, machines: int = 4, epochs: int = 4, **each: float) -> Run:
+def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None, **each: float) -> Run:
     fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # numbers all
-    strategy = VCASGD(alpha=0.5, newest=True)
-    return fit(a_job(), strategy, Simulated.of(fleet, maths=False), until=f"epochs>={epochs}", shards=SHARDS)
+    on, until = Simulated.of(fleet, maths=False), f"epochs>={epochs}"
+    return fit(a_job(), VCASGD(alpha=0.5, newest=True), on, until=until, shards=SHARDS, chaos=chaos)
 
 
 def test_a_server_takes_one_update_after_the_other() -> None:
     """Four answers come at once, at 0.6 s: one server needs 0.4 s for them, two need 0.2 s."""
     for servers, waits in ((1, [0.1, 0.2, 0.3, 0.4]), (2, [0.1, 0.1, 0.2, 0.2]), (5, [0.1] * 4)):
         found = run(Hub(seconds_per_update=0.1, servers=servers), epochs=1)
-        arrived = [record.now for record in found.records if isinstance(record.event, w.Arrived)]
-        assert arrived[:4] == pytest.approx([SECONDS + wait for wait in waits])
+        arrived = times(found.records, w.Arrived)[:4]
+        assert arrived == pytest.approx([SECONDS + wait for wait in waits])
 
 
 def test_one_server_is_the_bottleneck_and_more_lift_it() -> None:
@@ -44,15 +48,12 @@ def test_a_lost_machine_has_brought_what_is_being_taken_in() -> None:
     found = run(Hub(seconds_per_update=0.5, servers=4), machines=1, epochs=1, joins_at_seconds=0.0)
     assert found.summary["seconds"] == pytest.approx(SHARDS * (SECONDS + 0.5))
     killed = Chaos([Fault("kill", at_seconds=(0.8,))])
-    fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, seconds_to_return=0.0)]
-    on = Simulated(fleet, hub=Hub(seconds_per_update=0.5), maths=False)
-    strategy = VCASGD(alpha=0.5, newest=True)
-    again = fit(a_job(), strategy, on, until="epochs>=1", shards=SHARDS, chaos=killed)
+    again = run(Hub(seconds_per_update=0.5), 1, 1, chaos=killed, seconds_to_return=0.0)
     assert again.summary["updates"] == SHARDS
     assert again.summary["wasted"] == {"lost": SAMPLES // SHARDS}, "the next task alone, which never began"
     assert again.summary["workers_lost"] == 1
-    order = [type(r.event).__name__ for r in again.records if r.now == pytest.approx(1.1)]
-    assert order == ["Arrived", "Lost"]
+    at_once = [record for record in again.records if record.now == pytest.approx(1.1)]
+    assert names(at_once, object) == ["Arrived", "Lost"]
 
 
 def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> None:
@@ -62,10 +63,9 @@ def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> 
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
     on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), maths=False)
     chaos = Chaos([Fault("kill", at_seconds=(1.5,))])
-    strategy = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
-    found = fit(a_job(), strategy, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
-    first = [r.event for r in found.records if isinstance(r.event, w.Arrived | w.Lost)][:2]
-    assert [type(event) for event in first] == [w.Arrived, w.Lost]
+    patient = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
+    found = fit(a_job(), patient, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
+    assert names(found.records, w.Arrived, w.Lost)[:2] == ["Arrived", "Lost"]
     assert not any(record.remark for record in found.records), "nobody takes it in, not even as an echo"
     assert found.summary["wasted"]["lost"] == 2 * SAMPLES // SHARDS, (
         "what was on its way, and what it was given after"
@@ -87,11 +87,11 @@ def test_nothing_is_overwritten_by_a_store_with_transactions_or_by_one_server() 
     assert run(Hub(seconds_per_update=0.2, servers=3, overwrites=True), machines=8).summary["overwritten"] > 9
 
 
-def test_what_takes_no_time_cannot_be_overwritten() -> None:
-    with pytest.raises(UsageError, match="overwrites needs seconds_per_update"):
-        Hub(overwrites=True)
-    with pytest.raises(UsageError, match="servers needs seconds_per_update"):
-        Hub(servers=2)
+@pytest.mark.parametrize("setting", [{"overwrites": True}, {"servers": 2}], ids=["overwrites", "servers"])
+def test_what_takes_no_time_cannot_be_overwritten(setting: dict[str, Any]) -> None:
+    with raises(UsageError, "missing_setting", name="seconds_per_update") as caught:
+        Hub(**setting)
+    assert caught.value.key in setting
 
 
 def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
@@ -101,5 +101,6 @@ def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])
     strategy = VCASGD(alpha=0.5, newest=True)
     found = fit(a_job(), strategy, on, until="seconds>=4", shards=SHARDS, chaos=killed)
-    events = [(type(r.event).__name__, round(r.now, 6)) for r in found.records if 0 < r.now < 4]
-    assert events == [("Struck", 1.3), ("Gone", 1.3), ("Arrived", 1.5), ("Arrived", 2.4), ("Lost", 2.4)]
+    told = [record for record in found.records if 0 < record.now < 4]
+    assert names(told, object) == ["Struck", "Gone", "Arrived", "Arrived", "Lost"]
+    assert times(told, object) == pytest.approx([1.3, 1.3, 1.5, 2.4, 2.4])

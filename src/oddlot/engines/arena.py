@@ -32,9 +32,8 @@ def anonymous_file(size: int) -> int:
         os.ftruncate(fd, max(size, 1))
     except OSError as error:
         os.close(fd)
-        raise JobError(
-            f"there is no shared memory of {size / 1e6:,.0f} MB to be had: {error.strerror}"
-        ) from None
+        told = f"there is no shared memory of {size / 1e6:,.0f} MB to be had: {error.strerror}"
+        raise JobError(told, "no_shared_memory", bytes=size, reason=error.strerror) from None
     return fd
 
 
@@ -78,10 +77,9 @@ def pack_parcel(value: Any) -> int:
     try:
         _Packer(pickled := io.BytesIO(), protocol=5, buffer_callback=buffers.append).dump(value)
     except Exception as error:
-        raise UsageError(
-            f"the job cannot be sent to workers ({type(error).__name__}: {error}): have its functions open files, "
-            "locks and connections themselves"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        told = f"the job cannot be sent to workers ({reason}): have its functions open files, locks and "
+        raise UsageError(f"{told}connections themselves", "cannot_be_pickled", reason=reason) from error
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     sizes = np.array([len(parts), *(len(part) for part in parts)], dtype=np.int64)
     fd = anonymous_file(0)

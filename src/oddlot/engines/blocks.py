@@ -37,7 +37,8 @@ class Blocks:
     def take(self) -> FlatBuffer:
         """A block for a new version."""
         if not self._free_versions:
-            raise OddlotError("too many versions are held at once: release versions that were kept")
+            told = "too many versions are held at once: release versions that were kept"
+            raise OddlotError(told, "too_many_kept")
         return self._flat(heappop(self._free_versions))
 
     def give(self, block: FlatBuffer) -> None:

@@ -125,7 +125,7 @@ class Host:
         try:
             record = self.conductor.handle(event, now)
         except ProtocolError as error:
-            raise ProtocolError(f"{error}\nIt came about like this:\n{self._tell()}  {event}") from None
+            raise error.retold(f"{error}\nIt came about like this:\n{self._tell()}  {event}") from None
         self._let_go(event, lost_tasks)
         self.story.append(record)
         changes = self._act(record)
@@ -168,11 +168,12 @@ class Host:
     def _believe(self, facts: w.Facts) -> None:
         task = self.conductor.open[facts.id]
         if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
-            raise Refusal(
-                f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
-            )
-        if not 1 <= facts.samples <= samples_in(task.spans):
-            raise Refusal(f"{facts.id} claims {facts.samples} of {samples_in(task.spans)} samples")
+            told = f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
+            raise Refusal(told, "other_task", task=facts.id, node=facts.sender)
+        given = samples_in(task.spans)
+        if not 1 <= facts.samples <= given:
+            told = f"{facts.id} claims {facts.samples} of {given} samples"
+            raise Refusal(told, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
 
     def _let_go(self, event: w.Stimulus, tasks: "list[w.TaskId] | tuple[()]") -> None:
         """Release the version that an ended task or evaluation had needed."""

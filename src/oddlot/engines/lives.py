@@ -127,7 +127,12 @@ class Lives:
             raise JobError(
                 f"{self.fruitless:,} lives of machines in a row ended before any task was done; the last one, {node}, "
                 f"lived for {lived:.3g} s, a task there computes for {needs:.3g} s: give the machines a longer "
-                "lifetime or fewer seconds_per_sample, or the job a smaller batch"
+                "lifetime or fewer seconds_per_sample, or the job a smaller batch",
+                "lifetimes_too_short",
+                lives=self.fruitless,
+                node=node,
+                lived=lived,
+                needs=needs,
             )
 
     # --- machines ------------------------------------------------------------------------------
@@ -163,12 +168,18 @@ class Lives:
             node, seconds = self.lost_start
             raise JobError(
                 f"{self.starts_in_vain:,} machines in a row were taken away while they started, the last one was "
-                f"{node}: give it fewer seconds_to_start than {seconds:g}, or a capacity that stays for longer"
+                f"{node}: give it fewer seconds_to_start than {seconds:g}, or a capacity that stays for longer",
+                "lost_while_starting",
+                starts=self.starts_in_vain,
+                node=node,
+                seconds_to_start=seconds,
             )
         if self.kept_away > self.most_fruitless:
             raise JobError(
                 f"{self.kept_away:,} times in a row a machine's zone had room for it while the capacity of the chaos "
-                "kept it away, and no work came in: let both have room for longer"
+                "kept it away, and no work came in: let both have room for longer",
+                "kept_away",
+                times=self.kept_away,
             )
 
     def _join(self, berth: _Berth, name: w.NodeId) -> Message | None:

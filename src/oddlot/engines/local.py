@@ -29,6 +29,7 @@ from oddlot.engines.messages import (
     read_evaluated,
     read_facts,
 )
+from oddlot.engines.numbers import user_code_failed
 from oddlot.engines.nursery import Nursery
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
@@ -100,7 +101,8 @@ class LocalEngine:
             while self.timers and self.timers[0][0] <= self.now:
                 self._replace(heappop(self.timers)[1])
         if not (self.ready or self.respawn or self.evaluations or self.lives.keys() - {EVALUATOR}):
-            raise JobError("all workers are gone, and Local(respawn=False) replaces none of them")
+            told = "all workers are gone, and Local(respawn=False) replaces none of them"
+            raise JobError(told, "no_workers_left")
         return self.ready.popleft() if self.ready else None
 
     def _wait(self, seconds: float) -> list[Callable[[], None]]:
@@ -228,11 +230,12 @@ class LocalEngine:
             try:
                 kind, body = decode(frame)
                 if kind not in _HEAR:
-                    raise FrameError(f"a worker does not say {kind.name}")
+                    told = f"a worker does not say {kind.name}"
+                    raise FrameError(told, "unexpected_message", kind=kind.name)
                 _HEAR[kind](self, life, body)
             except FrameError as error:
                 told = f"{life.node} talks nonsense and is ended: {error}"
-                warn(told, "invalid_message", node=life.node, fault=error.code)
+                warn(told, "invalid_message", **{**error.fields, "node": life.node, "fault": error.code})
                 self._learn_pid(life)
                 self._signal(life.node, signal.SIGKILL)
                 self._died(life)
@@ -244,7 +247,7 @@ class LocalEngine:
 
     def _said_ready(self, life: Life, _: dict[str, Any]) -> None:
         if life.ready:
-            raise FrameError("it was ready before")
+            raise FrameError("it was ready before", "ready_twice")
         self._learn_pid(life)
         life.ready = True
         if life.node == EVALUATOR:
@@ -273,7 +276,7 @@ class LocalEngine:
     def _end_task(self, life: Life, task: w.TaskId) -> int:
         """The task's block."""
         if task not in life.tasks:
-            raise FrameError(f"it has no task {task!r}")
+            raise FrameError(f"it has no task {task!r}", "no_such_task", task=task)
         return life.tasks.pop(task)
 
     def _said_leaving(self, life: Life, _: dict[str, Any]) -> None:
@@ -290,15 +293,22 @@ class LocalEngine:
     def _said_evaluated(self, life: Life, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
         if life.node != EVALUATOR or told.version not in self.evaluations:
-            raise FrameError(f"nobody asked it for the metrics of version {told.version}")
+            raise FrameError(
+                f"nobody asked it for the metrics of version {told.version}",
+                "unrequested_metrics",
+                version=told.version,
+            )
         self.in_vain[-1] = 0
         del self.evaluations[told.version]
         self.ready.append(told)
 
     def _said_failed(self, life: Life, body: dict[str, Any]) -> None:
-        if body.get("ours"):
-            raise JobError(str(body.get("text")))
-        raise JobError(f"the job's own code failed on {life.node}:\n{body.get('text')}")
+        text, code, fields = str(body.get("text")), body.get("code"), body.get("fields")
+        if type(code) is not str or type(fields) is not dict:  # no error of ours
+            raise user_code_failed(life.node, text)
+        error = JobError(text, code)
+        error.fields = fields
+        raise error
 
     # --- births and deaths ---------------------------------------------------------------------
 
@@ -349,29 +359,18 @@ class LocalEngine:
         """A worker that never brings anything is not bad luck."""
         self.in_vain[life.index] += 1
         if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
-            why = (
-                "was killed by a fault on purpose: have it strike less often"
-                if life.killed
-                else f"{self._how(life)}: look for what ends them (too little memory?) in the lines above"
-            )
-            raise JobError(
-                f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, "
-                f"{life.node}, {why}"
-            )
+            if not life.killed:
+                self._await_exit_code(life)
+            raise _keep_dying(life)
 
-    def _how(self, life: Life) -> str:
-        """How a process ended, as the fork server tells soon after the process's own socket is closed."""
+    def _await_exit_code(self, life: Life) -> None:
+        """The fork server tells it soon after the process's own socket is closed."""
         until = self.now + PATIENCE_SECONDS
         with selectors.DefaultSelector() as server:
             server.register(self.nursery.socket, selectors.EVENT_READ)
             while life.exit_code is None and server.select(max(0.0, until - self.now)):
                 if message := self.nursery.receive():
                     life.is_told(*message)
-        if life.exit_code is None:
-            return "closed its socket"
-        if life.exit_code < 0:
-            return f"was ended by {signal.Signals(-life.exit_code).name}"
-        return f"exited with code {life.exit_code}"
 
     def _ask_evaluator(self, version: int) -> None:
         life = self.lives[EVALUATOR]
@@ -381,6 +380,32 @@ class LocalEngine:
     def _send(self, life: Life, frame: bytes) -> None:
         with suppress(OSError):  # it is dying or frozen: its end, or the task's deadline, will be told
             life.socket.send(frame)
+
+
+def _keep_dying(life: Life) -> JobError:
+    """It is the last one of as many as are enough."""
+    why = (
+        "was killed by a fault on purpose: have it strike less often"
+        if life.killed
+        else f"{_how(life)}: look for what ends them (too little memory?) in the lines above"
+    )
+    return JobError(
+        f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, {life.node}, "
+        f"{why}",
+        "workers_keep_dying",
+        node=life.node,
+        on_purpose=life.killed,
+        exit_code=life.exit_code,
+    )
+
+
+def _how(life: Life) -> str:
+    """How its process ended."""
+    if life.exit_code is None:
+        return "closed its socket"
+    if life.exit_code < 0:
+        return f"was ended by {signal.Signals(-life.exit_code).name}"
+    return f"exited with code {life.exit_code}"
 
 
 _HEAR: dict[Say, Callable[[LocalEngine, Life, dict[str, Any]], None]] = {

@@ -36,11 +36,13 @@ def opened(
     now = _size(path)
     if now != size:
         became = "it is gone" if now is None else f"it has {now:,} bytes, not {size:,} any more"
-        raise JobError(f"{path}, from which the job's data are memory-mapped, has changed: {became}; {help_}")
+        told = f"{path}, from which the job's data are memory-mapped, has changed: {became}; {help_}"
+        raise JobError(told, "data_file_changed", path=path, bytes=now, expected=size)
     try:
         return np.memmap(path, dtype, mode, offset, shape, order)  # type: ignore[call-overload, no-any-return]  # of any order
     except (OSError, ValueError) as error:
-        raise JobError(f"{path}, from which the job's data are memory-mapped: {error}; {help_}") from None
+        told = f"{path}, from which the job's data are memory-mapped: {error}; {help_}"
+        raise JobError(told, "unreadable_file", path=path, reason=str(error)) from None
 
 
 def _size(path: str | Path) -> int | None:

@@ -38,7 +38,8 @@ def encode(kind: Say, **body: Any) -> bytes:
     """One message. OddlotError: it would have more than `LONGEST_BYTES` bytes, and come in pieces."""
     frame = pack(kind, json.dumps(body, separators=(",", ":")).encode())
     if len(frame) > LONGEST_BYTES:
-        raise OddlotError(f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}")
+        told = f"a message {kind.name} of {len(frame)} bytes is longer than {LONGEST_BYTES}"
+        raise OddlotError(told, "message_too_long", kind=kind.name, bytes=len(frame))
     return frame
 
 
@@ -48,9 +49,10 @@ def decode(frame: bytes) -> tuple[Say, dict[str, Any]]:
     try:
         kind, body = Say(number), json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"a frame of kind {number} holds no message: {error}") from None
+        told = f"a frame of kind {number} holds no message: {error}"
+        raise FrameError(told, "not_a_message", kind=number, reason=str(error)) from None
     if type(body) is not dict:
-        raise FrameError(f"a message {kind.name} has no body")
+        raise FrameError(f"a message {kind.name} has no body", "message_without_body", kind=kind.name)
     return kind, body
 
 
@@ -60,7 +62,7 @@ def read_facts(plain: Any, sender: NodeId) -> Facts:
     counts = (facts.based_on, facts.samples, facts.bytes_up, facts.bytes_down, facts.bytes_data)
     known = type(facts.id) is str and facts.sender == sender and facts.kind in get_args(Kind)
     if not known or facts.read is not None or not all(type(count) is int and count >= 0 for count in counts):
-        raise FrameError(f"these facts cannot be: {facts}")
+        raise FrameError(f"these facts cannot be: {facts}", "invalid_facts", facts=facts)
     _check_finite([0.0 if facts.loss is None else facts.loss, *facts.seconds.values()])
     return facts
 
@@ -69,7 +71,7 @@ def read_cancelled(body: dict[str, Any], node: NodeId) -> Cancelled:
     """The end of a task without an update. FrameError: with bytes that cannot be."""
     brought = body.get("bytes_down", 0), body.get("bytes_data", 0)
     if not all(type(count) is int and count >= 0 for count in brought):
-        raise FrameError(f"these bytes cannot be: {brought}")
+        raise FrameError(f"these bytes cannot be: {brought}", "invalid_bytes", bytes=brought)
     return Cancelled(str(body.get("task")), node, *brought)
 
 
@@ -77,7 +79,7 @@ def read_evaluated(plain: Any) -> Evaluated:
     """The metrics of a version. FrameError: of wrong types, not finite."""
     told: Evaluated = _read(Evaluated, plain)
     if type(told.version) is not int:
-        raise FrameError(f"there is no version {told.version!r}")
+        raise FrameError(f"there is no version {told.version!r}", "invalid_version", version=told.version)
     _check_finite(told.metrics.values())
     return told
 
@@ -86,9 +88,11 @@ def _read(kind: type, plain: Any) -> Any:
     try:
         return from_plain(kind, plain)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise FrameError(f"this is no {kind.__name__}: {error!r}") from None
+        told, reason = f"this is no {kind.__name__}: {error!r}", repr(error)
+        raise FrameError(told, "wrong_fields", kind=kind.__name__, reason=reason) from None
 
 
 def _check_finite(numbers: Iterable[float | None]) -> None:
     if not all(number is not None and isfinite(number) for number in numbers):
-        raise FrameError(f"these are no numbers: {list(numbers)}")
+        given = list(numbers)
+        raise FrameError(f"these are no numbers: {given}", "numbers_not_finite", numbers=given)

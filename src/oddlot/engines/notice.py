@@ -12,7 +12,7 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue, UsageError
 
 METADATA = "http://169.254.169.254"
 EVERY_SECONDS = 5.0
@@ -55,6 +55,9 @@ class Metadata:
             with _open(request, timeout=TIMEOUT_SECONDS) as answer:
                 read: bytes = answer.read(LONGEST_ANSWER)
                 return read
+        except HTTPError as error:
+            error.close()  # whoever keeps the error would keep its socket open
+            raise
         except HTTPException as error:  # no HTTP
             raise OSError(f"it answers with {error!r}") from None
 
@@ -65,19 +68,16 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
     UsageError: there is no such process, or nobody answers at the first time. Later on a silence is waited out.
     """
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"url = {url!r} must begin with http://", key="url")
+        raise InvalidValue("url", url, "an address that begins with http://")
     service, answered = Metadata(url), False
     if not _lives(pid):
-        raise UsageError(f"there is no process {pid}", key="pid")
+        raise UsageError(f"there is no process {pid}", "no_such_process", "pid", pid=pid)
     while _lives(pid):
         try:
             told, answered = service.notice(), True
         except OSError as error:
             if not answered:
-                raise UsageError(
-                    f"no metadata service at {url} ({getattr(error, 'reason', error)}): it is there on a cloud's "
-                    "machines; --url names another"
-                ) from None
+                raise _no_service(url, error) from None
             told = ""
         if told:
             try:
@@ -87,6 +87,18 @@ def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
             return told
         time.sleep(every)
     return ""
+
+
+def _no_service(url: str, error: OSError) -> UsageError:
+    """What answers there is none, or nothing does."""
+    reason = str(getattr(error, "reason", error))
+    return UsageError(
+        f"no metadata service at {url} ({reason}): it is there on a cloud's machines; --url names another",
+        "no_metadata_service",
+        "url",
+        url=url,
+        reason=reason,
+    )
 
 
 def _read(answer: bytes) -> str:
@@ -104,5 +116,5 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        raise UsageError(f"process {pid} is somebody else's") from None
+        raise UsageError(f"process {pid} is somebody else's", "foreign_process", "pid", pid=pid) from None
     return True

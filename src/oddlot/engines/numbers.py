@@ -101,7 +101,13 @@ def users_code(where: str) -> Iterator[None]:
     except OddlotError:
         raise
     except (Exception, SystemExit) as error:
-        raise JobError(f"the job's own code failed on {where}:\n{traceback.format_exc()}") from error
+        raise user_code_failed(where, traceback.format_exc()) from error
+
+
+def user_code_failed(where: str, trace: str) -> JobError:
+    """An exception of the job's own code, there, with its traceback."""
+    told = f"the job's own code failed on {where}:\n{trace}"
+    return JobError(told, "user_code_failed", where=where, reason=trace)
 
 
 def most_bytes(codec: Codec, layout: Layout) -> int:
@@ -125,7 +131,8 @@ def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: w.Kind, s
     if [(name, part.dtype, part.shape) for name, part in tensors] != [
         (n, t.dtype, t.shape) for n, t in sections
     ]:
-        raise FrameError(f"a packet of {packet.size} bytes does not hold the sections of this model")
+        told = f"a packet of {packet.size} bytes does not hold the sections of this model"
+        raise FrameError(told, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(sections, tensors, strict=True):
         target.copy_(source)
     if kind == "weights" and getattr(codec, "of_changes", False):

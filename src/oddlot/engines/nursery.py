@@ -52,7 +52,7 @@ class Nursery:
             ours.close()
             code = self.process.wait()
             how = "was killed" if code < 0 else f"has ended (exit code {code}); see the lines above"
-            raise JobError(f"the fork server {how}") from None
+            raise JobError(f"the fork server {how}", "fork_server_ended", exit_code=code) from None
         finally:
             theirs.close()
         return self.forks, ours
@@ -66,7 +66,8 @@ class Nursery:
             except BlockingIOError:
                 return None
         if not frame:
-            raise JobError("the fork server was killed, and all workers with it; resume the run to go on")
+            told = "the fork server was killed, and all workers with it; resume the run to go on"
+            raise JobError(told, "fork_server_killed")
         return decode(frame)
 
     def close(self) -> None:

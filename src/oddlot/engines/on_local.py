@@ -59,12 +59,17 @@ class Local:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.as_if is not None and len(self.as_if) != self.workers:
-            raise UsageError(f"as_if has {len(self.as_if)} machines for {self.workers} workers", key="as_if")
+            machines, workers = len(self.as_if), self.workers
+            told = f"as_if has {machines} machines for {workers} workers"
+            raise UsageError(told, "different_lengths", "as_if", machines=machines, workers=workers)
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
                 f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most",
-                key="threads",
+                "too_many_threads",
+                "threads",
+                threads=self.threads,
+                most=most,
             )
 
     @property

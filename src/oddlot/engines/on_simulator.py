@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from oddlot.core.checks import AtLeastOne, Seed, check_settings
-from oddlot.core.errors import UsageError, short
+from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.words import NodeId
 from oddlot.engines.numbers import DataBytes, Exact, Shadow, most_bytes, users_code
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened
@@ -34,9 +34,7 @@ class Simulated:
     def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, maths: bool = True) -> "Simulated":
         """A fleet as a file has it. UsageError: it is none."""
         if not isinstance(fleet, Fleet):
-            raise UsageError(
-                f"fleet = {short(fleet)} is no Fleet: oddlot.read_fleet(path) reads one", key="fleet"
-            )
+            raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
         return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
 
     def __post_init__(self) -> None:
@@ -44,10 +42,12 @@ class Simulated:
         _check_machines(self.machines)
         names = self.names
         if not names:
-            raise UsageError("Simulated(machines=[]): a fleet has at least one machine")
+            told = "Simulated(machines=[]): a fleet has at least one machine"
+            raise UsageError(told, "no_machines", "machines")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise UsageError(f"two machines are called {twice!r}: give each its own name")
+            told = f"two machines are called {twice!r}: give each its own name"
+            raise UsageError(told, "name_twice", "machines", name=twice)
 
     @property
     def dollars_per_hour(self) -> float:
@@ -74,12 +74,12 @@ class Simulated:
 
 def _check_machines(machines: object) -> None:
     if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
-        raise UsageError(
-            "machines must be a list of oddlot.Machine and oddlot.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
-        )
+        must = "a list of oddlot.Machine and oddlot.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
+        raise InvalidValue("machines", machines, must)
     for one in machines:
         if isinstance(one, Machine) and one.zone:
-            raise UsageError(f"{one.name} is of zone {one.zone!r}: only a Zone makes machines of a zone")
+            told = f"{one.name} is of zone {one.zone!r}: only a Zone makes machines of a zone"
+            raise UsageError(told, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
 
 
 def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:
@@ -94,15 +94,23 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
-        raise UsageError(
-            f"{on.workers} machines x {on.in_flight} tasks hold up to {blocks} versions "
-            f"of {layout.bytes / 1e6:.0f} MB, "
-            f"together {blocks * layout.bytes / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
-            "simulate fewer machines, or keep only the time with maths=False"
-        )
+        raise _too_little_memory(on, blocks, layout.bytes, memory)
     with users_code("the simulator"):
         device = choose_device(numbers.job.device)
         learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
     exact = Exact(learner, pool, numbers.codec)
     simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub, data)
     return Opened(simulator, pool, None, on.hub)
+
+
+def _too_little_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
+    """So many versions, of so many bytes each, do not fit."""
+    return UsageError(
+        f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
+        f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
+        "simulate fewer machines, or keep only the time with maths=False",
+        "too_little_memory",
+        versions=versions,
+        bytes=versions * each,
+        memory=memory,
+    )

@@ -149,7 +149,10 @@ class Simulator:
             raise JobError(
                 f"nothing can happen any more from {self.quiet_since:.1f} s of virtual time on: {len(self.nodes)} "
                 "machines are left and none will come; give machines a seconds_to_return, zones a capacity that comes "
-                "back, or take more"
+                "back, or take more",
+                "stalled",
+                seconds=self.quiet_since,
+                machines=len(self.nodes),
             )
         if message is None:
             self.agenda.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past

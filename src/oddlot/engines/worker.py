@@ -1,6 +1,7 @@
 """A worker process: takes a task, computes it into its block of shared memory, says so."""
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from oddlot.core.errors import OddlotError
+from oddlot.core.errors import OddlotError, short
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.core.streams import stream
@@ -35,6 +36,8 @@ from oddlot.wire.codec import Codec
 
 LONGEST_TRACEBACK = 5_000
 """characters, of which each takes at most 12 bytes of a message"""
+MOST_OF_FIELDS = 4_000
+"""bytes, all together"""
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,19 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-        told = str(error) if isinstance(error, OddlotError) else traceback.format_exc()
         with suppress(OSError):  # if nobody is left to tell
-            hub.send(encode(Say.FAILED, text=told[-LONGEST_TRACEBACK:], ours=isinstance(error, OddlotError)))
+            hub.send(failed(error))
         os._exit(1)
+
+
+def failed(error: BaseException) -> bytes:
+    """What the hub hears of it: of an error of ours also its code, and those of its fields that have room."""
+    if not isinstance(error, OddlotError):
+        return encode(Say.FAILED, text="".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:])
+    fields = dict[str, Any]()
+    for name, value in error.fields.items():
+        with suppress(Exception):  # of a user's object that cannot be shown
+            plain = json.dumps(value, default=short, skipkeys=True)
+            if len(json.dumps(fields)) + len(plain) <= MOST_OF_FIELDS:
+                fields[name] = json.loads(plain)
+    return encode(Say.FAILED, text=str(error)[-LONGEST_TRACEBACK:], code=error.code, fields=fields)

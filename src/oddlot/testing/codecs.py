@@ -35,7 +35,7 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
     something is tried in its present state, which is left as it is.
     """
     try:
-        from hypothesis import HealthCheck, given, settings
+        from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
     except ImportError:
         told = "check_codec needs Hypothesis: pip install hypothesis"
@@ -49,6 +49,7 @@ def check_codec(codec: Codec, *, relative_error: float = 0.0, examples: int = 10
         max_examples=examples,
         deadline=None,
         database=None,
+        phases=[Phase.generate, Phase.shrink],  # to explain takes longer than both
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )

@@ -1,8 +1,9 @@
 """Random histories, in which a strategy must keep its promises, and the shortest one in which it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations
 
 from oddlot.core.errors import UsageError
 from oddlot.core.strategy import Strategy
@@ -52,15 +53,22 @@ def check_strategy(
         error = None if found else _outcome(make, case)
         if error is not None:
             found.append((case, error))
+        if found:
+            raise _FoundError
 
     _each_case(look, examples, in_flight, size, batch)
     if found:
         raise _shortest(make, *found[0]) from None
 
 
+class _FoundError(Exception):
+    """Ends the search."""
+
+
 def _each_case(
     look: Callable[[Case], None], examples: int, in_flight: Sequence[int], size: int, batch: int
 ) -> None:
+    """Until one raises `_FoundError`."""
     try:
         from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
@@ -86,14 +94,19 @@ def _each_case(
         deadline=None,
         database=None,
         phases=[Phase.generate],  # _shortest shrinks faster, and further
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    quick(given(cases)(look))()
+    with suppress(_FoundError):
+        quick(given(cases)(look))()
 
 
 def _outcome(make: Callable[[], Strategy], case: Case) -> Exception | None:
     """What went wrong in this history."""
-    trial = Trial(make, case.data, case.workers)
+    return _result(Trial(make, case.data, case.workers), case)
+
+
+def _result(trial: Trial, case: Case) -> Exception | None:
     try:
         trial.live(case.moves, case.copied_after)
         trial.end()
@@ -106,10 +119,8 @@ def _shortest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exc
     """The same thing going wrong in a history of a few moves with one sample, if it does in one of all these;
     else in the simplest history that leaving out and making smaller lead to.
     """
-    for tiny in _tiny(case):
-        again = _outcome(make, tiny)
-        if again is not None and _kind(again) == _kind(error):
-            return again
+    if (tiny := _tiniest(make, case, error)) is not None:
+        return tiny
     simpler = True
     while simpler:
         simpler = False
@@ -125,13 +136,25 @@ def _kind(error: Exception) -> object:
     return error.promise if isinstance(error, BrokenPromise) else type(error)
 
 
-def _tiny(case: Case) -> Iterator[Case]:
-    """All histories of at most three moves with one sample, the shortest first."""
+def _tiniest(make: Callable[[], Strategy], case: Case, error: Exception) -> Exception | None:
+    """The same thing going wrong in a history of at most three moves with one sample, the shortest first."""
     data = replace(case.data, size=1, epochs=1, in_flight=1, shards=1, barrier=False)
+    seen = set[tuple[str, ...]]()
+    begun: list[tuple[Move, ...]] = [()]
     for length in range(4):
-        for verbs in product(dict.fromkeys(MOVES), repeat=length):
-            moves = tuple((verb, 0, 0) for verb in verbs)
-            yield Case(data, workers=length, moves=moves, copied_after=0)
+        # What a copy loses may be there at the end only.
+        copied = sorted({0, length}) if _kind(error) == 2 else [0]
+        histories, begun = begun, []
+        for moves in histories:
+            for after in copied:
+                trial = Trial(make, data, workers=length)
+                again = _result(trial, Case(data, length, moves, after))
+                if again is not None and _kind(again) == _kind(error):
+                    return again
+            if trial.lived not in seen:  # else a move was impossible, and another one was made instead
+                seen.add(trial.lived)
+                begun += [(*moves, (verb, 0, 0)) for verb in dict.fromkeys(MOVES)]
+    return None
 
 
 def _simpler(case: Case) -> Iterator[Case]:

@@ -58,6 +58,8 @@ class Trial:
         self.books = Books()
         self.joined = 0
         self.history = [f"strategy {make()!r}", str(data)]
+        self.lived: tuple[str, ...] = ()
+        """what has happened before everybody answered"""
 
     @property
     def conductor(self) -> Conductor:
@@ -70,6 +72,7 @@ class Trial:
         self._copy()
         for move in moves[copied_after:]:
             self._move(*move)
+        self.lived = tuple(line for line in self.history if not line.startswith(">"))
 
     def end(self) -> None:
         """Let everybody answer, oldest task first, until nothing is left to do."""

@@ -1,0 +1,64 @@
+"""Runs on zones of simulated machines, without the maths, whose bills add up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oddlot import Alive, Always, Asynchronous, Hub, Machine, Offer, Simulated, Steps, Strategy, Zone, fit
+from oddlot.core import words as w
+from oddlot.log import surviving
+from oddlot.machines.capacity import Capacity
+from oddlot.observe import tally_of
+from oddlot.report.course import Course
+from oddlot.run import Run
+from tests.engines.log import events, records_of
+from tests.fits import SAMPLES, a_job
+
+LIKE = Machine("any", seconds_per_sample=0.05)
+"""0.4 s a batch of 8"""
+OFFER = Offer("big", dollars_per_hour=3600.0, spot_dollars_per_hour=Steps((0.0,), (360.0,)))
+"""0.1 dollars a second on the spot market, 1 on demand"""
+
+
+def alive(*moves: tuple[float, float], period: float | None = None) -> Alive:
+    """A capacity: when, and how many there are from then on."""
+    seconds, counts = zip(*moves, strict=True)
+    return Alive(Steps(seconds, counts, period))
+
+
+def zone(
+    capacity: Capacity = Always(),  # noqa: B008 - plain data
+    count: int = 2,
+    name: str = "east",
+    like: Machine = LIKE,
+    prices: Steps = OFFER.spot_dollars_per_hour,  # type: ignore[assignment]  # it has some
+    **offer: float,
+) -> Zone:
+    changes: dict[str, Any] = {"spot_dollars_per_hour": prices, **offer}
+    return Zone(name, replace(OFFER, **changes), count, like, capacity)
+
+
+def run(
+    *fleet: Machine | Zone,
+    until: str = "epochs>=1",
+    hub: Hub = Hub(),  # noqa: B008 - plain data
+    maths: bool = False,
+    strategy: Strategy | None = None,
+    **options: Any,
+) -> Run:
+    """The log, the summary and the machines' own accounts of it say the same."""
+    on = Simulated(fleet, hub=hub, maths=maths)
+    found = fit(a_job(), strategy or Asynchronous(), on, until=until, **options)
+    tally, resumed = tally_of(found.records, SAMPLES), events(found.records, w.Resumed)
+    assert tally.dollars == pytest.approx(found.dollars)
+    assert tally.seconds == pytest.approx(found.summary["seconds"])
+    lost = sum(event.dollars_lost - event.dollars_of_hub_lost for event in resumed)
+    machines = sum(lane.dollars for lane in Course.of(surviving(found.records), SAMPLES).lanes.values())
+    assert machines + tally.bill.dollars_of_hub + lost == pytest.approx(found.dollars)
+    return found
+
+
+def when(found: Run, *kinds: type) -> list[tuple[float, str]]:
+    """When these events were, and of which nodes."""
+    return [(round(record.now, 6), record.event.node) for record in records_of(found.records, *kinds)]
