@@ -130,6 +130,12 @@ def test_what_a_machine_does_when(scene: str) -> None:
     ]
 
 
+def test_word_that_a_task_is_unwanted_takes_its_time() -> None:
+    """A second: it comes at 1.5 s, in the first minibatch, and the answer a second after its end."""
+    stage = Stage(replace(LINK, latency_milliseconds=1000))
+    plays(stage, "a", [(0.5, "abort", "a")], [(3.0, "Cancelled", "a")])
+
+
 def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:
     stage = Stage()
     plays(stage, "ab", [(4.25, "kill")], [(4.25, "Lost", ""), (4.5, "answer", "a")])
