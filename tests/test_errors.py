@@ -18,7 +18,7 @@ from oddlot.core.errors import (
     joined,
 )
 from oddlot.core.spans import Span
-from tests.transcripts import MESSAGES, is_there, read
+from tests.transcripts import MESSAGES, TESTS, is_there, read
 
 SOURCE = Path(__file__).parent.parent / "src" / "oddlot"
 CODED = {"UsageError", "JobError", "CheckpointError", "ProtocolError", "Refusal", "FrameError", "OddlotError"}
@@ -76,6 +76,13 @@ def test_what_is_told_once_is_one_error() -> None:
     both = joined([one, two, one])
     assert isinstance(both, UsageErrors)
     assert [error.code for error in both.errors] == ["a", "b"]
+
+
+def test_few_texts_are_matched() -> None:
+    """Texts that are not ours; all others stand in transcripts."""
+    calls = (call for path in TESTS.rglob("*.py") for call in ast.walk(ast.parse(path.read_text())))
+    matched = [call for call in calls if isinstance(call, ast.keyword) and call.arg == "match"]
+    assert len(matched) <= 60
 
 
 def test_each_transcript_is_of_a_test() -> None:
