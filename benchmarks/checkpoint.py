@@ -1,4 +1,4 @@
-"""What a checkpoint costs a run: `python -m benchmarks.checkpoint [--quick]`.
+"""What a checkpoint costs a run: `python -m benchmarks.checkpoint [--quick|--smoke]`.
 
 - The pause: a hub with a store of 25 and 100 million float32 parameters and SGD momentum handles small events without
   rest, and saves now and then. The longest gap between two events from the begin of a save until it is on the disk,
@@ -9,11 +9,12 @@
   the same tensors, which does not sync.
 """
 
-import argparse
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from benchmarks.report import finish, show, told
+from benchmarks.report import Size, finish, parser, show, told
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
@@ -36,7 +37,30 @@ from oddlot.train.storage import Storage
 from oddlot.train.store import Store
 
 SIZES = {"25m": 25_000_000, "100m": 100_000_000}
-STEP_SECONDS = 0.05
+STEP_SECONDS, FEATURES = 0.05, 500
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, on models of what size."""
+
+    part: int
+    """Of a model's parameters, one of so many."""
+    blocks: int
+    """Of pauses and writing."""
+    pairs: int
+    """Of runs with and without checkpoints."""
+    until: str
+    """Goal of these runs."""
+    warm: float = 1.0
+    """Seconds after a run's first merge that don't count."""
+
+
+PLANS = {
+    Size.SMOKE: Plan(1000, 1, 1, "versions>=8", warm=0.0),
+    Size.QUICK: Plan(1, 5, 3, "seconds>=7"),
+    Size.FULL: Plan(1, 11, 7, "seconds>=11"),
+}
 
 
 class Nobody:
@@ -141,11 +165,11 @@ def writing(numbers: int, blocks: int) -> tuple[list[float], list[float], list[f
 
 
 class Wide(nn.Module):
-    """Five million parameters, of which a sample uses a few."""
+    """Five million parameters, or a part of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: int) -> None:
         super().__init__()
-        self.table = nn.Linear(500, 10_000)
+        self.table = nn.Linear(FEATURES, 10_000 // part)
 
     def forward(self, rows: Tensor) -> Tensor:
         """A sum."""
@@ -160,12 +184,12 @@ def waits(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return loss
 
 
-def samples_a_second(folder: Path, every: str, seconds: float) -> tuple[float, int]:
+def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
     """Of the merges after the first second of training; and how many checkpoints there were."""
     torch.manual_seed(0)
-    rows = torch.randn(4096, 500)
+    rows = torch.randn(4096, FEATURES)
     job = oddlot.Job(
-        Wide,
+        partial(Wide, plan.part),
         (rows, rows[:, 0]),
         training_step=waits,
         batch=8,
@@ -182,26 +206,26 @@ def samples_a_second(folder: Path, every: str, seconds: float) -> tuple[float, i
         job,
         Asynchronous(),
         oddlot.Local(workers=2, threads=1),
-        until=f"seconds>={seconds + 3}",
+        until=plan.until,
         out=folder,
         checkpoint_every=every,
         observers=[watch],
     )
     merged = [record.now for record in run.records if any(isinstance(a, w.Step) for a in record.actions)]
-    times = [now for now in merged if now >= merged[0] + 1.0]
+    times = [now for now in merged if now >= merged[0] + plan.warm]
     return job.batch * (len(times) - 1) / (times[-1] - times[0]), len(names)
 
 
-def throughput(blocks: int, seconds: float) -> tuple[list[float], list[float], list[float], list[int]]:
+def throughput(plan: Plan) -> tuple[list[float], list[float], list[float], list[int]]:
     """Ratios, and samples a second while it writes and while it does not; how many checkpoints were written."""
     writes, quiet, saved = list[float](), list[float](), list[int]()
-    for _ in range(blocks):
+    for _ in range(plan.pairs):
         with storage() as place:
             folder = place.local("")
             assert folder is not None
-            rate, _ = samples_a_second(folder / "quiet", "1000000 versions", seconds)
+            rate, _ = samples_a_second(folder / "quiet", "1000000 versions", plan)
             quiet.append(rate)
-            rate, count = samples_a_second(folder / "writes", "1 versions", seconds)
+            rate, count = samples_a_second(folder / "writes", "1 versions", plan)
             writes.append(rate)
             saved.append(count)
     return [a / b for a, b in zip(writes, quiet, strict=True)], writes, quiet, saved
@@ -209,12 +233,10 @@ def throughput(blocks: int, seconds: float) -> tuple[list[float], list[float], l
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer blocks")
-    quick = parser.parse_args().quick
+    plan = PLANS[parser(__doc__, "fewer blocks").parse_args().size]
     figures, rows = dict[str, float](), list[list[str]]()
     for name, numbers in SIZES.items():
-        ratios, gaps, copies = pauses(numbers, 5 if quick else 11)
+        ratios, gaps, copies = pauses(numbers // plan.part, plan.blocks)
         figures[f"pause_over_copy_{name}"] = median(ratios)
         rows.append(
             [
@@ -224,7 +246,7 @@ def main() -> None:
                 f"{told([1e3 * c for c in copies], 1)} ms warm copy",
             ]
         )
-    ratios, writes, quiet, saved = throughput(3 if quick else 7, 4.0 if quick else 8.0)
+    ratios, writes, quiet, saved = throughput(plan)
     figures["throughput_while_writing"] = median(ratios)
     rows.append(
         [
@@ -234,7 +256,7 @@ def main() -> None:
             f"{told(quiet, 1)} without",
         ]
     )
-    ratios, ours, theirs = writing(SIZES["25m"], 5 if quick else 11)
+    ratios, ours, theirs = writing(SIZES["25m"] // plan.part, plan.blocks)
     figures["write_over_torch_save"] = median(ratios)
     rows.append(
         [

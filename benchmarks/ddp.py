@@ -8,8 +8,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
 from torch import nn
+
+from benchmarks.processes import CONTEXT
 
 WARM_STEPS = 3
 """after a pause, not counted"""
@@ -39,46 +40,45 @@ def plain_steps(
 
 def _member(
     rank: int,
-    waits: Sequence[float],
+    size: int,
     port: int,
     make: Callable[[], tuple[nn.Module, Any, Any, int]],
     pipe: Connection,
 ) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=len(waits))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
     model, inputs, targets, batch = make()
     plain = plain_steps(nn.parallel.DistributedDataParallel(model), inputs, targets, batch)
 
-    def step() -> None:
-        time.sleep(waits[rank])
-        plain()
-
-    for _ in range(5):
-        step()
-    pipe.send(0)
-    while (count := pipe.recv()) > 0:
-        for _ in range(WARM_STEPS):
-            step()
-        began = time.perf_counter()
+    def steps(count: int, wait: float) -> None:
         for _ in range(count):
-            step()
+            time.sleep(wait)
+            plain()
+
+    steps(5, 0.0)
+    pipe.send(0)
+    while asked := pipe.recv():
+        count, wait = asked
+        steps(WARM_STEPS, wait)
+        began = time.perf_counter()
+        steps(count, wait)
         pipe.send(time.perf_counter() - began)
     torch.distributed.destroy_process_group()
+    os._exit(0)  # the group's destructor waits, with the GIL, for a thread that may need it
 
 
 class Group:
-    """DDP processes that wait until they are asked for steps; before each of these they sleep for so many seconds."""
+    """DDP processes that wait until they are asked for steps."""
 
-    def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]], waits: Sequence[float]) -> None:
+    def __init__(self, make: Callable[[], tuple[nn.Module, Any, Any, int]], size: int) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = mp.get_context("spawn")
-        pipes = [context.Pipe() for _ in waits]
+        pipes = [CONTEXT.Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in pipes]
         self.members = [
-            context.Process(target=_member, args=(rank, waits, port, make, theirs), daemon=True)
+            CONTEXT.Process(target=_member, args=(rank, size, port, make, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for member in self.members:
@@ -88,15 +88,15 @@ class Group:
         for pipe in self.pipes:
             pipe.recv()
 
-    def seconds(self, count: int) -> float:
-        """How long all take for `count` steps."""
-        for pipe in self.pipes:
-            pipe.send(count)
+    def seconds(self, count: int, waits: Sequence[float]) -> float:
+        """How long all take for `count` steps, before each of which each member sleeps for its `waits` seconds."""
+        for pipe, wait in zip(self.pipes, waits, strict=True):
+            pipe.send((count, wait))
         return float(max(pipe.recv() for pipe in self.pipes))
 
     def close(self) -> None:
         """End them."""
         for pipe in self.pipes:
-            pipe.send(0)
+            pipe.send(None)
         for member in self.members:
             member.join()

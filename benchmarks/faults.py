@@ -1,4 +1,4 @@
-"""What misfortune costs: `ODDLOT_DATA=... python -m benchmarks.faults [--quick]`.
+"""What misfortune costs: `ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke]`.
 
 Four local workers train a small network on MNIST for a fixed number of epochs. A worker's step is its real gradient
 and a wait that stands for an accelerator, so that four workers are four machines on two cores. Faults come from
@@ -20,15 +20,13 @@ Beside it, step and wait being the same: lock-step DistributedDataParallel (gloo
 torchft-nightly`).
 """
 
-import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -36,76 +34,59 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-import oddlot
-from benchmarks.report import finish, show, told
+from benchmarks import smoke
+from benchmarks.ddp import Group
+from benchmarks.faults_job import BATCH, STEP_SECONDS, job, network
+from benchmarks.report import Size, finish, parser, show, told
 from oddlot import Fault
 from oddlot.core import words as w
 from oddlot.log import read_log
 from oddlot.report.figures import Figures
-from oddlot.tasks import load_task
 
-WORKERS, BATCH, STEP_SECONDS, SLOW = 4, 64, 0.04, 5.0
+WORKERS, SLOW = 4, 5.0
 TORCHFT_SECONDS = 40.0
 """about as long as ours takes"""
-FREEZE_AT, FREEZE_SECONDS, HUB_AT = 4.0, 10.0, 200
-KILL = Fault("kill", every_seconds=5.0)
-FREEZE = Fault("freeze", "w3", at_seconds=(FREEZE_AT,), for_seconds=FREEZE_SECONDS)
-SLOWED = Fault("slow", "w4", at_seconds=(0.0,), factor=SLOW)
-HUB = Fault("kill_hub", at_versions=(HUB_AT,))
-SCENARIOS: dict[str, list[Fault]] = {
-    "undisturbed": [],
-    "kill": [KILL],
-    "freeze": [FREEZE],
-    "slow": [SLOWED],
-    "hub": [HUB],
-    "all": [Fault("kill", "w1", every_seconds=5.0), FREEZE, SLOWED, HUB],
-}
 STRATEGIES = {
     "asynchronous": ["--strategy", "asynchronous"],
     "fastest_k": ["--strategy", "fastest_k", "--set", "strategy.k=2"],
 }
+SCENARIOS = ("undisturbed", "kill", "freeze", "slow", "hub", "all")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, and when faults strike."""
+
+    epochs: Mapping[str, int]
+    """By strategy: the same seconds for both, since FastestK throws away what the slower half computes."""
+    seeds: int
+    ddp_steps: int
+    scenarios: Sequence[str] = SCENARIOS
+    kill_every: float = 5.0
+    freeze_at: float = 4.0
+    freeze_seconds: float = 10.0
+    hub_at: int = 200
+    """Version at which the hub is killed."""
+
+    def faults(self, scenario: str) -> list[Fault]:
+        """Return what strikes."""
+        kill = Fault("kill", "w1" if scenario == "all" else "", every_seconds=self.kill_every)
+        single = {
+            "kill": kill,
+            "freeze": Fault("freeze", "w3", at_seconds=(self.freeze_at,), for_seconds=self.freeze_seconds),
+            "slow": Fault("slow", "w4", at_seconds=(0.0,), factor=SLOW),
+            "hub": Fault("kill_hub", at_versions=(self.hub_at,)),
+        }
+        return [*single.values()] if scenario == "all" else [single[scenario]] if scenario in single else []
 
 
 EPOCHS = {"asynchronous": 4, "fastest_k": 2}
-"""the same seconds for both, since FastestK throws away what the slower half computes"""
-
-
-def network() -> nn.Module:
-    """A small one, so that the wait is nearly all of a step."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
-
-
-class Step:
-    """A gradient, and a wait that stands for an accelerator."""
-
-    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The loss of a batch."""
-        time.sleep(STEP_SECONDS)
-        return cross_entropy(model(batch[0].float() / 255), batch[1])
-
-
-def outputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """For the accuracy."""
-    return model(batch[0].float() / 255), batch[1]
-
-
-def job() -> oddlot.Job:
-    """MNIST. UsageError: its files are not there."""
-    task = load_task("mnist", {})
-    return oddlot.Job(
-        network,
-        task.data,
-        training_step=Step(),
-        evaluation=task.evaluation,
-        metrics={"accuracy": oddlot.accuracy},
-        predict=outputs,
-        optimizer=oddlot.SGD(lr=0.05, momentum=0.9),
-        batch=BATCH,
-        name="mnist",
-        device="cpu",
-    )
+PLANS = {
+    Size.SMOKE: Plan({"fastest_k": 6}, 1, 5, ("undisturbed", "all"), 0.4, 0.2, 0.3, 10),
+    Size.QUICK: Plan(EPOCHS, 1, 100),
+    Size.FULL: Plan(EPOCHS, 3, 300),
+}
 
 
 @dataclass
@@ -141,23 +122,17 @@ class Outcome:
         return self.seconds * (1 - self.goodput(undisturbed))
 
 
-def run(strategy: str, scenario: str, seed: int, epochs: int) -> Outcome:
+def run(strategy: str, faults: Sequence[Fault], seed: int, epochs: int) -> Outcome:
     """One run of the command line, resumed as often as its hub is killed."""
     with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as name:
         folder = Path(name)
-        (folder / "chaos.toml").write_text(toml(SCENARIOS[scenario], seed))
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "oddlot",
-            "train",
-            "benchmarks.faults:job",
-            *STRATEGIES[strategy],
-        ]
-        command += ["--workers", str(WORKERS), "--until", f"epochs>={epochs}", "--seed", str(seed)]
-        command += ["--out", str(folder / "run"), "--chaos", str(folder / "chaos.toml"), "--set", "threads=1"]
+        command = [sys.executable, "-u", "-m", "oddlot", "train", "benchmarks.faults_job:job"]
+        command += [*STRATEGIES[strategy], "--workers", str(WORKERS), "--set", "threads=1"]
+        command += ["--until", f"epochs>={epochs}", "--seed", str(seed), "--out", str(folder / "run")]
         command += ["--checkpoint-every", "0.5 seconds", "--set", f"evaluate_every='{epochs} epochs'"]
+        if faults:
+            (folder / "chaos.toml").write_text(toml(faults, seed))
+            command += ["--chaos", str(folder / "chaos.toml")]
         begin, code = 0.0, -signal.SIGKILL
         while code == -signal.SIGKILL:
             resume = ["--resume"] if begin else []
@@ -167,20 +142,20 @@ def run(strategy: str, scenario: str, seed: int, epochs: int) -> Outcome:
                     begin = begin or time.perf_counter()
             code = process.returncode
         if code:
-            raise RuntimeError(f"{strategy} {scenario}: exit code {code}")
-        return outcome(folder / "run", time.perf_counter() - begin, SCENARIOS[scenario])
+            raise RuntimeError(f"{strategy} with {faults}: exit code {code}")
+        return outcome(folder / "run", time.perf_counter() - begin, faults)
 
 
-def toml(faults: list[Fault], seed: int) -> str:
+def toml(faults: Sequence[Fault], seed: int) -> str:
     """A chaos file."""
     lines = [f"seed = {seed}"]
     for fault in faults:
         said = {key: value for key, value in asdict(fault).items() if value not in (None, (), "")}
         lines += ["[[faults]]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
-    return "\n".join(lines if faults else [*lines, "faults = []"])
+    return "\n".join(lines)
 
 
-def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
+def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
     """Read a run's folder."""
     figures = Figures.read(folder)
     log = list(read_log(folder / "records.jsonl"))
@@ -192,10 +167,11 @@ def outcome(folder: Path, seconds: float, faults: list[Fault]) -> Outcome:
     wasted = figures.tally.wasted
     dead = sum(dead_seconds(log))
     alive = WORKERS * seconds - dead
-    if FREEZE in faults:
-        alive -= min(FREEZE_SECONDS, max(0.0, log[-1].now - FREEZE_AT))
-    if SLOWED in faults:
-        alive -= seconds * SLOW / (1 + SLOW)
+    for fault in faults:
+        if fault.kind == "freeze":
+            alive -= min(fault.for_seconds or 0.0, max(0.0, log[-1].now - fault.at_seconds[0]))
+        elif fault.kind == "slow":
+            alive -= seconds * SLOW / (1 + SLOW)
     return Outcome(
         seconds,
         figures.tally.samples_merged,
@@ -228,47 +204,17 @@ def dead_seconds(log: list[w.Record]) -> Iterator[float]:
 # --- the alternative ------------------------------------------------------------------------------
 
 
-def replica(rank: int, slow: bool, steps: int, port: int) -> None:
-    """One of four lock-step replicas; the first prints how long the steps after the first took."""
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=WORKERS)
-    model = DistributedDataParallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    rows, classes = torch.randint(0, 256, (BATCH, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (BATCH,))
-    begin = 0.0
-    for _ in range(steps + 1):
-        optimizer.zero_grad()
-        Step()(model, (rows, classes)).backward()  # type: ignore[no-untyped-call]
-        if slow and rank == WORKERS - 1:
-            time.sleep(SLOW * STEP_SECONDS)
-        optimizer.step()
-        begin = begin or time.perf_counter()
-    if rank == 0:
-        print(json.dumps(time.perf_counter() - begin), flush=True)
-    dist.destroy_process_group()
+def material() -> tuple[nn.Module, Tensor, Tensor, int]:
+    """What a replica needs."""
+    return network(), torch.rand(10 * BATCH, 28, 28), torch.randint(0, 10, (10 * BATCH,)), BATCH
 
 
-def lock_step_seconds(slow: bool, steps: int) -> float:
-    """How long four replicas take."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = ["slow" if slow else "equal", str(steps), str(port)]
-    replicas = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.faults", "--replica", str(rank), *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORKERS)
-    ]
-    out = [process.communicate()[0] for process in replicas]
-    return float(json.loads(out[0]))
+def lock_step_seconds(steps: int) -> list[float]:
+    """How long lock-step replicas take, while all are equal and while the last one is slow."""
+    group, wait = Group(material, WORKERS), STEP_SECONDS
+    seconds = [group.seconds(steps, [wait] * (WORKERS - 1) + [last]) for last in (wait, (1 + SLOW) * wait)]
+    group.close()
+    return seconds
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -315,22 +261,22 @@ class Table:
         )
 
 
-def measure(quick: bool) -> None:
+def measure(size: Size) -> None:
     """All scenarios, and print."""
     job()  # UsageError now, not later
-    seeds, table = range(1) if quick else range(3), Table()
-    for strategy, epochs in EPOCHS.items():
-        undisturbed = [run(strategy, "undisturbed", seed, epochs) for seed in seeds]
-        for scenario in SCENARIOS:
-            again = scenario != "undisturbed"
-            runs = [run(strategy, scenario, seed, epochs) for seed in seeds] if again else undisturbed
+    plan = PLANS[size]
+    seeds, table = range(plan.seeds), Table(dict.fromkeys(f"goodput_{one}" for one in SCENARIOS[1:]))
+    for strategy, epochs in plan.epochs.items():
+        undisturbed = [run(strategy, [], seed, epochs) for seed in seeds]
+        table.add(strategy, "undisturbed", undisturbed, undisturbed)
+        for scenario in plan.scenarios[1:]:
+            runs = [run(strategy, plan.faults(scenario), seed, epochs) for seed in seeds]
             table.add(strategy, scenario, runs, undisturbed)
-    steps = 100 if quick else 300
-    equal, slow = lock_step_seconds(slow=False, steps=steps), lock_step_seconds(slow=True, steps=steps)
+    equal, slow = lock_step_seconds(plan.ddp_steps)
     alive = WORKERS - SLOW / (1 + SLOW)
     ddp = equal * WORKERS / (slow * alive)
     table.rows.append(["DDP, lock-step", "slow", f"{slow:.1f}", "", f"{ddp:.3f}"])
-    torchft = torchft_goodputs(TORCHFT_SECONDS, seeds)
+    torchft = torchft_goodputs(size, TORCHFT_SECONDS, seeds)
     for fault, ratios in torchft.items():
         table.rows.append(
             ["torchft", fault, f"{TORCHFT_SECONDS}", "", told(ratios, 3) if ratios else "not measured"]
@@ -346,11 +292,13 @@ def measure(quick: bool) -> None:
     finish(figures | {f"torchft_goodput_{fault}": median(r) if r else None for fault, r in torchft.items()})
 
 
-def torchft_goodputs(seconds: float, seeds: range) -> dict[str, list[float]]:
+def torchft_goodputs(size: Size, seconds: float, seeds: range) -> dict[str, list[float]]:
     """By fault, one a seed; none, and the reason printed, where torchft is not installed or fails."""
     from benchmarks import torchft_peer
 
     try:
+        if size is Size.SMOKE:
+            raise RuntimeError("it takes minutes")
         pairs = [torchft_peer.goodputs(seconds, SLOW, seed) for seed in seeds]
     except Exception as error:  # noqa: BLE001 - whatever becomes of the alternative, our own figures are printed
         print(f"torchft is not measured: {error!r}", flush=True)
@@ -359,16 +307,10 @@ def torchft_goodputs(seconds: float, seeds: range) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and print, or be a part of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed instead of three")
-    parser.add_argument("--replica", nargs=4, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.replica:
-        rank, speed, steps, port = asked.replica
-        replica(int(rank), speed == "slow", int(steps), int(port))
-    else:
-        measure(asked.quick)
+    """Measure and print."""
+    size = parser(__doc__, "one seed instead of three").parse_args().size
+    with smoke.data(size, smoke.pictures):
+        measure(size)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast the hub merges four updates: `python -m benchmarks.hub [--quick] [--threads 1]`.
+"""How fast the hub merges four updates: `python -m benchmarks.hub [--quick|--smoke] [--threads 1]`.
 
 A merge is: receive four updates, each checked to be finite, then `Step` (SGD with momentum) or `Blend`. The bytes
 that must move are: each update read once, weights (and momentum) read once and written once; the check's own reads
@@ -6,18 +6,17 @@ are not counted. Their rate is divided by that of a large plain copy (`Tensor.co
 written) which is measured before and after each merge, with the same number of threads.
 """
 
-import argparse
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import torch
 
-from benchmarks.report import finish, show, told
+from benchmarks.processes import in_new_process
+from benchmarks.report import Size, finish, parser, show, told
 from oddlot.core.rules import SGD
 from oddlot.core.words import Facts, Kind
 from oddlot.train import kernels, merge, rules
@@ -76,6 +75,17 @@ class Bench:
             self.store.release(version)
 
 
+class Copy:
+    """A plain copy of so many float32 numbers."""
+
+    def __init__(self, numbers: int) -> None:
+        self.source, self.target = torch.rand(numbers), torch.zeros(numbers)
+        self.bytes_moved = 2 * self.source.nbytes
+
+    def __call__(self) -> None:
+        self.target.copy_(self.source)
+
+
 @dataclass
 class Result:
     """Times of alternating blocks."""
@@ -114,7 +124,7 @@ def seconds_of(work: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def measure(bench: Bench, copy: Callable[[], object], blocks: int) -> Result:
+def measure(bench: Bench, copy: Copy, blocks: int) -> Result:
     """Copies and merges in turn, after one of each that is not counted."""
     result = Result(bench.bytes_moved, UPDATES * 4 * bench.numbers)
     bench.merge(bench.receive())
@@ -127,7 +137,7 @@ def measure(bench: Bench, copy: Callable[[], object], blocks: int) -> Result:
         bench.merge(names)
         end = perf_counter()
         after = seconds_of(copy)
-        result.copy.append(2 * 8 * COPY_NUMBERS / (before + after))
+        result.copy.append(2 * copy.bytes_moved / (before + after))
         result.check_seconds.append(middle - start)
         result.merge_seconds.append(end - middle)
     return result
@@ -140,8 +150,9 @@ def resident_bytes(peak: bool) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(word))
 
 
-def memory_factor(numbers: int) -> float:
+def memory_factor(numbers: int, threads: int) -> float:
     """Memory of stepping beyond the imports, over weights, momentum and four updates; in a process of its own."""
+    torch.set_num_threads(threads)
     imported = resident_bytes(peak=False)
     bench = Bench(numbers, "gradient")
     for _ in range(2):
@@ -149,13 +160,7 @@ def memory_factor(numbers: int) -> float:
     return (resident_bytes(peak=True) - imported) / (4 * numbers * (UPDATES + 2))
 
 
-def memory_factor_apart(numbers: int, threads: int) -> float:
-    """The same, measured in a new process."""
-    command = [sys.executable, "-m", "benchmarks.hub", "--memory", str(numbers), "--threads", str(threads)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def with_pytorch_only(bench: Bench, copy: Callable[[], object], blocks: int) -> Result:
+def with_pytorch_only(bench: Bench, copy: Copy, blocks: int) -> Result:
     """The same without the compiled loop, for comparison."""
     modules = (merge, rules)
     try:
@@ -168,28 +173,25 @@ def with_pytorch_only(bench: Bench, copy: Callable[[], object], blocks: int) -> 
             module.mixer = kernels.mixer  # type: ignore[attr-defined]  # replaced on purpose
 
 
-def run(quick: bool, threads: int) -> None:
+def run(size: Size, threads: int) -> None:
     """All measurements."""
-    figures = {"memory_factor_100m": memory_factor_apart(SIZES["100m"], threads)}
-    source, target = torch.rand(COPY_NUMBERS), torch.zeros(COPY_NUMBERS)
-
-    def copy() -> object:
-        return target.copy_(source)
-
-    rows = []
-    for size, numbers in SIZES.items():
-        blocks = max(9, (300_000_000 if quick else 1_500_000_000) // numbers)
+    part = size.pick(1000, 1, 1)
+    memory = partial(memory_factor, SIZES["100m"] // part, threads)
+    figures = {"memory_factor_100m": in_new_process(memory)}
+    copy, rows = Copy(COPY_NUMBERS // part), []
+    for model, numbers in SIZES.items():
+        blocks = size.pick(2, max(9, 300_000_000 // numbers), max(9, 1_500_000_000 // numbers))
         medians = []
         for name, kind in KINDS.items():
-            bench = Bench(numbers, kind)
+            bench = Bench(numbers // part, kind)
             result = measure(bench, copy, blocks)
             medians.append(median(result.shares()))
-            rows.append(result.row(f"{name} {size}"))
-            if size == "25m":
-                rows.append(with_pytorch_only(bench, copy, blocks).row(f"{name} {size}, PyTorch only"))
+            rows.append(result.row(f"{name} {model}"))
+            if model == "25m":
+                rows.append(with_pytorch_only(bench, copy, blocks).row(f"{name} {model}, PyTorch only"))
                 bench.held = True
-                rows.append(measure(bench, copy, blocks).row(f"{name} {size}, version held"))
-        figures[f"merge_bandwidth_share_{size}"] = min(medians)
+                rows.append(measure(bench, copy, blocks).row(f"{name} {model}, version held"))
+        figures[f"merge_bandwidth_share_{model}"] = min(medians)
     columns = ["merge", "share of copy", "with checks", "check GB/s", "merge GB/s", "copy GB/s"]
     show(f"Merging {UPDATES} updates with {threads} thread(s): median (range)", columns, rows)
     finish(figures)
@@ -197,16 +199,11 @@ def run(quick: bool, threads: int) -> None:
 
 def main() -> None:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer blocks: well under 150 s")
-    parser.add_argument("--threads", type=int, default=1, help="of merge and copy; the hub has one")
-    parser.add_argument("--memory", type=int, help="print the memory factor of a model of this size and stop")
-    options = parser.parse_args()
+    asked = parser(__doc__, "fewer blocks: well under 150 s")
+    asked.add_argument("--threads", type=int, default=1, help="of merge and copy; the hub has one")
+    options = asked.parse_args()
     torch.set_num_threads(options.threads)
-    if options.memory:
-        print(memory_factor(options.memory))
-    else:
-        run(options.quick, options.threads)
+    run(options.size, options.threads)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """What oddlot costs on one machine: beside a plain loop, and beside two-process DDP.
 
-python -m benchmarks.overhead [--quick]
+python -m benchmarks.overhead [--quick|--smoke]
 
 Blocks alternate within one process: while the peer runs, oddlot's hub is held in an observer and its workers have
 nothing to do. A block's clock starts after a few steps on either side, so that neither what was computed during the
 pause nor cold caches are counted.
 """
 
-import argparse
 import functools
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 
 import oddlot
 from benchmarks.ddp import WARM_STEPS, Group, plain_steps
-from benchmarks.report import finish, show, told
+from benchmarks.report import Size, finish, parser, show, told
 from oddlot.core.words import Arrived, Record
 
 FEATURES, CLASSES, ROWS = 64, 10, 20_000
@@ -44,7 +44,7 @@ def material(width: int, batch: int) -> tuple[nn.Module, torch.Tensor, torch.Ten
     return network(width), *data(), batch
 
 
-def batch_for(width: int, seconds: float, threads: int) -> int:
+def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
     """The batch whose plain step takes about so long with so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -52,7 +52,7 @@ def batch_for(width: int, seconds: float, threads: int) -> int:
     for _ in range(4):
         step = plain_steps(*material(width, batch))
         times = []
-        for _ in range(max(5, int(0.4 / seconds))):
+        for _ in range(max(5, int(trial / seconds))):
             began = time.perf_counter()
             step()
             times.append(time.perf_counter() - began)
@@ -122,11 +122,37 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
         return
 
 
-def single(
-    width: int, seconds: float, in_flight: int, block: float, count: int, threads: int = 1
-) -> Alternation:
+@dataclass(frozen=True)
+class Plan:
+    """How long everything is run."""
+
+    block: float
+    """Seconds of a block beside a plain loop."""
+    count: int
+    """Blocks beside a plain loop."""
+    ddp_block: float
+    ddp_count: int
+    part: int = 1
+    """Of a layer's width, one of so many."""
+    trial: float = 0.4
+    """Seconds of trying each batch size."""
+    warm: float = 0.5
+    """Seconds of the peer before the first block."""
+    pace: float = 1.0
+    """Seconds of a step over those in the figure's name."""
+
+
+PLANS = {
+    Size.SMOKE: Plan(0.02, 1, 0.02, 1, part=8, trial=0.0, warm=0.0, pace=0.1),
+    Size.QUICK: Plan(0.4, 15, 0.5, 9),
+    Size.FULL: Plan(1.0, 21, 1.5, 15),
+}
+
+
+def single(width: int, seconds: float, in_flight: int, plan: Plan, threads: int = 1) -> Alternation:
     """One worker over a plain loop with the same number of threads."""
-    batch = batch_for(width, seconds, threads)
+    width //= plan.part
+    batch = batch_for(width, plan.pace * seconds, threads, plan.trial)
     step = plain_steps(*material(width, batch))
 
     def peer(duration: float) -> float:
@@ -142,28 +168,27 @@ def single(
         torch.set_num_threads(before)
         return speed
 
-    peer(0.5)
-    alternation = Alternation(peer, block, count)
+    peer(plan.warm)
+    alternation = Alternation(peer, plan.block, plan.count)
     on = oddlot.Local(workers=1, threads=threads, in_flight=in_flight)
     run(width, batch, oddlot.Asynchronous(), on, alternation)
     return alternation
 
 
-def double(
-    width: int, seconds: float, strategies: dict[str, Any], block: float, count: int
-) -> dict[str, Alternation]:
+def double(width: int, seconds: float, strategies: dict[str, Any], plan: Plan) -> dict[str, Alternation]:
     """Two workers over two-process DistributedDataParallel, one thread each."""
-    batch = batch_for(width, seconds, 1)
-    pair = Group(functools.partial(material, width, batch), (0.0, 0.0))
+    width //= plan.part
+    batch = batch_for(width, plan.pace * seconds, 1, plan.trial)
+    pair = Group(functools.partial(material, width, batch), 2)
 
     def peer(duration: float) -> float:
-        steps = max(3, int(duration / seconds / 1.3))  # about as long as a block of ours
-        return 2 * steps / pair.seconds(steps)
+        steps = max(3, int(duration / (plan.pace * seconds) / 1.3))  # about as long as a block of ours
+        return 2 * steps / pair.seconds(steps, (0.0, 0.0))
 
-    peer(0.5)
+    peer(plan.warm)
     results = {}
     for name, strategy in strategies.items():
-        results[name] = Alternation(peer, block, count, workers=2)
+        results[name] = Alternation(peer, plan.ddp_block, plan.ddp_count, workers=2)
         run(width, batch, strategy, oddlot.Local(workers=2, threads=1), results[name])
     pair.close()
     return results
@@ -177,29 +202,25 @@ GOALS = {
 }  # fmt: skip
 
 
-def measure(quick: bool) -> dict[str, Alternation]:
+def measure(plan: Plan) -> dict[str, Alternation]:
     """Every figure's blocks."""
-    block, count = (0.4, 15) if quick else (1.0, 21)
-    ddp_block, ddp_count = (0.5, 9) if quick else (1.5, 15)
     found: dict[str, Alternation] = {
-        "single_worker_20ms": single(575, 0.020, 1, block, count),
-        "single_worker_2ms": single(205, 0.002, 1, block, count),
-        "single_worker_20ms_two_in_flight": single(575, 0.020, 2, block, count),
-        "single_worker_2ms_two_in_flight": single(205, 0.002, 2, block, count),
+        "single_worker_20ms": single(575, 0.020, 1, plan),
+        "single_worker_2ms": single(205, 0.002, 1, plan),
+        "single_worker_20ms_two_in_flight": single(575, 0.020, 2, plan),
+        "single_worker_2ms_two_in_flight": single(205, 0.002, 2, plan),
     }
     for name, seconds in (("30ms", 0.030), ("8ms", 0.008)):
-        pair = double(
-            690, seconds, {"sync": oddlot.Synchronous(), "async": oddlot.Asynchronous()}, ddp_block, ddp_count
-        )
+        strategies = {"sync": oddlot.Synchronous(), "async": oddlot.Asynchronous()}
+        pair = double(690, seconds, strategies, plan)
         found |= {f"{kind}_over_ddp_{name}": alternation for kind, alternation in pair.items()}
     return found
 
 
 def main() -> None:
     """Measure, print the table, print the line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="shorter blocks, within 150 s")
-    found = measure(parser.parse_args().quick)
+    size = parser(__doc__, "shorter blocks, within 150 s").parse_args().size
+    found = measure(PLANS[size])
     rows = []
     for name, goal in GOALS.items():
         one = found[name]

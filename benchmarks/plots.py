@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from benchmarks.report import Size
 from oddlot.report.charts import LEFT, WIDTH, Line, lines
 
+PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#1f2937", "#94a3b8")
 """of Okabe and Ito, that people with any eyes can tell apart"""
 STYLE = (
@@ -16,9 +18,9 @@ STYLE = (
 
 
 def save(
-    path: Path, title: str, across: str, up: str, drawn: Sequence[Line], end: float | None = None
+    size: Size, name: str, title: str, across: str, up: str, drawn: Sequence[Line], end: float | None = None
 ) -> None:
-    """One plot with its title and a legend, until `end`: without it, until the last point."""
+    """Draw a plot with its title and a legend, until `end` (default: the last point), and keep that of a full run."""
     last = max(x for line in drawn for x, _ in line.points)
     figure = lines(title, across, up, drawn, end or last)
     begin, stop = figure.index("<svg"), figure.index("</svg>")
@@ -33,9 +35,10 @@ def save(
         legend.append(f'<path class="line c{line.color}{dashes}" d="M{x} {y - 4}h22"/>')
         legend.append(f'<text x="{x + 28}" y="{y}">{escape(line.name)}</text>')
     head = f'<text x="{LEFT}" y="18" style="font-weight:bold">{escape(title)}</text>'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
+    text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{STYLE}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>{head}{"".join(legend)}'
         f'<g transform="translate(0 {height - 260})">{inner}</g></svg>\n'
     )
+    if size is Size.FULL:
+        (PLOTS / f"{name}.svg").write_text(text)

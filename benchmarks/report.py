@@ -1,11 +1,42 @@
-"""What every benchmark prints: a table of medians with ranges, and one last line of JSON."""
+"""What benchmarks share: how much is run, and what is printed: tables of medians with ranges, a last line of JSON."""
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from statistics import median
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
+
+Value = TypeVar("Value")
+
+
+class Size(IntEnum):
+    """How much of a benchmark is run."""
+
+    SMOKE = 0
+    """A few seconds on generated data: it tests the benchmark, and its figures mean nothing."""
+    QUICK = 1
+    FULL = 2
+
+    def pick(self, smoke: Value, quick: Value, full: Value) -> Value:
+        """Return this size's value."""
+        return (smoke, quick, full)[self]
+
+
+def parser(description: str | None, quick: str) -> argparse.ArgumentParser:
+    """Return a command line with --quick and --smoke; `size` of the parsed arguments is the size asked for."""
+    parser = argparse.ArgumentParser(description=description)
+    sizes = parser.add_mutually_exclusive_group()
+    smoke = "a few seconds on generated data: tests that it runs, measures nothing"
+    for name, help_text in (("quick", quick), ("smoke", smoke)):
+        sizes.add_argument(
+            f"--{name}", dest="size", action="store_const", const=Size[name.upper()], help=help_text
+        )
+    parser.set_defaults(size=Size.FULL)
+    return parser
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:

@@ -1,12 +1,11 @@
 """How many updates a second the simulator carries from Assign to merge, with the log on and the maths skipped.
 
-python -m benchmarks.simulator [--quick]
+python -m benchmarks.simulator [--quick|--smoke]
 
 Fleets of 100, 1,000 and 10,000 machines with lognormal speeds, asynchronous and in rounds, beside a bare heap that is
 pushed and popped as often in the same run. A cost grows as its updates a second fall.
 """
 
-import argparse
 import gc
 import tempfile
 import time
@@ -17,7 +16,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from benchmarks.report import finish, show, told
+from benchmarks.report import finish, parser, show, told
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
 from oddlot.core.words import Arrived, Record
@@ -34,14 +33,14 @@ from oddlot.strategies import Asynchronous, FastestK
 FLEETS = (100, 1_000, 10_000)
 
 
-def updates_per_second(machines: int, strategy: Any, updates: int) -> float:
+def updates_per_second(machines: int, strategy: Any, updates: int, samples: int) -> float:
     """A run of so many answers after everybody has joined, its log in a file. Asynchronous merges each of them."""
     shadow = Shadow(bytes_down=4_000_000, bytes_up=4_000_000)
     link = Link(megabits_per_second=10_000, latency_milliseconds=0.2)
     fleet = [Machine(f"m{index}", delay=Lognormal(cv=0.5), link=link) for index in range(machines)]
-    conductor = Conductor(strategy, Ledger(1_000_000))
+    conductor = Conductor(strategy, Ledger(samples))
     engine = Simulator(fleet, shadow, conductor.batch, seed=1)
-    tally = Tally(1_000_000)
+    tally = Tally(samples)
     arrived = 0
 
     def count(record: Record) -> None:
@@ -74,30 +73,31 @@ def heap_per_second(machines: int, updates: int) -> float:
 
 def main() -> None:
     """Measure in turn, print the table, print the line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="fewer updates and rounds, within 150 s")
-    quick = parser.parse_args().quick
-    updates, rounds = (20_000, 3) if quick else (50_000, 5)
+    size = parser(__doc__, "fewer updates and rounds, within 150 s").parse_args().size
+    updates, rounds = size.pick((200, 1), (20_000, 3), (50_000, 5))
+    samples = size.pick(10_000, 1_000_000, 1_000_000)
+    fleets = [machines // size.pick(50, 1, 1) for machines in FLEETS]
+    _, middle, large = fleets
     kinds: dict[str, Callable[[int], float]] = {
-        "Asynchronous": lambda n: updates_per_second(n, Asynchronous(), updates),
-        "FastestK(n/2)": lambda n: updates_per_second(n, FastestK(k=n // 2), updates),
+        "Asynchronous": lambda n: updates_per_second(n, Asynchronous(), updates, samples),
+        "FastestK(n/2)": lambda n: updates_per_second(n, FastestK(k=n // 2), updates, samples),
         "bare heap": lambda n: heap_per_second(n, updates),
     }
-    found: dict[tuple[str, int], list[float]] = {(kind, n): [] for kind in kinds for n in FLEETS}
+    found: dict[tuple[str, int], list[float]] = {(kind, n): [] for kind in kinds for n in fleets}
     for _ in range(rounds):
         for (kind, n), values in found.items():
             gc.collect()
             values.append(kinds[kind](n))
-    rows = [[kind, *(told(found[kind, n], 0) for n in FLEETS)] for kind in kinds]
-    growth = [a / b for a, b in zip(found["Asynchronous", 1_000], found["Asynchronous", 10_000], strict=True)]
-    show("updates per second, median (range)", ["", *(f"{n:,} machines" for n in FLEETS)], rows)
-    show("cost per update, 10,000 over 1,000 machines", ["", "goal"], [[told(growth), "1.3"]])
+    rows = [[kind, *(told(found[kind, n], 0) for n in fleets)] for kind in kinds]
+    growth = [a / b for a, b in zip(found["Asynchronous", middle], found["Asynchronous", large], strict=True)]
+    show("updates per second, median (range)", ["", *(f"{n:,} machines" for n in fleets)], rows)
+    show(f"cost per update, {large:,} over {middle:,} machines", ["", "goal"], [[told(growth), "1.3"]])
     finish(
         {
-            "updates_per_second_1000": median(found["Asynchronous", 1_000]),
+            "updates_per_second_1000": median(found["Asynchronous", middle]),
             "cost_growth_10000": median(growth),
-            "answers_per_second_fastest_k_1000": median(found["FastestK(n/2)", 1_000]),
-            "heap_per_second_1000": median(found["bare heap", 1_000]),
+            "answers_per_second_fastest_k_1000": median(found["FastestK(n/2)", middle]),
+            "heap_per_second_1000": median(found["bare heap", middle]),
         }
     )
 

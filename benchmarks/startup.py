@@ -1,18 +1,17 @@
 """How long one waits before anything happens.
 
-python -m benchmarks.startup [--quick]
+python -m benchmarks.startup [--quick|--smoke]
 
 `import oddlot` and `oddlot --help` as whole processes, above a bare Python in turn; and from the call of `fit` to the
 first merged update with two workers, in a fresh process that has PyTorch imported.
 """
 
-import argparse
 import subprocess
 import sys
 import time
 from statistics import median
 
-from benchmarks.report import finish, show, told
+from benchmarks.report import finish, parser, show, told
 
 FIRST_UPDATE = """
 import time, torch, oddlot
@@ -46,16 +45,14 @@ def first_update() -> float:
 
 def main() -> None:
     """Measure in turn, print the table, print the line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, within 150 s")
-    quick = parser.parse_args().quick
+    size = parser(__doc__, "fewer rounds, within 150 s").parse_args().size
     found: dict[str, list[float]] = {"import_seconds": [], "help_seconds": [], "first_update_seconds": []}
-    for _ in range(7 if quick else 21):
+    for _ in range(size.pick(1, 7, 21)):
         bare = seconds("-c", "pass")
         found["import_seconds"].append(seconds("-c", "import oddlot") - bare)
         bare = seconds("-c", "pass")
         found["help_seconds"].append(seconds("-m", "oddlot", "--help") - bare)
-    for _ in range(3 if quick else 9):
+    for _ in range(size.pick(1, 3, 9)):
         found["first_update_seconds"].append(first_update())
     goals = {"import_seconds": 0.15, "help_seconds": 0.5, "first_update_seconds": 4.0}
     rows = [[name, told(found[name]), str(goal)] for name, goal in goals.items()]

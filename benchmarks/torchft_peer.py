@@ -28,7 +28,7 @@ def replica(index: int, seconds: float, lighthouse: str, slow: float) -> None:
     import torchft
     from torch import distributed
 
-    from benchmarks.faults import BATCH, STEP_SECONDS, Step, network
+    from benchmarks.faults_job import BATCH, STEP_SECONDS, Step, network
 
     torch.set_num_threads(1)
     model = network()

@@ -1,26 +1,26 @@
 """Huge output layers on a CPU, beside dense PyTorch and its sampled softmax.
 
-ODDLOT_DATA=... python -m benchmarks.slide [--quick] [--shape 30k|200k|670k ...] [--only PART ...]
+ODDLOT_DATA=... python -m benchmarks.slide [--quick|--smoke] [--shape 30k|200k|670k ...] [--only PART ...]
 """
 
-import argparse
 from collections.abc import Callable, Mapping
 
-from benchmarks.report import finish
+from benchmarks import smoke
+from benchmarks.report import Size, finish, parser
 from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed, updates
-from benchmarks.slide.setting import SHAPES, begin
+from benchmarks.slide.setting import SHAPES, begin, write_real
 
 Figures = Mapping[str, float | None]
-PARTS: dict[str, Callable[[bool, list[str]], Figures]] = {
+PARTS: dict[str, Callable[[Size, list[str]], Figures]] = {
     "speed": speed.measure,
     "quality": quality.measure,
-    "real": lambda quick, _: real.measure(quick),
-    "hashing": lambda quick, _: hashing.measure(quick),
-    "floor": lambda _, shapes: floor.measure(shapes),
+    "real": lambda size, _: real.measure(size),
+    "hashing": lambda size, _: hashing.measure(size),
+    "floor": floor.measure,
     "inference": inference.measure,
-    "ablations": lambda quick, _: ablations.measure(quick),
-    "reading": lambda *_: reading.measure(),
-    "updates": lambda _, shapes: updates.measure(shapes),
+    "ablations": lambda size, _: ablations.measure(size),
+    "reading": lambda size, _: reading.measure(size),
+    "updates": updates.measure,
 }
 WITHOUT_FIGURES = ("ablations", "updates")
 SEARCH = "search"
@@ -29,20 +29,20 @@ SEARCH = "search"
 
 def main() -> None:
     """Measure, print the tables, print the line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="fewer examples and rounds")
-    parser.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=list(PARTS))
-    asked = parser.parse_args()
+    line = parser(__doc__, "fewer examples and rounds")
+    line.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
+    line.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=list(PARTS))
+    asked = line.parse_args()
     begin()
     figures = dict[str, float | None]()
-    if SEARCH in asked.only:
-        quality.search()
-    for part in (one for one in PARTS if one in asked.only):
-        measured = PARTS[part](asked.quick, asked.shape)
-        if not measured and part not in WITHOUT_FIGURES:
-            print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
-        figures |= measured
+    with smoke.data(asked.size, write_real):
+        if SEARCH in asked.only:
+            quality.search(asked.size)
+        for part in (one for one in PARTS if one in asked.only):
+            measured = PARTS[part](asked.size, asked.shape)
+            if not measured and part not in WITHOUT_FIGURES:
+                print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
+            figures |= measured
     finish(figures)
 
 

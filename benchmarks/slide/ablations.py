@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from benchmarks.slide.hashing import TUNED
 from benchmarks.slide.quality import FOUND, WARM
 from benchmarks.slide.runs import ours, trained
@@ -60,20 +60,23 @@ HASHES: tuple[Change, ...] = (
 """on real labels, the other rows all alike: there SimHash is better than chance"""
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """Two tables, single runs; no figures."""
-    changes = CLUSTERS[:4] if quick else CLUSTERS
-    _table("30,000 outputs", generated("30k", EXAMPLES // 2), EXAMPLES, FOUND["clusters"], changes)
+    some, passes = size.pick(4, 4, None), size.pick(1, PASSES, PASSES)
+    examples = EXAMPLES // size.pick(250, 1, 1)
+    data = generated(size, "30k", examples // 2)
+    _table(size, "30,000 outputs", data, examples, FOUND["clusters"], CLUSTERS[:some])
     for name, data in real():
         if name == REAL[0]:
-            changes = HASHES[:4] if quick else HASHES
-            _table(f"{name}, {PASSES} passes", data, PASSES * len(data.x), TUNED[2], changes)
+            _table(size, f"{name}, {passes} passes", data, passes * len(data.x), TUNED[2], HASHES[:some])
     return {}
 
 
-def _table(title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Change, ...]) -> None:
+def _table(
+    size: Size, title: str, data: Set, examples: int, tuned: Tuned, changes: tuple[Change, ...]
+) -> None:
     rows = []
-    trained(ours(Clusters), tuned, data, WARM)
+    trained(ours(Clusters), tuned, data, size.pick(BATCH, WARM, WARM))
     for name, make, how in changes:
         torch.set_num_threads(1 if name == ONE else THREADS)
         others = {key: value for key, value in how.items() if key != "tuned"}

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from benchmarks.slide.quality import FOUND
-from benchmarks.slide.setting import BATCH, HIDDEN, SHAPES, batches_for_each, generated
+from benchmarks.slide.setting import BATCH, HIDDEN, batches_for_each, generated, shape_of
 from benchmarks.slide.systems import Ours
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
 from oddlot.sparse.kernels.jit import kernel
@@ -93,10 +93,10 @@ def copy(part: int, parts: int, a: NDArray[Any], b: NDArray[Any]) -> None:
 
 
 class Watched:
-    """The seconds of every kernel while inside, by its module and name, and of methods."""
+    """The seconds of every kernel while inside, by its module and name, and of methods, in so many batches."""
 
-    def __init__(self) -> None:
-        self.seconds = dict[str, float]()
+    def __init__(self, batches: int) -> None:
+        self.seconds, self.batches = dict[str, float](), batches
 
     def __enter__(self) -> Self:
         self.before = Crew.share
@@ -125,14 +125,18 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         Crew.share = self.before  # type: ignore[method-assign]
 
+    def of(self, *names: str) -> float:
+        """Return the seconds of these in one batch."""
+        return sum(self.seconds[name] for name in names) / self.batches
 
-def measure(shapes: list[str]) -> dict[str, float]:
+
+def measure(size: Size, shapes: list[str]) -> dict[str, float]:
     """How many times its floor the output layer takes, forward and backward together."""
     figures = dict[str, float]()
     for shape in shapes:
         rows = list[list[str]]()
-        for name, make in SAMPLERS.items():
-            found = _phases(shape, make())
+        for name in list(SAMPLERS)[: size.pick(1, None, None)]:
+            found = _phases(size, shape, SAMPLERS[name]())
             for phase, (bytes_moved, seconds, floor) in found.items():
                 told = (
                     (f"{1000 * floor:.2f}", f"{bytes_moved / floor / 1e9:.1f}", f"{seconds / floor:.2f}")
@@ -153,53 +157,52 @@ def measure(shapes: list[str]) -> dict[str, float]:
             "GB/s of these",
             "times the floor",
         ]
-        show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}: bytes and floors", columns, rows)
+        show(f"{shape_of(size, shape).labels:,} outputs, batch {BATCH}: bytes and floors", columns, rows)
     return figures
 
 
-def _phases(shape: str, sampler: Sampler) -> dict[str, Phase]:
+def _phases(size: Size, shape: str, sampler: Sampler) -> dict[str, Phase]:
     """What a batch consists of."""
-    data = generated(shape, (WARM + BATCHES) * BATCH)
-    given = list(data.batches((WARM + BATCHES) * BATCH))
-    system = Ours(SHAPES[shape].features, SHAPES[shape].labels, FOUND["clusters"], sampler)
-    for x, y in given[:WARM]:
+    warm, batches = size.pick((2, 2), (WARM, BATCHES), (WARM, BATCHES))
+    given = list(generated(size, shape, (warm + batches) * BATCH).batches((warm + batches) * BATCH))
+    system = Ours(shape_of(size, shape).features, shape_of(size, shape).labels, FOUND["clusters"], sampler)
+    for x, y in given[:warm]:
         system.step(x, y)
     if isinstance(sampler, Clusters):
         sampler.refresh.next = 0  # with the labels' frequencies so far
-        system.step(*given[WARM])
+        system.step(*given[warm])
     layers: dict[str, SampledLinear | SparseInputLinear] = {"output": system.output, "input": system.input}
     touched: dict[str, list[NDArray[np.int32]]] = {name: [] for name in layers}
     rows, pairs = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
-    with Watched() as watched:
+    with Watched(batches) as watched:
         watched.time(system.output.sampler, "choose")
         watched.time(system, "step")
-        for x, y in given[WARM:]:
+        for x, y in given[warm:]:
             system.step(x, y)
             for name, of in (("output", system.output._free[0].pairs), ("input", system.input._free[0])):
                 touched[name].append(of.rows)
-                rows[name] += of.touched / BATCHES
-                pairs[name] += int(of.bucket_starts[-1]) / BATCHES
+                rows[name] += of.touched / batches
+                pairs[name] += int(of.bucket_starts[-1]) / batches
     own = system.output.sampler
     making = _making(system, own) if isinstance(own, Clusters) else {}  # of rows as training has left them
     found = dict[str, Phase]()
     for name, layer in layers.items():
         found |= _layer(name, layer, rows[name], touched[name], watched)
     found |= _of_pairs(pairs["output"], pairs["output"] + pairs["input"], own, watched)
-    rest = watched.seconds["step"] / BATCHES - sum(phase[1] for phase in found.values())
+    rest = watched.of("step") - sum(phase[1] for phase in found.values())
     found["all else of a step"] = 0.0, rest, 0.0
     return found | making
 
 
 def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) -> dict[str, Phase]:
     """Phases whose bytes are those of a batch's pairs, and of the clusters that they are chosen by."""
-    grouping = sum(watched.seconds[one] for one in GROUPING) / BATCHES
     moved = TAKEN * of_output
     if isinstance(own, Clusters):
         moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     return {
-        "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, grouping),
-        "softmax": _in_order(LOGIT * of_output, watched.seconds["output.softmax"] / BATCHES),
-        "choosing": _in_order(moved, watched.seconds["choose"] / BATCHES),
+        "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, watched.of(*GROUPING)),
+        "softmax": _in_order(LOGIT * of_output, watched.of("output.softmax")),
+        "choosing": _in_order(moved, watched.of("choose")),
     }
 
 
@@ -237,8 +240,8 @@ def _layer(
     writing = min(_median(partial(_update, crew, ahead, weight, first, second), touched) for ahead in AHEADS)
     both = 2 * (ROW + first[0].nbytes + second[0].nbytes)
     return {
-        f"{name} forward": (counted * ROW, watched.seconds[f"{name}.forward"] / BATCHES, reading),
-        f"{name} backward": (counted * both, watched.seconds[f"{name}.backward"] / BATCHES, writing),
+        f"{name} forward": (counted * ROW, watched.of(f"{name}.forward"), reading),
+        f"{name} backward": (counted * both, watched.of(f"{name}.backward"), writing),
     }
 
 

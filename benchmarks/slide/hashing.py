@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from statistics import mean, median
 
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from benchmarks.slide.runs import best_of, ours, trained
 from benchmarks.slide.setting import REAL, real
 from benchmarks.slide.systems import Tuned
@@ -32,25 +32,26 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 }
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """Points of P@1, medians, that hashes (simhash, the paper's kind) have more than chance: beside rows that are all
     alike, and beside rows by the labels' frequency, as many draws and as many rows."""
-    figures, (epochs, seeds) = dict[str, float](), (3, 1) if quick else (6, 3)
+    figures, (epochs, seeds) = dict[str, float](), size.pick((1, 1), (3, 1), (6, 3))
+    settings = TUNED[: size.pick(1, None, None)]
     for name, data in real():
         rows, p1s, examples = list[list[str]](), dict[str, float](), epochs * len(data.x)
         for kind, make in SAMPLERS.items():
-            tuned, first = best_of(TUNED, ours(make), data, examples)
+            tuned, first = best_of(settings, ours(make), data, examples)
             others = (trained(ours(make), tuned, data, examples, seed) for seed in range(1, seeds))
             points = [first, *others]
             p1s[kind] = median(point.p1 for point in points)
             active, seconds = (
                 mean(getattr(point, what) for point in points) for what in ("active", "seconds")
             )
-            setting = f"{tuned.lr:g}, {tuned.input_lr:g}"
-            rows.append([kind, f"{active:.0f}", setting, told([p.p1 for p in points]), f"{seconds:.1f}"])
+            rates = f"{tuned.lr:g}, {tuned.input_lr:g}"
+            rows.append([kind, f"{active:.0f}", rates, told([p.p1 for p in points]), f"{seconds:.1f}"])
             print(*rows[-1], flush=True)
         columns = ["rows beside the labels", "active", "learning rates", f"P@1 after {epochs} passes", "s"]
-        title = f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(TUNED)} settings"
+        title = f"{name}: {data.y.shape[1]:,} labels, {seeds} seeds, the best of {len(settings)} settings"
         show(title, columns, rows)
         if name == REAL[0]:
             figures["lsh_minus_uniform_p1"] = 100 * (p1s["simhash"] - p1s["uniform"])

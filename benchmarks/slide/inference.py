@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.report import show, told
-from benchmarks.slide.setting import BATCH, SHAPES, generated, right
+from benchmarks.report import Size, show, told
+from benchmarks.slide.setting import BATCH, generated, right, shape_of
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.exact import exact_topk
@@ -35,19 +35,21 @@ class Asked(NamedTuple):
     alone: float
 
 
-def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
+def measure(size: Size, shapes: list[str]) -> dict[str, float]:
     """How many times the examples a second, with the least recall that keeps the share of P@1.
 
     The recall is chosen on other points than those that are told about.
     """
     figures = dict[str, float]()
-    for shape in (one for one in shapes if one in SET and not (quick and one == "670k")):
-        data = generated(shape, SET[shape] // (4 if quick else 1))
+    skipped = size.pick("", "670k", "")
+    for shape in (one for one in shapes if one in SET and one != skipped):
+        data = generated(size, shape, size.pick(2 * BATCH, SET[shape] // 4, SET[shape]))
         model = SlideClassifier(epochs=PASSES[shape]).fit(data.x, data.y)
         _tell_making(model, data.x_held)
         ways = dict(_ways(model))
         held = {name: right(_best(ask, data.x_held), data.y_held) for name, ask in ways.items()}
-        found = _asked(ways, data.x_test, ROUNDS[shape])
+        rounds = size.pick(1, ROUNDS[shape], ROUNDS[shape])
+        found = _asked(ways, data.x_test, rounds, size.pick(2, ONES, ONES))
         dense = found[ALL]
         p1, rows, ratios = right(dense.best, data.y_test), list[list[str]](), dict[str, list[float]]()
         for name, one in found.items():
@@ -58,8 +60,10 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
                 f"{share * p1:.4f}", f"{share:.3f}", f"{recall:.3f}",
             ])  # fmt: skip
         columns = ["scored", "examples/s", "times", "ms for one", "P@1", "of exact", "recall of the best"]
-        title = f"{SHAPES[shape].labels:,} outputs, from features to the best label, batches of {BATCH}"
-        show(f"{title}, {ROUNDS[shape]} rounds in turn", columns, rows)
+        title = (
+            f"{shape_of(size, shape).labels:,} outputs, from features to the best label, batches of {BATCH}"
+        )
+        show(f"{title}, {rounds} rounds in turn", columns, rows)
         enough = (f"recall={recall}" for recall in RECALLS)
         chosen = next(one for one in (*enough, "exact") if held[one] >= SHARE * held[ALL])
         print(f"the least recall with {SHARE} of the exact P@1 on other points: {chosen}", flush=True)
@@ -105,7 +109,7 @@ def _best(ask: Ask, x: Csr) -> NDArray[np.int64]:
         return np.concatenate([ask(batch) for batch in _batches(x)])
 
 
-def _asked(ways: dict[str, Ask], x: Csr, rounds: int) -> dict[str, Asked]:
+def _asked(ways: dict[str, Ask], x: Csr, rounds: int, ones: int) -> dict[str, Asked]:
     """All ways, in turn; before that once, so that clusters are made and counted."""
     best = {name: _best(ask, x) for name, ask in ways.items()}
     batches, seconds = _batches(x), {name: list[float]() for name in ways}
@@ -113,7 +117,7 @@ def _asked(ways: dict[str, Ask], x: Csr, rounds: int) -> dict[str, Asked]:
         for _ in range(rounds):
             for name, ask in ways.items():
                 seconds[name].append(_seconds(ask, batches) / len(x))
-        rows = [x.rows(np.array([row])) for row in range(ONES)]
+        rows = [x.rows(np.array([row])) for row in range(ones)]
         alone = {name: median(_seconds(ask, [row]) for row in rows) for name, ask in ways.items()}
     return {name: Asked(best[name], seconds[name], alone[name]) for name in ways}
 

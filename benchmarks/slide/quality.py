@@ -3,24 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 from benchmarks.plots import save
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
-from benchmarks.slide.setting import SHAPES, Set, generated
+from benchmarks.slide.setting import BATCH, Set, generated, shape_of
 from benchmarks.slide.systems import Dense, Sampled, Tuned
 from oddlot.report.charts import Line
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 
-PLOTS = Path("docs/plots")
-PASS, SEARCHED, LARGE = 64_000, 2 * 64_000, 256_000
-"""examples of a pass, those of the runs by which settings are searched, and those of the larger sets"""
+PASS, SEARCHED, LARGE, SMALL = 64_000, 2 * 64_000, 256_000, BATCH
+"""examples of a pass, those of the runs by which settings are searched, those of the larger sets, and each of these in
+the smoke form"""
 RATES = (1e-3, 3e-3)
 """tried on these"""
-LENGTHS, SEEDS = tuple(PASS * passes for passes in (2, 3, 4, 5, 6, 8, 12, 16)), 3
-"""examples of whole runs, in each of which all learning rates fall linearly to zero"""
+LENGTHS, SEEDS = (2, 3, 4, 5, 6, 8, 12, 16), 3
+"""passes of whole runs, in each of which all learning rates fall linearly to zero"""
 GRID: dict[str, tuple[float, ...]] = {
     "lr": (5e-4, 1e-3, 2e-3, 3e-3, 5e-3),
     "input_lr": (3e-2, 5e-2, 8e-2),
@@ -47,9 +46,10 @@ FIT = {"dense": 3, "sampled": 6, "sampled by frequency": 6, "clusters": 8}
 are not compared, five are run"""
 
 
-def search(*names: str) -> None:
+def search(size: Size, *names: str) -> None:
     """Print the setting that ends best for every system, on points held back; the same are tried for all."""
-    data = generated("30k", PASS)
+    data = generated(size, "30k", size.pick(SMALL, PASS, PASS))
+    examples = size.pick(SMALL, SEARCHED, SEARCHED)
     for name, make in SYSTEMS.items():
         if names and name not in names:
             continue
@@ -57,7 +57,7 @@ def search(*names: str) -> None:
         for key, values in GRID.items():
             for tuned in (replace(best, **{key: value}) for value in values):
                 if tuned not in seen:
-                    seen[tuned] = trained(make, tuned, data, SEARCHED).held
+                    seen[tuned] = trained(make, tuned, data, examples).held
             best = max(seen, key=lambda tuned: seen[tuned])
         tried = (f"{tuned}: {p1:.3f}" for tuned, p1 in seen.items())
         print(f"{name}: {best}", *tried, sep="\n    ", flush=True)
@@ -98,47 +98,47 @@ def paced(run: Sequence[Point]) -> list[Point]:
     return [point._replace(seconds=pace * point.examples) for point in run]
 
 
-def measure(quick: bool, shapes: list[str]) -> Figures:
+def measure(size: Size, shapes: list[str]) -> Figures:
     """At 30,000 outputs over time, at more of them at equal examples."""
     figures = Figures()
     if "30k" in shapes:
-        figures |= over_time(quick)
-    for shape in (one for one in shapes if one != "30k" and not quick):
-        figures |= large(shape)
+        figures |= over_time(size)
+    for shape in (one for one in shapes if one != "30k" and size is not Size.QUICK):
+        figures |= large(size, shape)
     return figures
 
 
-def over_time(quick: bool) -> Figures:
+def over_time(size: Size) -> Figures:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best.
 
     Within the time that dense softmax takes for four passes; with the systems that are compared three times, with the
     others once.
     """
-    data, seeds = generated("30k", PASS), 1 if quick else SEEDS
+    a_pass, seeds = size.pick(SMALL, PASS, PASS), size.pick(1, 1, SEEDS)
+    data, lengths = generated(size, "30k", a_pass), size.pick(LENGTHS[:2], LENGTHS[1:5], LENGTHS)
     ends: Ends = {name: [] for name in SYSTEMS}
-    lengths = LENGTHS[1:5] if quick else LENGTHS
     for seed in range(seeds):
         asked = COMPARED if seed else tuple(SYSTEMS)
         for name in asked:
             ends[name].append([])
-            trained(SYSTEMS[name], FOUND[name], data, WARM)
-        for examples in lengths:  # in turn, so that whatever slows the machine down slows all of them
+            trained(SYSTEMS[name], FOUND[name], data, size.pick(BATCH, WARM, WARM))
+        for passes in lengths:  # in turn, so that whatever slows the machine down slows all of them
             for name in asked:
-                if examples in LENGTHS[: FIT.get(name, 5)]:
-                    ends[name][-1].append(trained(SYSTEMS[name], FOUND[name], data, examples, seed))
+                if passes in LENGTHS[: FIT.get(name, 5)]:
+                    ends[name][-1].append(trained(SYSTEMS[name], FOUND[name], data, passes * a_pass, seed))
         for name in asked:
             told_of = (f"{p.examples // 1000}K {p.seconds:.1f} s {p.p1:.3f}" for p in ends[name][-1])
             print(f"{name}, seed {seed}:", *told_of, flush=True)
     figures = compared("30,000 outputs", ends, "30k")
-    if not quick:
-        draw(ends)
-    own = [next(p.p1 for p in run if p.examples == LENGTHS[1]) for run in ends["clusters"]]
-    same = [p1 - of_many(data, seed) for seed, p1 in enumerate(own)]
-    print(f"clusters' P@1 less that of 1,000 rows by chance at {LENGTHS[1]:,} examples:", told(same))
+    draw(size, ends)
+    at = LENGTHS[1] * a_pass
+    own = [next(p.p1 for p in run if p.examples == at) for run in ends["clusters"]]
+    same = [p1 - of_many(data, at, seed) for seed, p1 in enumerate(own)]
+    print(f"clusters' P@1 less that of 1,000 rows by chance at {at:,} examples:", told(same))
     return figures | {"p1_over_uniform_1000_30k": 100 * median(same)}
 
 
-def draw(ends: Ends) -> None:
+def draw(size: Size, ends: Ends) -> None:
     """Two plots of how runs end, medians of the seeds: over what they have computed, and over how long it took."""
     medians = {
         name: [
@@ -157,7 +157,8 @@ def draw(ends: Ends) -> None:
             for number, (name, points) in enumerate(medians.items())
         ]
         save(
-            PLOTS / f"slide_{over}.svg",
+            size,
+            f"slide_{over}",
             f"30,000 outputs: P@1 at the end of runs over {over}",
             unit,
             "P@1",
@@ -165,21 +166,26 @@ def draw(ends: Ends) -> None:
         )
 
 
-def of_many(data: Set, seed: int) -> float:
-    """P@1 with 1,000 rows by chance for an example, after 192,000."""
-    return trained(SYSTEMS[MANY], FOUND[MANY], data, LENGTHS[1], seed).p1
+def of_many(data: Set, examples: int, seed: int) -> float:
+    """P@1 with 1,000 rows by chance for an example, after so many."""
+    return trained(SYSTEMS[MANY], FOUND[MANY], data, examples, seed).p1
 
 
-def large(shape: str) -> dict[str, float]:
+def large(size: Size, shape: str) -> dict[str, float]:
     """P@1 of clusters above that of 1,000 rows by chance, each at the better of two rates, after one pass over 256,000
     examples."""
-    data, rows, p1 = generated(shape, LARGE), list[list[str]](), dict[str, float]()
+    examples, rows, p1 = size.pick(SMALL, LARGE, LARGE), list[list[str]](), dict[str, float]()
+    data = generated(size, shape, examples)
     for name in ("clusters", MANY):
-        best, end = best_of((Tuned(lr) for lr in RATES), SYSTEMS[name], data, LARGE)
+        best, end = best_of((Tuned(lr) for lr in RATES), SYSTEMS[name], data, examples)
         p1[name] = end.p1
         rows.append([name, f"{best.lr:g}", f"{end.p1:.3f}", f"{end.seconds:.1f}"])
         print(*rows[-1], flush=True)
-    show(f"{SHAPES[shape].labels:,} outputs, {LARGE:,} examples once", ["", "rate", "P@1", "s"], rows)
+    show(
+        f"{shape_of(size, shape).labels:,} outputs, {examples:,} examples once",
+        ["", "rate", "P@1", "s"],
+        rows,
+    )
     return {f"p1_over_uniform_1000_{shape}": 100 * (p1["clusters"] - p1[MANY])}
 
 

@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from benchmarks.slide.setting import generated
 from oddlot.sparse.xmc.reading import read_xmc
 from oddlot.sparse.xmc.writing import write_xmc
@@ -12,17 +12,18 @@ from oddlot.sparse.xmc.writing import write_xmc
 EXAMPLES, ROUNDS = 64_000, 5
 
 
-def measure() -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """Megabytes a second of a file that lies in memory, as the processor's seconds count."""
-    data, speeds = generated("30k", EXAMPLES), list[float]()
+    examples, rounds = size.pick((512, 1), (EXAMPLES, ROUNDS), (EXAMPLES, ROUNDS))
+    data, speeds = generated(size, "30k", examples), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.txt"
         write_xmc(path, data.x, data.y)
         megabytes = path.stat().st_size / 1e6
-        for _ in range(ROUNDS + 1):
+        for _ in range(rounds + 1):
             began = time.process_time()
             read_xmc(path)
             speeds.append(megabytes / (time.process_time() - began))
-    rows = [[f"{EXAMPLES:,} points, {megabytes:.0f} MB", told(speeds[1:], 0)]]
+    rows = [[f"{examples:,} points, {megabytes:.0f} MB", told(speeds[1:], 0)]]
     show("Reading text", ["", "MB/s of one core"], rows)
-    return {"read_megabytes_per_second": sorted(speeds[1:])[ROUNDS // 2]}
+    return {"read_megabytes_per_second": sorted(speeds[1:])[rounds // 2]}

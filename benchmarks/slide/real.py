@@ -1,9 +1,10 @@
 """P@1 over examples and over time on real labels, each system at the best of the same settings, one seed."""
 
+from benchmarks.report import Size
 from benchmarks.slide.hashing import TUNED
 from benchmarks.slide.quality import SYSTEMS, WARM, Ends, Figures, compared
 from benchmarks.slide.runs import Made, best_of, ours, trained
-from benchmarks.slide.setting import real
+from benchmarks.slide.setting import BATCH, real
 from oddlot.sparse import Clusters
 
 PASSES = (1, 2, 4, 6)
@@ -14,14 +15,15 @@ MADE: dict[str, Made] = {
 }
 
 
-def measure(quick: bool) -> Figures:
+def measure(size: Size) -> Figures:
     """How much sooner clusters are as good as dense softmax less 1 point, and as sampled softmax at its best."""
-    figures, passes = Figures(), PASSES[::2] if quick else PASSES
+    figures, passes = Figures(), size.pick((1, 2), PASSES[::2], PASSES)
+    settings, warm = TUNED[: size.pick(1, None, None)], size.pick(BATCH, WARM, WARM)
     for name, data in real():
         ends: Ends = {}
         for kind, make in MADE.items():
-            trained(make, TUNED[0], data, WARM)
-            best, longest = best_of(TUNED, make, data, passes[-1] * len(data.x))
+            trained(make, TUNED[0], data, warm)
+            best, longest = best_of(settings, make, data, passes[-1] * len(data.x))
             shorter = [trained(make, best, data, count * len(data.x)) for count in passes[:-1]]
             ends[kind] = [[*shorter, longest]]
             print(f"{kind}: {best}", *(f"{p.seconds:.1f} s {p.p1:.3f}" for p in ends[kind][0]), flush=True)

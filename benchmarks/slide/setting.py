@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.report import Size
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.sampler import Refresh
+from oddlot.sparse.topk import CALIBRATED
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import precision
 from oddlot.sparse.xmc.reading import read_xmc
+from oddlot.sparse.xmc.writing import write_xmc
 
 THREADS, HIDDEN, BATCH = 2, 128, 256
 SHAPES = {
@@ -23,6 +26,8 @@ SHAPES = {
     "200k": Shape(135_909, 200_000),
     "670k": Shape(135_909, 670_091),
 }
+SMALL = {name: Shape(1_000, 1_100 + 100 * number, 20.0) for number, name in enumerate(SHAPES)}
+"""In the smoke form, under the same names. There are samplers of 1,000 outputs."""
 TRAINING = 1_000
 """batches of a short one, over which what comes now and then is shared out"""
 TEST, HELD = 8_192, 10
@@ -53,13 +58,26 @@ class Set:
                 yield self.x.rows(order[low : low + BATCH]), self.y.rows(order[low : low + BATCH])
 
 
+def shape_of(size: Size, name: str) -> Shape:
+    """Return the shape that is meant by a name."""
+    return size.pick(SMALL, SHAPES, SHAPES)[name]
+
+
 @cache
-def generated(shape: str, examples: int) -> Set:
+def generated(size: Size, shape: str, examples: int) -> Set:
     """A set like the published ones."""
-    parts = (
-        generate(count, SHAPES[shape], stream) for count, stream in ((examples, 1), (TEST, 3), (TEST, 2))
-    )
+    tests = size.pick(CALIBRATED, TEST, TEST)
+    counts = ((examples, 1), (tests, 3), (tests, 2))
+    parts = (generate(count, shape_of(size, shape), stream) for count, stream in counts)
     return Set(*chain.from_iterable(parts))
+
+
+def write_real(folder: Path) -> None:
+    """Write small sets in the place of the real ones."""
+    for name in REAL:
+        (folder / name).mkdir()
+        for stream, (part, points) in enumerate({"train": 2 * BATCH, "test": 64}.items()):
+            write_xmc(folder / name / f"{part}.txt.gz", *generate(points, SMALL["30k"], stream))
 
 
 def real() -> Iterator[tuple[str, Set]]:

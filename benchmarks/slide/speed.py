@@ -1,16 +1,15 @@
 """Seconds, processor seconds and memory for 1,000 examples: each system in a process of its own, in turn."""
 
-import json
 import resource
-import subprocess
-import sys
 import time
+from functools import partial
 from math import inf
 from statistics import median
 
-from benchmarks.report import show, told
+from benchmarks.processes import in_new_process
+from benchmarks.report import Size, show, told
 from benchmarks.slide.quality import FOUND
-from benchmarks.slide.setting import BATCH, SHAPES, batches_for_each, begin, generated
+from benchmarks.slide.setting import BATCH, batches_for_each, begin, generated, shape_of
 from benchmarks.slide.systems import Dense, Ours, Sampled, System
 from oddlot.sparse import Clusters, Uniform
 from oddlot.sparse.threads import Crew
@@ -26,9 +25,9 @@ SLOW, SLOW_WARM = {"30k": 1, "200k": 5, "670k": 5}, {"30k": 5, "200k": 50, "670k
 """of dense softmax, so many times fewer"""
 
 
-def made(system: str, shape: str) -> System:
+def made(size: Size, system: str, shape: str) -> System:
     """The system, new, at the setting that the search of quality.py found for it."""
-    features, labels = SHAPES[shape].features, SHAPES[shape].labels
+    features, labels = shape_of(size, shape).features, shape_of(size, shape).labels
     match system:
         case "dense":
             return Dense(features, labels, FOUND[system])
@@ -40,14 +39,14 @@ def made(system: str, shape: str) -> System:
     return Ours(features, labels, FOUND["uniform 1000"], Uniform(count), adagrad)
 
 
-def alone(system: str, shape: str, batches: int) -> None:
-    """One measurement, in this process: a line of JSON."""
+def alone(size: Size, system: str, shape: str, batches: int) -> dict[str, float]:
+    """One measurement, in this process."""
     begin()
-    warm = max(2, WARM[shape] // (SLOW_WARM[shape] if system == "dense" else 1))
-    data = generated(shape, (warm + batches) * BATCH)
+    warm = size.pick(2, *[max(2, WARM[shape] // (SLOW_WARM[shape] if system == "dense" else 1))] * 2)
+    data = generated(size, shape, (warm + batches) * BATCH)
     given = list(data.batches((warm + batches) * BATCH))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    network = made(system, shape)
+    network = made(size, system, shape)
     for x, y in given[:warm]:
         network.step(x, y)
     refreshed = refresh(network)
@@ -55,13 +54,12 @@ def alone(system: str, shape: str, batches: int) -> None:
     for x, y in given[warm:]:
         network.step(x, y)
     thousands = batches * BATCH / 1000
-    figures = {
+    return {
         "wall": (time.perf_counter() - wall) / thousands + refreshed[0],
         "processor": (time.process_time() - processor) / thousands + refreshed[1],
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "megabytes_before": before / 1024,
     }
-    print(json.dumps(figures))
 
 
 def refresh(network: System) -> tuple[float, float]:
@@ -80,24 +78,17 @@ def refresh(network: System) -> tuple[float, float]:
     return (time.perf_counter() - wall) / thousands, (time.process_time() - processor) / thousands
 
 
-def asked(system: str, shape: str, batches: int) -> dict[str, float]:
-    """The same in another process."""
-    code = f"from benchmarks.slide.speed import alone; alone({system!r}, {shape!r}, {batches})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
+def measure(size: Size, shapes: list[str]) -> dict[str, float]:
     """How much faster the default sampler is than dense PyTorch, and how much less memory it takes."""
-    figures, rounds = dict[str, float](), 1 if quick else 3
+    figures, rounds = dict[str, float](), size.pick(1, 1, 3)
     for shape in shapes:
         found = dict[str, list[dict[str, float]]]()
         for _ in range(rounds):
-            for system in (*OURS, *RIVALS):
-                slow = SLOW[shape] if system == "dense" else 1
-                batches = max(2, BATCHES[shape] // slow // (3 if quick else 1))
-                found.setdefault(system, []).append(asked(system, shape, batches))
+            for system in size.pick(("clusters", "dense"), (*OURS, *RIVALS), (*OURS, *RIVALS)):
+                most = BATCHES[shape] // (SLOW[shape] if system == "dense" else 1)
+                batches = max(2, size.pick(2, most // 3, most))
+                one = in_new_process(partial(alone, size, system, shape, batches))
+                found.setdefault(system, []).append(one)
         dense = found["dense"]
         rows, ratios = list[list[str]](), dict[str, list[float]]()
         for system, runs in found.items():
@@ -108,7 +99,9 @@ def measure(quick: bool, shapes: list[str]) -> dict[str, float]:
                 f"{median(each['megabytes_before']):,.0f}", told(ratios[system], 2),
             ])  # fmt: skip
         columns = ["", "s / 1,000", "processor s / 1,000", "peak MB", "of these before", "dense / it"]
-        show(f"{SHAPES[shape].labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows)
+        show(
+            f"{shape_of(size, shape).labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows
+        )
         figures[f"speedup_over_dense_{shape}"] = median(ratios["clusters"])
         if shape == "670k":
             memory = [

@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 import oddlot
-from benchmarks.report import show
-from benchmarks.slide.setting import SHAPES
+from benchmarks.report import Size, show
+from benchmarks.slide.setting import shape_of
 from oddlot.core.words import Arrived
 from oddlot.sparse.xmc.generating import generate
 from oddlot.sparse.xmc.writing import write_xmc
@@ -18,18 +18,20 @@ STRATEGIES: dict[str, oddlot.Strategy] = {
 }
 
 
-def measure(shapes: list[str]) -> dict[str, float]:
+def measure(size: Size, shapes: list[str]) -> dict[str, float]:
     """The first updates of the task `xmc`, 300 draws by frequency, whole and as they travel, of the two smaller shapes;
     no figures."""
     rows = []
     for shape in (one for one in shapes if one != "670k"):
         with tempfile.TemporaryDirectory() as folder:
-            for name, points in (("train", POINTS), ("test", 64)):
-                write_xmc(Path(folder) / f"{name}.txt.gz", *generate(points, SHAPES[shape]))
+            for name, points in (("train", size.pick(512, POINTS, POINTS)), ("test", 64)):
+                write_xmc(Path(folder) / f"{name}.txt.gz", *generate(points, shape_of(size, shape)))
             job = xmc(folder)
         for name, strategy in STRATEGIES.items():
             whole, less = (_bytes_up(job, strategy, codec) for codec in (oddlot.Plain(), oddlot.NonZero()))
-            rows.append([f"{SHAPES[shape].labels:,}", name, f"{whole / 1e6:.0f}", f"{less / 1e6:.0f}"])
+            rows.append(
+                [f"{shape_of(size, shape).labels:,}", name, f"{whole / 1e6:.0f}", f"{less / 1e6:.0f}"]
+            )
     show("MB of an update", ["outputs", "", "whole", "what is not zero"], rows)
     return {}
 

@@ -5,15 +5,16 @@ they count in full; so each counts for its share, as `Asynchronous` has it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from statistics import fmean, median
 
 import torch
 
-from benchmarks.report import show, told
+from benchmarks.processes import in_processes
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.floors import NOTHING, SECONDS
 from benchmarks.stragglers.least_squares import FEATURES, Held, fleet, floor, trained
-from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveK, Asynchronous, ByGradients, Strategy
 
 RATE, ENDS = 2e-4, 1_000.0
@@ -28,14 +29,14 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
 }
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """The table; our distance at the end over that of asynchronous steps."""
-    seeds = range(1 if quick else 10)
+    seeds, ends = range(size.pick(1, 1, 10)), size.pick(0.4, ENDS, ENDS)
     asked = [(name, seed) for name in POLICIES for seed in seeds]
-    found = dict(zip(asked, in_processes(_run, asked), strict=True))
+    found = dict(zip(asked, in_processes(partial(_run, size, ends), asked), strict=True))
     rows = [[name, told([found[name, seed] for seed in seeds], 4)] for name in POLICIES]
     show(
-        f"distance after {ENDS:,.0f} s, {len(seeds)} seeds; closed form for k = 1 {floor(RATE, 1):.4f}, "
+        f"distance after {ends:,.0f} s, {len(seeds)} seeds; closed form for k = 1 {floor(RATE, 1):.4f}, "
         f"for k = 36 {floor(RATE, 36):.4f}",
         ("", "distance"),
         rows,
@@ -44,9 +45,10 @@ def measure(quick: bool) -> dict[str, float]:
     return {"adaptive_k_error_over_asynchronous": median(ratios)}
 
 
-def _run(asked: tuple[str, int]) -> float:
+def _run(size: Size, ends: float, asked: tuple[str, int]) -> float:
     """Root mean square of the last ten measured distances."""
     name, seed = asked
     start = torch.zeros(FEATURES, dtype=torch.float64)
-    run, _ = trained(POLICIES[name](), fleet(SECONDS, NOTHING), RATE, start, seed, f"seconds>={ENDS}", Held)
+    goal, machines = f"seconds>={ends}", fleet(SECONDS, NOTHING)
+    run, _ = trained(POLICIES[name](), machines, RATE, start, seed, goal, Held, size)
     return sqrt(fmean(row["error"] ** 2 for row in run.history[-10:]))

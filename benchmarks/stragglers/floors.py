@@ -1,13 +1,15 @@
 """Where the error ends for fixed k, and how much sooner adaptive k is there."""
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from statistics import fmean, median
 
 import numpy as np
 import torch
 
-from benchmarks.report import show, told
+from benchmarks.processes import in_processes
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.least_squares import (
     LOAD,
     WORKERS,
@@ -19,7 +21,6 @@ from benchmarks.stragglers.least_squares import (
     problem,
     trained,
 )
-from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, ByGradients, FastestK, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
@@ -33,10 +34,10 @@ CLOSE = 1.1
 """times the floor, which counts as reached where the last ten measures are there, as a root mean square"""
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """Both tables."""
-    seeds = range(2 if quick else 10)
-    return _floors(seeds, 1_500 if quick else 3_000) | _speedup(seeds)
+    seeds = range(size.pick(1, 2, 10))
+    return _floors(size, seeds, size.pick(3, 1_500, 3_000)) | _speedup(size, seeds)
 
 
 def _start(distance: float, seed: int) -> torch.Tensor:
@@ -46,10 +47,10 @@ def _start(distance: float, seed: int) -> torch.Tensor:
     return problem().best + away
 
 
-def _floors(seeds: range, rounds: int) -> dict[str, float]:
+def _floors(size: Size, seeds: range, rounds: int) -> dict[str, float]:
     """The root mean square of the distance over the last two thirds of the rounds, from twice the floor on."""
     asked = [(k, seed, rounds) for k in KS for seed in seeds]
-    found = in_processes(_ends, asked)
+    found = in_processes(partial(_ends, size), asked)
     rows, worst = list[list[str]](), 0.0
     for k in KS:
         ends = [end for (one, *_), end in zip(asked, found, strict=True) if one == k]
@@ -64,11 +65,16 @@ def _floors(seeds: range, rounds: int) -> dict[str, float]:
     return {"floor_error_max": worst}
 
 
-def _ends(asked: tuple[int, int, int]) -> float:
+def _ends(size: Size, asked: tuple[int, int, int]) -> float:
     k, seed, rounds = asked
     start = _start(2 * floor(RATE, k), seed)
-    run, _ = trained(FastestK(k=k), fleet(SECONDS, NOTHING), RATE, start, seed, f"versions>={rounds}", Held)
+    goal, machines = f"versions>={rounds}", fleet(SECONDS, NOTHING)
+    run, _ = trained(FastestK(k=k), machines, RATE, start, seed, goal, Held, size)
     return sqrt(fmean(row["error"] ** 2 for row in run.history if row["versions"] > rounds / 3))
+
+
+def _close(size: Size) -> float:
+    return size.pick(12_400 * CLOSE, CLOSE, CLOSE)
 
 
 def _policies() -> dict[str, Callable[[], Strategy]]:
@@ -81,10 +87,10 @@ def _policies() -> dict[str, Callable[[], Strategy]]:
     }
 
 
-def _speedup(seeds: range) -> dict[str, float]:
+def _speedup(size: Size, seeds: range) -> dict[str, float]:
     """Seconds until k = 40's floor, from far away."""
     asked = [(name, seed) for name in _policies() for seed in seeds]
-    found = dict(zip(asked, in_processes(_reaches, asked), strict=True))
+    found = dict(zip(asked, in_processes(partial(_reaches, size), asked), strict=True))
     rows, ratios = list[list[str]](), dict[str, float]()
     for name in _policies():
         seconds = [found[name, seed][0] for seed in seeds]
@@ -93,7 +99,7 @@ def _speedup(seeds: range) -> dict[str, float]:
         used = [found[name, seed][1] / 1e6 for seed in seeds]
         rows.append([name, told(seconds, 0), told(times, 2), told(used, 2)])
     show(
-        f"until {CLOSE} times the floor of k = 40, from a distance of {FAR:g}, {len(seeds)} seeds",
+        f"until {_close(size):g} times the floor of k = 40, from a distance of {FAR:g}, {len(seeds)} seeds",
         ("k", "seconds", "times as soon", "million rows used"),
         rows,
     )
@@ -104,13 +110,12 @@ def _speedup(seeds: range) -> dict[str, float]:
     }
 
 
-def _reaches(asked: tuple[str, int]) -> tuple[float, int]:
+def _reaches(size: Size, asked: tuple[str, int]) -> tuple[float, int]:
     """Seconds and rows."""
     name, seed = asked
-    close = CLOSE * floor(RATE, 40)
+    close = _close(size) * floor(RATE, 40)
     goal = f"lately<={close} or versions>=20000"
-    run, counts = trained(
-        _policies()[name](), fleet(SECONDS, NOTHING), RATE, _start(FAR, seed), seed, goal, Held
-    )
+    machines, start = fleet(SECONDS, NOTHING), _start(FAR, seed)
+    run, counts = trained(_policies()[name](), machines, RATE, start, seed, goal, Held, size)
     check_reached(run, "lately", close)
     return run.summary["seconds"], counts.used

@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
@@ -113,17 +113,18 @@ def goodput(policy: str, learners: int, between: float, hours: float, seed: int,
     return merged_a_second(run) * pace / learners
 
 
-def measure(quick: bool, some: Sequence[int] | None = None) -> dict[str, float]:
+def measure(size: Size, some: Sequence[int] | None = None) -> dict[str, float]:
     """A table for each number of learners, the first row where lock-step is at 0.27; the worst of those rows."""
     with once():  # every run of the joint policy says that there are no gradients
-        return _worst(quick, some or (list(HOURS)[:2] if quick else list(HOURS)))
+        return _worst(size, some or list(HOURS)[: size.pick(1, 2, len(HOURS))])
 
 
-def _worst(quick: bool, sizes: Sequence[int]) -> dict[str, float]:
+def _worst(size: Size, several: Sequence[int]) -> dict[str, float]:
     figures = dict[str, float]()
-    for learners in sizes:
-        between = {f"where lock-step is at {AT}": between_at(learners, AT), **BETWEEN}
-        hours, seeds = HOURS[learners] / (4 if quick else 1), range(1 if quick else SEEDS[learners])
+    for learners in several:
+        some = dict(list(BETWEEN.items())[: size.pick(1, None, None)])
+        between = {f"where lock-step is at {AT}": between_at(learners, AT), **some}
+        hours, seeds = HOURS[learners] / size.pick(100, 4, 1), range(size.pick(1, 1, SEEDS[learners]))
         for policy, found in _table(learners, between, hours, seeds).items():
             name = f"goodput_{policy}_at_lockstep_27"
             figures[name] = min(found, figures.get(name, 1.0))

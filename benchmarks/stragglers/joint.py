@@ -1,11 +1,13 @@
 """Adapting k and the load together, beside adapting k alone, for several ratios of computation to communication."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import torch
 
-from benchmarks.report import show, told
+from benchmarks.processes import in_processes
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.least_squares import (
     FEATURES,
     LOAD,
@@ -15,7 +17,6 @@ from benchmarks.stragglers.least_squares import (
     fleet,
     trained,
 )
-from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, Machine, Strategy
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
@@ -36,14 +37,14 @@ MEASURES = ("seconds", "rounds", "used", "assigned", "uploads", "megabytes", "wa
 """used and assigned: rows; wasted: of the megabytes"""
 
 
-def measure(quick: bool, ratios: Sequence[float] | None = None) -> dict[str, float]:
+def measure(size: Size, ratios: Sequence[float] | None = None) -> dict[str, float]:
     """One table a ratio; the largest quotients of all."""
-    seeds, ratios = range(1 if quick else 10), ratios or (RATIOS[1:2] if quick else RATIOS)
+    seeds, ratios = range(size.pick(1, 1, 10)), ratios or size.pick(RATIOS[1:2], RATIOS[1:2], RATIOS)
     worst = dict[str, float]()
     for ratio in ratios:
         asked = [(ratio, policy, seed) for policy in POLICIES for seed in seeds]
-        found = zip(asked, in_processes(_run, asked), strict=True)
-        quotients = _table(ratio, {one[1:]: ends for one, ends in found}, seeds)
+        found = zip(asked, in_processes(partial(_run, size), asked), strict=True)
+        quotients = _table(size, ratio, {one[1:]: ends for one, ends in found}, seeds)
         print(f"{ratio:g}:", *(f"{name} {value:.3f}" for name, value in quotients.items()), flush=True)
         worst = {name: max(value, worst.get(name, 0.0)) for name, value in quotients.items()}
     return worst
@@ -61,16 +62,21 @@ def strategy(ratio: float, policy: str) -> Strategy:
     return AdaptiveLoad(rounds_of([response] * WORKERS, loads), switch, least=1)
 
 
-def _run(asked: tuple[float, str, int]) -> dict[str, float]:
+def goal(size: Size) -> float:
+    """The distance that ends a run, from one of about 580."""
+    return size.pick(400.0, GOAL, GOAL)
+
+
+def _run(size: Size, asked: tuple[float, str, int]) -> dict[str, float]:
     ratio, policy, seed = asked
-    return until_goal(strategy(ratio, policy), fleet(ratio * COMMUNICATION, COMMUNICATION), seed)
+    return until_goal(size, strategy(ratio, policy), fleet(ratio * COMMUNICATION, COMMUNICATION), seed)
 
 
-def until_goal(strategy: Strategy, machines: list[Machine], seed: int) -> dict[str, float]:
+def until_goal(size: Size, strategy: Strategy, machines: list[Machine], seed: int) -> dict[str, float]:
     """The measures of a run."""
-    start = torch.zeros(FEATURES, dtype=torch.float64)
-    run, counts = trained(strategy, machines, RATE, start, seed, f"lately<={GOAL} or versions>=40000")
-    check_reached(run, "lately", GOAL)
+    start, until = torch.zeros(FEATURES, dtype=torch.float64), f"lately<={goal(size)} or versions>=40000"
+    run, counts = trained(strategy, machines, RATE, start, seed, until, size=size)
+    check_reached(run, "lately", goal(size))
     figures = run.summary
     counted = {name: float(getattr(counts, name)) for name in ("rounds", "used", "assigned", "uploads")}
     return counted | {
@@ -81,13 +87,17 @@ def until_goal(strategy: Strategy, machines: list[Machine], seed: int) -> dict[s
 
 
 def _table(
-    ratio: float, found: dict[tuple[str, int], dict[str, float]], seeds: Sequence[int]
+    size: Size, ratio: float, found: dict[tuple[str, int], dict[str, float]], seeds: Sequence[int]
 ) -> dict[str, float]:
     def values(policy: str, measure: str) -> list[float]:
         return [found[policy, seed][measure] for seed in seeds]
 
     rows = [[policy, *(told(values(policy, measure), 0) for measure in MEASURES)] for policy in POLICIES]
-    show(f"computation / communication = {ratio:g}: until a distance of {GOAL}", ("adapted", *MEASURES), rows)
+    show(
+        f"computation / communication = {ratio:g}: until a distance of {goal(size)}",
+        ("adapted", *MEASURES),
+        rows,
+    )
 
     def over(one: str, other: str, measure: str) -> float:
         pairs = zip(values(one, measure), values(other, measure), strict=True)

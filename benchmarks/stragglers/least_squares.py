@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
+from benchmarks.report import Size
 from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
 from oddlot.core.spans import samples_in
 from oddlot.core.words import Arrived, Record, Start, Step
@@ -72,12 +73,12 @@ def a_of(rate: float) -> float:
 class Drawn:
     """A data set each of whose samples is a row by chance."""
 
-    def __init__(self, seed: int) -> None:
-        rows = np.random.default_rng(seed).integers(0, ROWS, DRAWN, dtype=np.uint16)
+    def __init__(self, seed: int, count: int = DRAWN) -> None:
+        rows = np.random.default_rng(seed).integers(0, ROWS, count, dtype=np.uint16)
         self.rows = torch.from_numpy(rows.astype(np.int32))
 
     def __len__(self) -> int:
-        return DRAWN
+        return len(self.rows)
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
         return self.__getitems__([place])
@@ -93,8 +94,8 @@ class Held(Drawn):
     Two epochs that are under way at once may share samples, of which one has another's row: less than one at each end.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, count: int = DRAWN) -> None:
+        super().__init__(seed, count)
         self.seed = seed
 
     def __call__(self, record: Record) -> None:
@@ -102,7 +103,7 @@ class Held(Drawn):
         for action in record.actions:
             if isinstance(action, Start):
                 parts = [
-                    order(self.seed, one.epoch, DRAWN)[one.start : one.stop] for one in action.task.spans
+                    order(self.seed, one.epoch, len(self))[one.start : one.stop] for one in action.task.spans
                 ]
                 places = torch.from_numpy(np.concatenate(parts))
                 first = int(action.task.node.removeprefix("w")) * LOAD
@@ -220,16 +221,17 @@ def trained(
     seed: int,
     until: str,
     data: type[Drawn] = Drawn,
+    size: Size = Size.FULL,
 ) -> tuple[Run, Counts]:
     """A run from `start`, with data and times of this seed."""
-    counts, rows = Counts(), data(seed)
+    counts, rows = Counts(), data(seed, size.pick(DRAWN // 100, DRAWN, DRAWN))
     run = oddlot.fit(
         a_job(rate, start, rows),
         strategy,
         Simulated(machines, seed=seed),
         seed=seed,
         until=until,
-        evaluate_every=f"{EVERY} versions",
+        evaluate_every=f"{size.pick(1, EVERY, EVERY)} versions",
         observers=[rows, counts] if isinstance(rows, Held) else [counts],
     )
     return run, counts

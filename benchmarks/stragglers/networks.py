@@ -13,8 +13,8 @@ from statistics import fmean, median
 
 from torch import Tensor, nn
 
-from benchmarks.report import show, told
-from benchmarks.stragglers.processes import in_processes
+from benchmarks.processes import in_processes
+from benchmarks.report import Size, show, told
 from oddlot import (
     SGD,
     AdaptiveK,
@@ -93,6 +93,8 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
     "quorum": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True))),
     "quorum, no grace": lambda: Quorum(LocalSGD(4, SGD(0.7, 0.9, nesterov=True)), grace=0.0),
 }
+SOME = ["synchronous", "k = 2", "joint", PLAIN, "quorum"]
+"""Policies of the smoke form."""
 Asked = tuple[str, str, str, int]
 """job, record, policy and seed"""
 
@@ -130,20 +132,22 @@ class Small(nn.Module):
 
 
 def measure(
-    quick: bool,
+    size: Size,
     jobs: Sequence[str] | None = None,
     records: Sequence[str] | None = None,
     policies: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """What was fitted, and a table for each job and record; the worst ratio of joint to the best of all others."""
-    asked = records or (list(RECORDS)[:2] if quick else RECORDS)
+    asked = records or list(RECORDS)[: size.pick(None, 2, None)]
     there = [name for name in asked if _path(name).is_file()]
     if left_out := [name for name in asked if name not in there]:
         print(f"ODDLOT_DATA has no {', '.join(RECORDS[name][0] for name in left_out)}: left out")
     _fits({name: _times(name) for name in there})
-    seeds, worst = range(1 if quick else 5), list[float]()
-    for job in jobs or (list(JOBS)[:1] if quick else JOBS):
-        worst += [_table(job, record, policies or list(POLICIES), seeds) for record in there]
+    seeds, worst = range(size.pick(1, 1, 5)), list[float]()
+    for job in jobs or list(JOBS)[: size.pick(1, 1, None)]:
+        for record in there[: size.pick(1, None, None)]:
+            some = policies or size.pick(SOME, list(POLICIES), list(POLICIES))
+            worst.append(_table(size, job, record, some, seeds))
     return {"joint_over_best_worst_trace": max(worst)} if worst and not policies else {}
 
 
@@ -174,10 +178,10 @@ def _short(delay: Delay) -> str:
     return f"{type(delay).__name__}({', '.join(settings)})"
 
 
-def _table(job: str, record: str, policies: Sequence[str], seeds: range) -> float:
+def _table(size: Size, job: str, record: str, policies: Sequence[str], seeds: range) -> float:
     """Joint over the best of the others, by medians."""
     asked = [(job, record, policy, seed) for policy in policies for seed in seeds]
-    found = dict(zip(asked, in_processes(_run, asked), strict=True))
+    found = dict(zip(asked, in_processes(partial(_run, size), asked), strict=True))
     seconds = {policy: [found[job, record, policy, seed] for seed in seeds] for policy in policies}
     ks = (policy for policy in policies if policy in SWEEP)
     best_k = min(ks, key=lambda one: median(seconds[one]), default="")
@@ -191,8 +195,9 @@ def _table(job: str, record: str, policies: Sequence[str], seeds: range) -> floa
         ]
         for name, taken in seconds.items()
     ]
+    until = f"seconds until an accuracy of {_goal(size, job)}"
     show(
-        f"{job}, {WORKERS} machines as in {record}: seconds until an accuracy of {JOBS[job][1]}, {len(seeds)} seeds",
+        f"{job}, {WORKERS} machines as in {record}: {until}, {len(seeds)} seeds",
         ("", "seconds", f"over the best of the others, {best}"),
         rows,
     )
@@ -209,11 +214,15 @@ def _job(name: str) -> Job:
     return replace(job, model=partial(Small, *pictures), batch=BATCH, evaluation=tested)
 
 
-def _run(asked: Asked) -> float:
+def _goal(size: Size, job: str) -> float:
+    return size.pick(0.15, JOBS[job][1], JOBS[job][1])
+
+
+def _run(size: Size, asked: Asked) -> float:
     """Seconds of virtual time; infinity where the accuracy never came."""
     name, record, policy, seed = asked
     machines = [replace(one, link=LINK) for one in machines_like(_times(record), WORKERS, SECONDS / BATCH)]
-    goal = f"accuracy>={JOBS[name][1]} or epochs>={EPOCHS}"
+    goal = f"accuracy>={_goal(size, name)} or epochs>={EPOCHS}"
     on = Simulated(machines, seed=seed)
     job = _job(name)
     if policy == PLAIN:

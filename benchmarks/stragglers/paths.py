@@ -3,19 +3,18 @@
 from functools import partial
 from itertools import accumulate
 from math import log10
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.plots import save
-from benchmarks.stragglers.joint import BY_ERROR, COMMUNICATION, GOAL, RATE, strategy
+from benchmarks.plots import PLOTS, save
+from benchmarks.processes import in_processes
+from benchmarks.report import Size
+from benchmarks.stragglers.joint import BY_ERROR, COMMUNICATION, RATE, goal, strategy
 from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, problem, trained
-from benchmarks.stragglers.processes import in_processes
 from oddlot.report.charts import Line
 
-PLOTS, RATIO = Path("docs/plots"), 1.0
+RATIO = 1.0
 
 
 class Point(NamedTuple):
@@ -29,22 +28,18 @@ class Point(NamedTuple):
     """rows of gradients that became steps"""
 
 
-def measure(quick: bool) -> dict[str, float]:
-    """Three plots, from one seed; no figures. Quick: down to ten times the distance alone, and none is kept."""
-    run = partial(_run, 10 * GOAL if quick else GOAL)
-    runs = dict(zip(BY_ERROR, in_processes(run, BY_ERROR), strict=True))
-    with TemporaryDirectory() as passing:
-        folder = Path(passing) if quick else PLOTS
-        _draw_path(runs, folder)
-        _draw_distance(runs, folder)
-    print(
-        f"three plots of {', '.join(runs)}"
-        + (f", down to {10 * GOAL}: none is kept" if quick else f" in {PLOTS}")
-    )
+def measure(size: Size) -> dict[str, float]:
+    """Three plots, from one seed; no figures. Quick: down to ten times the distance alone."""
+    distance = goal(size) * size.pick(1, 10, 1)
+    runs = dict(zip(BY_ERROR, in_processes(partial(_run, size, distance), BY_ERROR), strict=True))
+    _draw_path(size, distance, runs)
+    _draw_distance(size, runs)
+    kept = f"in {PLOTS}" if size is Size.FULL else "not kept"
+    print(f"three plots of {', '.join(runs)}, down to {distance}: {kept}")
     return {}
 
 
-def _draw_path(runs: dict[str, list[Point]], folder: Path) -> None:
+def _draw_path(size: Size, distance: float, runs: dict[str, list[Point]]) -> None:
     """The k and the load over how far the distance has fallen."""
     begin = float(problem().best.norm())
     fallen = {name: [(log10(begin / one.error), one) for one in points] for name, points in runs.items()}
@@ -56,28 +51,30 @@ def _draw_path(runs: dict[str, list[Point]], folder: Path) -> None:
         Line("load, fitted", [(down, one.load) for down, one in fallen[fitted]], 2, dashed=True),
     ]
     save(
-        folder / "stragglers_path.svg",
+        size,
+        "stragglers_path",
         f"Workers that are waited for (k, of {WORKERS}) and rows for each (load, at most {LOAD})",
-        f"orders of magnitude by which the distance has fallen, from {begin:.0f} to {GOAL}",
+        f"orders of magnitude by which the distance has fallen, from {begin:.0f} to {distance}",
         "k, load",
         path,
     )
 
 
-def _draw_distance(runs: dict[str, list[Point]], folder: Path) -> None:
+def _draw_distance(size: Size, runs: dict[str, list[Point]]) -> None:
     """It over time, and over the gradients that it took."""
     curves = [
         Line(name, [(one.seconds, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())
     ]
     about, up = f"computation / communication = {RATIO:g}", "log10(distance)"
-    save(folder / "stragglers_curves.svg", f"Distance over time, {about}", "seconds", up, curves)
+    save(size, "stragglers_curves", f"Distance over time, {about}", "seconds", up, curves)
     cost = [
         Line(name, [(one.used / 1e3, log10(one.error)) for one in points], number)
         for number, (name, points) in enumerate(runs.items())
     ]
     save(
-        folder / "stragglers_cost.svg",
+        size,
+        "stragglers_cost",
         f"Distance over gradients used, {about}",
         "thousand rows of gradients used",
         up,
@@ -85,10 +82,10 @@ def _draw_distance(runs: dict[str, list[Point]], folder: Path) -> None:
     )
 
 
-def _run(distance: float, policy: str) -> list[Point]:
+def _run(size: Size, distance: float, policy: str) -> list[Point]:
     start = torch.zeros(FEATURES, dtype=torch.float64)
-    machines, goal = fleet(RATIO * COMMUNICATION, COMMUNICATION), f"lately<={distance} or versions>=40000"
-    run, counts = trained(strategy(RATIO, policy), machines, RATE, start, 0, goal)
+    machines, until = fleet(RATIO * COMMUNICATION, COMMUNICATION), f"lately<={distance} or versions>=40000"
+    run, counts = trained(strategy(RATIO, policy), machines, RATE, start, 0, until, size=size)
     used = list(accumulate(k * load for _, k, load in counts.path))
     found = []
     for row in run.history:

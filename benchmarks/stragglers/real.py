@@ -1,6 +1,6 @@
 """Four processes of this machine, one of which is five times slower: gradients are real, and so is the waiting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.ddp import Group
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
@@ -43,32 +43,32 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
 """the last three: fixed rounds of about one batch, as small as those of the joint policy"""
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """Both tables."""
-    return goodput(quick) | soonest(quick)
+    paces = [pace / size.pick(10, 1, 1) for pace in PACES]
+    return goodput(size, paces) | soonest(size, paces)
 
 
-def place() -> Local:
+def place(paces: Sequence[float]) -> Local:
     """The processes, one thread each."""
-    return Local(4, threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(PACES)))
+    return Local(4, threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(paces)))
 
 
-def goodput(quick: bool) -> dict[str, float]:
+def goodput(size: Size, paces: Sequence[float]) -> dict[str, float]:
     """Samples over what the four could do if none ever waited for another."""
-    able, times = sum(1 / pace for pace in PACES), range(1 if quick else 3)
+    able, times = sum(1 / pace for pace in paces), range(size.pick(1, 1, 3))
     found: dict[str, list[float]] = {
         "synchronous": [],
         "loads in proportion": [],
         "DistributedDataParallel": [],
     }
-    steps = 8 if quick else 40
+    steps, epochs = size.pick((2, 1), (8, 8), (40, 16))
     for seed in times:
-        found["synchronous"].append(_merged(Synchronous(2 * BATCH), seed, quick) / able)
-        found["loads in proportion"].append(
-            _merged(ProportionalLoad(Synchronous(2 * BATCH)), seed, quick) / able
-        )
-        group = Group(_model, [2 * BATCH * pace for pace in PACES])
-        found["DistributedDataParallel"].append(4 * 2 * BATCH * steps / able / group.seconds(steps))
+        each = Synchronous(2 * BATCH)
+        found["synchronous"].append(_merged(each, seed, epochs, paces) / able)
+        found["loads in proportion"].append(_merged(ProportionalLoad(each), seed, epochs, paces) / able)
+        group, waits = Group(_model, len(paces)), [2 * BATCH * pace for pace in paces]
+        found["DistributedDataParallel"].append(4 * 2 * BATCH * steps / able / group.seconds(steps, waits))
         group.close()
     rows = [[name, told(shares, 3)] for name, shares in found.items()]
     show(
@@ -83,10 +83,10 @@ def goodput(quick: bool) -> dict[str, float]:
     }
 
 
-def _merged(strategy: Strategy, seed: int, quick: bool) -> float:
+def _merged(strategy: Strategy, seed: int, epochs: int, paces: Sequence[float]) -> float:
     """Samples a second."""
-    until = f"epochs>={8 if quick else 16}"
-    run = fit(digits(batch=BATCH), strategy, place(), until=until, seed=seed, evaluate_every="100 epochs")
+    on, until = place(paces), f"epochs>={epochs}"
+    run = fit(digits(batch=BATCH), strategy, on, until=until, seed=seed, evaluate_every="100 epochs")
     return merged_a_second(run)
 
 
@@ -97,24 +97,29 @@ def _model() -> tuple[nn.Module, Any, Any, int]:
     return job.model(), inputs, targets, 2 * BATCH
 
 
-def soonest(quick: bool) -> dict[str, float]:
+def soonest(size: Size, paces: Sequence[float]) -> dict[str, float]:
     """Seconds until the accuracy, each seed of a policy beside the same one of the others."""
-    seeds, rows, seconds = range(1 if quick else 5), list[list[str]](), dict[str, list[float]]()
+    seeds, accuracy = range(size.pick(1, 1, 5)), size.pick(0.2, ACCURACY, ACCURACY)
+    rows, seconds = list[list[str]](), dict[str, list[float]]()
     for seed in seeds:
-        for name, make in POLICIES.items():
-            seconds.setdefault(name, []).append(_until(make(), seed).summary["seconds"])
+        for name in list(POLICIES)[: size.pick(2, None, None)]:
+            seconds.setdefault(name, []).append(
+                _until(POLICIES[name](), accuracy, seed, paces).summary["seconds"]
+            )
             print(f"{name}, seed {seed}: {seconds[name][-1]:.1f} s", flush=True)
     for name, taken in seconds.items():
         ratios = [own / theirs for own, theirs in zip(taken, seconds["synchronous"], strict=True)]
         rows.append([name, told(taken, 1), told(ratios, 2)])
-    show(f"until an accuracy of {ACCURACY}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
+    show(f"until an accuracy of {accuracy}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
     pairs = zip(seconds["joint, not told anything"], seconds["synchronous"], strict=True)
     return {"real_joint_over_synchronous": median(own / theirs for own, theirs in pairs)}
 
 
-def _until(strategy: Strategy, seed: int) -> Run:
-    goal = f"accuracy>={ACCURACY} or epochs>=60"
-    run = fit(digits(batch=BATCH), strategy, place(), until=goal, seed=seed, evaluate_every="0.25 epochs")
+def _until(strategy: Strategy, accuracy: float, seed: int, paces: Sequence[float]) -> Run:
+    goal = f"accuracy>={accuracy} or epochs>=60"
+    run = fit(
+        digits(batch=BATCH), strategy, place(paces), until=goal, seed=seed, evaluate_every="0.25 epochs"
+    )
     if "accuracy" not in run.ended:
         raise RuntimeError(f"{strategy!r} ended with {run.ended}")
     return run

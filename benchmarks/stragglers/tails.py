@@ -1,12 +1,13 @@
 """Adapting k and the load together, beside adapting k alone, where times are not exponential or workers not alike."""
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
-from benchmarks.report import show, told
+from benchmarks.processes import in_processes
+from benchmarks.report import Size, show, told
 from benchmarks.stragglers.joint import COMMUNICATION, LOADS, RATE, until_goal
 from benchmarks.stragglers.least_squares import LOAD, WORKERS, a_of
-from benchmarks.stragglers.processes import in_processes
 from oddlot import AdaptiveLoad, ByError, Erlang, Exponential, Link, Machine, ShiftedExponential
 from oddlot.machines.delays import Delay
 from oddlot.machines.order_statistics import rounds_of
@@ -23,11 +24,11 @@ MEASURES = ("seconds", "used", "rounds")
 QUOTIENTS = dict(zip(MEASURES, ("time", "gradient", "iteration"), strict=True))
 
 
-def measure(quick: bool) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """A table of all fleets; the largest quotients."""
-    seeds = range(1 if quick else 10)
+    seeds = range(size.pick(1, 1, 10))
     asked = [(name, policy, seed) for name in FLEETS for policy in POLICIES for seed in seeds]
-    found = dict(zip(asked, in_processes(_run, asked), strict=True))
+    found = dict(zip(asked, in_processes(partial(_run, size), asked), strict=True))
     rows, worst = list[list[str]](), dict[str, float]()
     for name in FLEETS:
         for policy in POLICIES:
@@ -49,7 +50,7 @@ def _quotient(
     return median(b / a for a, b in zip(alone, both, strict=True))
 
 
-def _run(asked: tuple[str, str, int]) -> dict[str, float]:
+def _run(size: Size, asked: tuple[str, str, int]) -> dict[str, float]:
     """Both know the mean seconds of rounds, and the error."""
     name, policy, seed = asked
     delay, slow, by = FLEETS[name]
@@ -60,4 +61,4 @@ def _run(asked: tuple[str, str, int]) -> dict[str, float]:
     ]
     loads = LOADS if policy == "k and load" else [LOAD]
     table = rounds_of([Scattered(delay, pace, COMMUNICATION) for pace in paces], loads)
-    return until_goal(AdaptiveLoad(table, ByError(a_of(RATE), "excess"), least=1), machines, seed)
+    return until_goal(size, AdaptiveLoad(table, ByError(a_of(RATE), "excess"), least=1), machines, seed)

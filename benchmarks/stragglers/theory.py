@@ -6,12 +6,11 @@ proposition 1 and theorem 1: five workers with exponential times.
 
 from itertools import pairwise
 from math import log10
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.plots import save
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from oddlot.core.stages import Choice, stages, switch_times
 from oddlot.machines.order_statistics import rounds_of
 from oddlot.machines.response import Hypoexponential
@@ -24,11 +23,10 @@ A = ETA * L * VARIANCE / (2 * C)
 """the floor of rounds of one sample"""
 UNTIL, POINTS = 3_000.0, 300
 """seconds of the plot"""
-PLOT = Path("docs/plots/stragglers_theory.svg")
 
 
-def measure(quick: bool) -> dict[str, float]:
-    """The plot, and a table of the times; no figures. Quick: the plot is not kept."""
+def measure(size: Size) -> dict[str, float]:
+    """The plot, and a table of the times; no figures."""
     workers = [Hypoexponential(NOTHING, MEAN / SAMPLES)] * WORKERS
     choices = [Choice(*row) for row in rounds_of(workers, [SAMPLES])]
     found = stages(choices)
@@ -36,8 +34,7 @@ def measure(quick: bool) -> dict[str, float]:
         (0.0, found[0].choice),
         *((at, _with(k, choices)) for at, k in switch_times(found, A, ERROR, ETA * C)),
     ]
-    if not quick:
-        _draw(choices, begins)
+    _draw(size, choices, begins)
     rows = [
         [f"{now.k} to {then.k}", f"{at:.0f}", f"{_error(begins, at):.2g}"]
         for (_, now), (at, then) in pairwise(begins)
@@ -46,11 +43,12 @@ def measure(quick: bool) -> dict[str, float]:
     return {}
 
 
-def _draw(choices: list[Choice], begins: list[tuple[float, Choice]]) -> None:
+def _draw(size: Size, choices: list[Choice], begins: list[tuple[float, Choice]]) -> None:
     seconds = np.linspace(UNTIL / 20, UNTIL, POINTS).tolist()  # at 0 all are at the same error
     drawn = [_line(f"k = {one.k}", [(0.0, one)], seconds, one.k) for one in choices]
     save(
-        PLOT,
+        size,
+        "stragglers_theory",
         "The bound on the error: each k alone, and the times of theorem 1",
         "seconds",
         "log10(error)",

@@ -4,19 +4,21 @@ Atre, Jha, Rao (ScaDL 2021): 0.7 is fast and then noisy, 0.999 slow, e / (e + 1)
 epoch start from its snapshot, 10 slots, 50 shards; clients have Adam at its default rate, whose moments begin anew.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
 
 from benchmarks.plots import save
-from benchmarks.report import show
-from benchmarks.vc_asgd.setting import PLOTS, SHARDS, a_job, accuracy_at, clients, once_above, points, proved
+from benchmarks.report import Size, show
+from benchmarks.vc_asgd.setting import SHARDS, a_job, accuracy_at, clients, once_above, points, proved
 from oddlot import VCASGD, Adam, Job, Run, Simulated, fit
 from oddlot.core import words as w
 from oddlot.report.charts import Line
 
 ALPHAS = (0.7, 0.95, 0.999, None)
-SLOTS = 10
+SLOTS, SEVERAL = 10, (10, 50, 200)
+"""SEVERAL: numbers of shards that are compared."""
 SLOW = ("slot0", "slot1")
 """in the study of damping"""
 NEAR = 0.05
@@ -28,22 +30,22 @@ def with_adam(dataset: str, samples: int | None) -> Job:
     return replace(a_job(dataset, samples), optimizer=Adam())
 
 
-def runs(dataset: str, epochs: int, samples: int | None, seed: int) -> dict[str, Run]:
+def runs(dataset: str, epochs: int, samples: int | None, shards: int, seed: int) -> dict[str, Run]:
     """One for each alpha, by its name."""
     job = with_adam(dataset, samples)
     on = Simulated(clients(job, SLOTS), seed=seed + 1)
     found = {}
     for alpha in ALPHAS:
         strategy = VCASGD(alpha=alpha, deadline_seconds=3600)
-        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
+        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed)
         found["e/(e+1)" if alpha is None else f"{alpha}"] = proved(run, job)
     return found
 
 
-def by_shards(epochs: int, samples: int, seed: int) -> None:
+def by_shards(epochs: int, samples: int, several: Sequence[int], seed: int) -> None:
     """The same alpha is another algorithm with other shards: what stays the same is (1 - alpha) S."""
     job, rows = with_adam("fashion_mnist", samples), []
-    for shards in (10, 50, 200):
+    for shards in several:
         cells = []
         for alpha in (0.95, 1 - 2.5 / shards):
             strategy = VCASGD(alpha=alpha, deadline_seconds=3600)
@@ -61,7 +63,7 @@ def by_shards(epochs: int, samples: int, seed: int) -> None:
     show(f"accuracy on {samples:,} samples of Fashion-MNIST after {epochs} epochs", columns, rows)
 
 
-def weight_of_slow(run: Run) -> float:
+def weight_of_slow(run: Run, shards: int) -> float:
     """What the slow slots' updates weigh in the model at each epoch's end, over their share of the samples."""
     weights, samples, seen = list[float](), list[float](), list[tuple[str, float, int]]()
     sizes = {r.event.update.id: r.event.update for r in run.records if isinstance(r.event, w.Arrived)}
@@ -71,7 +73,7 @@ def weight_of_slow(run: Run) -> float:
                 ((update, share),) = action.shares.items()
                 seen = [(node, before * (1 - share), count) for node, before, count in seen]
                 seen.append((sizes[update].sender, share, sizes[update].samples))
-                if len(seen) == SHARDS:  # an epoch, as they are closed by the barrier
+                if len(seen) == shards:  # an epoch, as they are closed by the barrier
                     slow = [one for one in seen if one[0] in SLOW]
                     weights.append(sum(one[1] for one in slow) / sum(one[1] for one in seen))
                     samples.append(sum(one[2] for one in slow) / sum(one[2] for one in seen))
@@ -79,7 +81,7 @@ def weight_of_slow(run: Run) -> float:
     return sum(weights) / sum(samples)
 
 
-def by_damping(epochs: int, samples: int, seed: int) -> None:
+def by_damping(epochs: int, samples: int, shards: int, seed: int) -> None:
     """Whoever comes last counts most: two slots of ten are five times slower, without damping by staleness and with."""
     job, rows = with_adam("fashion_mnist", samples), []
     fleet = [
@@ -89,8 +91,8 @@ def by_damping(epochs: int, samples: int, seed: int) -> None:
     for damping in (0.0, 0.25, 0.5, 1.0):
         strategy = VCASGD(alpha=0.9, damping=damping, deadline_seconds=7200)
         on = Simulated(fleet, seed=seed + 1)
-        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
-        rows.append([f"{damping}", f"{weight_of_slow(proved(run, job)):.2f}", f"{run.accuracy:.4f}"])
+        run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed)
+        rows.append([f"{damping}", f"{weight_of_slow(proved(run, job), shards):.2f}", f"{run.accuracy:.4f}"])
     columns = ["damping", "weight of the slow over their samples", "accuracy"]
     show(
         f"two of ten slots five times slower, alpha 0.9, {epochs} epochs, {samples:,} samples", columns, rows
@@ -103,26 +105,32 @@ def jumps(run: Run) -> float:
     return mean(abs(b - a) for a, b in pairwise(values[len(values) // 2 :]))
 
 
-def draw(dataset: str, found: dict[str, Run]) -> None:
+def draw(size: Size, dataset: str, found: dict[str, Run]) -> None:
     """Accuracy over epochs and over time, and near the best, where lines cannot be told apart otherwise."""
     for across, scale, unit in (("epochs", 1.0, "epochs"), ("seconds", 1 / 3600, "hours")):
         drawn = [Line(name, points(run, across, scale), n) for n, (name, run) in enumerate(found.items())]
-        save(PLOTS / f"vc_asgd_alpha_{dataset}_{unit}.svg", f"{dataset}: alpha", unit, "accuracy", drawn)
+        save(size, f"vc_asgd_alpha_{dataset}_{unit}", f"{dataset}: alpha", unit, "accuracy", drawn)
     drawn = [Line(name, points(run, "epochs"), n) for n, (name, run) in enumerate(found.items())]
     least = max(right for line in drawn for _, right in line.points) - NEAR
     near = [line._replace(points=once_above(line.points, least)) for line in drawn]
     title = f"{dataset}: alpha, within {100 * NEAR:.0f} points of the best"
     kept = [line for line in near if line.points]
-    save(PLOTS / f"vc_asgd_alpha_{dataset}_end.svg", title, "epochs", "accuracy", kept)
+    save(size, f"vc_asgd_alpha_{dataset}_end", title, "epochs", "accuracy", kept)
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+STUDIES: dict[Size, dict[str, tuple[int, int | None]]] = {
+    Size.SMOKE: {"fashion_mnist": (3, 100)},
+    Size.QUICK: {"fashion_mnist": (6, 12_000)},
+    Size.FULL: {"fashion_mnist": (40, None), "cifar10": (25, None)},
+}
+"""Epochs and samples (None: all)."""
+
+
+def measure(size: Size, seed: int) -> dict[str, float]:
     """Print the tables, save the plots; nothing of it is a key."""
-    studies = (
-        {"fashion_mnist": (6, 12_000)} if quick else {"fashion_mnist": (40, None), "cifar10": (25, None)}
-    )
-    for dataset, (epochs, samples) in studies.items():
-        found = runs(dataset, epochs, samples, seed)
+    shards = size.pick(10, SHARDS, SHARDS)
+    for dataset, (epochs, samples) in STUDIES[size].items():
+        found = runs(dataset, epochs, samples, shards, seed)
         marks = [1, epochs // 4 + 1, epochs // 2, epochs]
         rows = [
             [name, *(f"{accuracy_at(run, mark):.4f}" for mark in marks), f"{jumps(run):.2f}"]
@@ -130,9 +138,8 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
         ]
         columns = ["alpha", *(f"epoch {mark}" for mark in marks), "jumps in the last half, points"]
         show(f"accuracy on {dataset}, snapshots", columns, rows)
-        if not quick:
-            draw(dataset, found)
-    few = (3, 6_000) if quick else (6, 20_000)
-    by_shards(*few, seed)
-    by_damping(*few, seed)
+        draw(size, dataset, found)
+    few = size.pick((1, 100), (3, 6_000), (6, 20_000))
+    by_shards(*few, size.pick((5, 10), SEVERAL, SEVERAL), seed)
+    by_damping(*few, shards, seed)
     return {}

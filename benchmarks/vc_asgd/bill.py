@@ -16,9 +16,8 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.plots import save
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import (
-    PLOTS,
     SHARDS,
     a_job,
     accuracy_at,
@@ -56,6 +55,8 @@ ON_DEMAND = {"p3.2xlarge": 3.06, "p3.8xlarge": 12.24, "p3.16xlarge": 24.48, "NC6
 HUB_DOLLARS_PER_HOUR = 0.096
 """of a machine with two cores and 8 GB, on demand, for everybody"""
 MACHINES, SECONDS_TO_START, NOTICED_AFTER, DEADLINE = 8, 60.0, 300.0, 1800.0
+COUNTS = (2, 4, MACHINES, 2 * MACHINES)
+"""Machines that stay."""
 ALIVE = {
     "g4dn 1c": (
         "aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv",
@@ -204,11 +205,11 @@ def savings(
     return [1 - spot.bill(until, prices, begin) / paid for begin in begins]
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+def measure(size: Size, seed: int) -> dict[str, float]:
     """The worst of all traces."""
-    dataset, epochs = "fashion_mnist", 3 if quick else 12
-    job = replace(a_job(dataset), optimizer=SGD(lr=RATE, momentum=0.9))
-    found = trained(job, epochs, list(ALIVE)[: 1 if quick else None], seed)
+    dataset, (epochs, traces) = "fashion_mnist", size.pick((1, 2), (3, 1), (12, len(ALIVE)))
+    job = replace(a_job(dataset, size.pick(100, None, None)), optimizer=SGD(lr=RATE, momentum=0.9))
+    found = trained(job, epochs, list(ALIVE)[:traces], seed)
     sync = found[SYNC].run.accuracy or 0.0
     until = {name: reached(one.run, sync - 0.01) for name, one in found.items()}
     _tell(f"{dataset}, {epochs} epochs, machines of one speed", found, until, sync - 0.01)
@@ -216,9 +217,9 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     assert most is not None, "(ii) ends above its own accuracy less one point"
     spots = {name: (one, until[name]) for name, one in found.items() if name.startswith("(iii)")}
     saved = _priced(spots, found[SYNC], most)
-    if not quick:
-        _tell_sizes(job, epochs, sync - 0.01, seed)
-        _draw(f"{dataset} on demand and on spot, the first {DRAWN_HOURS:g} hours", found)
+    if size is not Size.QUICK:
+        _tell_sizes(job, epochs, sync - 0.01, size.pick((4,), COUNTS, COUNTS), seed)
+        _draw(size, f"{dataset} on demand and on spot, the first {DRAWN_HOURS:g} hours", found)
     arrived = [at for _, at in spots.values() if at]
     worst = min(accuracy_at(one.run, epochs) for one, _ in spots.values())
     return {
@@ -228,7 +229,7 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
     }
 
 
-def _draw(title: str, found: dict[str, Trained]) -> None:
+def _draw(size: Size, title: str, found: dict[str, Trained]) -> None:
     """Accuracy over time; of the rivals on the first trace."""
     first = next(iter(ALIVE))
     some = {
@@ -237,10 +238,10 @@ def _draw(title: str, found: dict[str, Trained]) -> None:
         if not name.startswith("(iv)") or name.endswith(first)
     }
     drawn = [
-        Line(name, once_above([p for p in line if p[0] <= DRAWN_HOURS], 0.8), n)
+        Line(name, once_above([p for p in line if p[0] <= DRAWN_HOURS], size.pick(0.0, 0.0, 0.8)), n)
         for n, (name, line) in enumerate(some.items())
     ]
-    save(PLOTS / "vc_asgd_bill.svg", title, "hours", "accuracy", drawn, DRAWN_HOURS)
+    save(size, "vc_asgd_bill", title, "hours", "accuracy", drawn, DRAWN_HOURS)
 
 
 def _tell(title: str, found: dict[str, Trained], until: dict[str, float | None], target: float) -> None:
@@ -266,10 +267,10 @@ def _tell(title: str, found: dict[str, Trained], until: dict[str, float | None],
     show(title, columns, rows)
 
 
-def _tell_sizes(job: Job, epochs: int, target: float, seed: int) -> None:
+def _tell_sizes(job: Job, epochs: int, target: float, counts: Sequence[int], seed: int) -> None:
     """What another number of machines would take that stay: the bill depends on it as much as on the strategy."""
     rows, until = [], f"epochs>={1.5 * epochs} or accuracy>={target}"
-    for count in (2, 4, MACHINES, 2 * MACHINES):
+    for count in counts:
         cells = [f"{count}"]
         for strategy in (averaging(), vc_asgd()):
             one = train(job, strategy, until, seed, Always(), count, SHARDS)

@@ -12,17 +12,17 @@ from statistics import median
 import torch
 from torch import nn
 
-from benchmarks.report import show, told
+from benchmarks.report import Size, show, told
 from oddlot import VCASGD, Job, Lifetime, Lognormal, Machine, Simulated, fit
 
-SHARDS, EPOCHS, SLOTS = 50, 40, 10
+SHARDS, SLOTS = 50, 10
 T_E, T_O = 144.0, 300.0
 RATES = (0.05, 0.1, 0.2)
 
 
-def formula(p: float) -> float:
+def formula(p: float, epochs: int) -> float:
     """Seconds."""
-    return SHARDS * EPOCHS / SLOTS * (T_E + T_O * p / (1 - p))
+    return SHARDS * epochs / SLOTS * (T_E + T_O * p / (1 - p))
 
 
 def fleet(p: float, unequal: bool) -> list[Machine]:
@@ -43,29 +43,29 @@ def fleet(p: float, unequal: bool) -> list[Machine]:
     return machines
 
 
-def seconds(p: float, seed: int, newest: bool, unequal: bool = False) -> float:
+def seconds(p: float, epochs: int, seed: int, newest: bool, unequal: bool = False) -> float:
     """A run with the maths skipped, a sample a shard."""
     data = torch.zeros(SHARDS, 1), torch.zeros(SHARDS, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
     on = Simulated(fleet(p, unequal), seed=seed, maths=False)
     strategy = VCASGD(newest=newest, deadline_seconds=2 * T_O)
-    run = fit(job, strategy, on, until=f"epochs>={EPOCHS}", shards=SHARDS, seed=seed)
+    run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
     return float(run.summary["seconds"])
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+def measure(size: Size, seed: int) -> dict[str, float]:
     """The worst of the three rates, by the median over the seeds."""
-    seeds = range(seed, seed + (5 if quick else 25))
+    epochs, seeds = size.pick(1, 40, 40), range(seed, seed + size.pick(1, 5, 25))
     rows, errors, newest = [], [], []
     for p in RATES:
         model, barrier, unequal = (
-            [seconds(p, seed, *how) / formula(p) for seed in seeds]
+            [seconds(p, epochs, seed, *how) / formula(p, epochs) for seed in seeds]
             for how in ((True,), (False,), (True, True))
         )
         errors.append(abs(median(model) - 1))
         newest.append(max(median(model), median(unequal)))
-        once = SHARDS * EPOCHS / SLOTS * (T_E + T_O * p)
-        hours = [f"{once / 3600:.2f}", f"{formula(p) / 3600:.2f}"]
+        once = SHARDS * epochs / SLOTS * (T_E + T_O * p)
+        hours = [f"{once / 3600:.2f}", f"{formula(p, epochs) / 3600:.2f}"]
         rows.append([f"{p:.2f}", *hours, told(model), told(unequal), told(barrier)])
     columns = ["p", "n (t_e + t_o p), hours", "formula, hours", "its own model"]
     columns += ["newest weights, unequal clients", "barrier"]

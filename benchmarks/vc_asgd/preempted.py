@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, a_job, proved
 from oddlot import VCASGD, Alive, Chaos, Local, Run, Steps, fit
 from oddlot.machines.traces import read_alive
@@ -16,14 +16,14 @@ PERIOD_SECONDS = 30.0
 """for the trace's twelve hours from its first machine on, over and over"""
 
 
-def trace() -> tuple[Steps, int, str]:
+def trace(period: float) -> tuple[Steps, int, str]:
     """When how many of how many machines were alive, and who says so."""
     path = Path(os.environ.get("ODDLOT_DATA", "")) / TRACE
     if path.is_file():
         hours = 12
-        return read_alive(path).window(21_600, hours * 3600, hours * 3600 / PERIOD_SECONDS), 12, path.name
+        return read_alive(path).window(21_600, hours * 3600, hours * 3600 / period), 12, path.name
     return (
-        Steps((0.0, 5.0, 9.0, 14.0, 20.0, 26.0), (4.0, 2.0, 3.0, 1.0, 4.0, 3.0), PERIOD_SECONDS),
+        Steps((0.0, 5.0, 9.0, 14.0, 20.0, 26.0), (4.0, 2.0, 3.0, 1.0, 4.0, 3.0), period),
         WORKERS,
         "a made-up trace (ODDLOT_DATA names no folder with the real one)",
     )
@@ -47,10 +47,10 @@ def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
         return proved(found, job)
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+def measure(size: Size, seed: int) -> dict[str, float]:
     """How many points of accuracy the preemptions cost, the mean over the seeds."""
-    steps, of, told = trace()
-    epochs, seeds = (2, 1) if quick else (6, 3)
+    steps, of, told = trace(size.pick(1.0, PERIOD_SECONDS, PERIOD_SECONDS))
+    epochs, seeds = size.pick((1, 1), (2, 1), (6, 3))
     found: dict[str, list[Run]] = {"undisturbed": [], "preempted": []}
     for luck in range(seed, seed + seeds):
         found["undisturbed"].append(run(epochs, luck, None))

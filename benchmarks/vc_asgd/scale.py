@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.report import show
+from benchmarks.report import Size, show
 from oddlot import VCASGD, Alive, Job, Lognormal, Machine, Offer, Pools, Simulated, Steps, Zone, fit
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.traces import read_alive
@@ -24,22 +24,23 @@ def capacity() -> tuple[Capacity, str]:
     return Pools(20, 4 * 3600, 0.6, 1800), "pools (ODDLOT_DATA names no folder with the real trace)"
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+def measure(size: Size, seed: int) -> dict[str, float]:
     """Virtual days a wall minute."""
     zone, told = capacity()
-    shards = 5 * MACHINES
+    machines = MACHINES // size.pick(100, 1, 1)
+    shards = 5 * machines
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
     job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
     like = Machine("any", seconds_per_sample=SUBTASK_SECONDS, delay=Lognormal(0.2))
-    fleet = [Zone("z", Offer("any", 0.9, Steps((0.0,), (0.27,))), MACHINES, like, zone)]
+    fleet = [Zone("z", Offer("any", 0.9, Steps((0.0,), (0.27,))), machines, like, zone)]
     strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)
     began = time.perf_counter()
-    until = f"epochs>={1 if quick else 5}"
+    until = f"epochs>={size.pick(1, 1, 5)}"
     run = fit(job, strategy, Simulated(fleet, seed=seed, maths=False), until=until, shards=shards, seed=seed)
     wall = time.perf_counter() - began
     days = float(run.summary["seconds"]) / 86400
     updates, lost = run.summary["updates"], run.summary["workers_lost"]
     rows = [[told, f"{updates:,}", f"{lost:,}", f"{days:.3f}", f"{wall:.1f}", f"{updates / wall:,.0f}"]]
     columns = ["preempted by", "updates", "machines lost", "virtual days", "wall seconds", "updates/s"]
-    show(f"{MACHINES:,} machines, {shards:,} subtasks of {SUBTASK_SECONDS:.0f} s an epoch", columns, rows)
+    show(f"{machines:,} machines, {shards:,} subtasks of {SUBTASK_SECONDS:.0f} s an epoch", columns, rows)
     return {"virtual_days_per_minute_10000": days / (wall / 60)}

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import dropwhile
-from pathlib import Path
 from typing import Any
 
 from oddlot import Job, Lognormal, Machine, Run
@@ -13,7 +12,6 @@ from oddlot.tasks import load_task
 SHARDS = 50
 T_E = 144.0
 """seconds of one pass over a shard on a client of speed 1"""
-PLOTS = Path(__file__).parents[2] / "docs" / "plots"
 proofs: list[bool] = []
 """of every run with real gradients: whether its log proves that every sample counted exactly once"""
 

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from benchmarks.plots import save
-from benchmarks.report import show
-from benchmarks.vc_asgd.setting import PLOTS, SHARDS, T_E, a_job, clients, proved
+from benchmarks.report import Size, show
+from benchmarks.vc_asgd.setting import SHARDS, T_E, a_job, clients, proved
 from oddlot import VCASGD, Hub, Job, Machine, Simulated, fit
 from oddlot.report.charts import Line
 
 STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
 EVENTUAL = {servers: Hub(seconds_per_update=0.87, servers=servers, overwrites=True) for servers in (1, 2, 5)}
-SLOTS, EPOCHS = 10, 40
+SLOTS = 10
 
 
 def hours(hub: Hub, slots: int, epochs: int, seed: int) -> float:
@@ -32,14 +32,16 @@ def hours(hub: Hub, slots: int, epochs: int, seed: int) -> float:
     return float(run.summary["seconds"]) / 3600
 
 
-def accuracies(hub: Hub, epochs: int, samples: int, seeds: range) -> tuple[list[float], list[float]]:
+def accuracies(
+    hub: Hub, epochs: int, samples: int, shards: int, seeds: int, first: int
+) -> tuple[list[float], list[float]]:
     """Of real gradients, and the share of updates that were overwritten."""
     job = a_job("fashion_mnist", samples)
     found, lost = [], []
-    for seed in seeds:
+    for seed in range(first, first + seeds):
         on = Simulated(clients(job, SLOTS), seed=seed, hub=hub)
         strategy = VCASGD(newest=True, deadline_seconds=3600)
-        run = proved(fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed), job)
+        run = proved(fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed), job)
         found.append(run.accuracy or 0.0)
         lost.append(run.summary["overwritten"] / run.summary["updates"])
     return found, lost
@@ -49,15 +51,15 @@ def _servers(count: int) -> str:
     return "1 server" if count == 1 else f"{count} servers"
 
 
-def measure(quick: bool, seed: int) -> dict[str, float]:
+def measure(size: Size, seed: int) -> dict[str, float]:
     """Print the table, save the plot; nothing of it is a key."""
-    rows = []
+    epochs, rows = size.pick(2, 40, 40), []
+    how = size.pick((1, 100, 10, 1), (4, 6_000, SHARDS, 1), (8, 20_000, SHARDS, 3))
     for name, hubs in (("strong, 1.29 s", STRONG), ("eventual, 0.87 s", EVENTUAL)):
         for servers, hub in hubs.items():
-            took = hours(hub, SLOTS, EPOCHS, seed)
-            derived = SHARDS * EPOCHS / SLOTS * (T_E + hub.seconds_per_update) / 3600
-            how = (4, 6_000, range(seed, seed + 1)) if quick else (8, 20_000, range(seed, seed + 3))
-            right, lost = accuracies(hub, *how)
+            took = hours(hub, SLOTS, epochs, seed)
+            derived = SHARDS * epochs / SLOTS * (T_E + hub.seconds_per_update) / 3600
+            right, lost = accuracies(hub, *how, seed)
             rows.append(
                 [
                     name,
@@ -68,22 +70,22 @@ def measure(quick: bool, seed: int) -> dict[str, float]:
                     f"{100 * mean(lost):.1f} %",
                 ]
             )
-    columns = ["store", "servers", "hours of 2,000 updates", "without queues", "accuracy", "overwritten"]
+    columns = [
+        "store",
+        "servers",
+        f"hours of {SHARDS * epochs:,} updates",
+        "without queues",
+        "accuracy",
+        "overwritten",
+    ]
     show("parameter servers, 10 slots", columns, rows)
-    slots = (20, 80, 160, 320) if quick else (10, 20, 40, 80, 120, 160, 240, 320, 480)
+    slots = size.pick((20, 80), (20, 80, 160, 320), (10, 20, 40, 80, 120, 160, 240, 320, 480))
     rate = {
         servers: [(float(n), 2 * max(SHARDS, 2 * n) / hours(hub, n, 2, seed)) for n in slots]
         for servers, hub in STRONG.items()
     }
     table = [[f"{n}", *(f"{rate[servers][i][1]:,.0f}" for servers in rate)] for i, n in enumerate(slots)]
     show("updates an hour, 1.29 s each", ["slots", *map(_servers, rate)], table)
-    if not quick:
-        drawn = [Line(_servers(servers), line, n) for n, (servers, line) in enumerate(rate.items())]
-        save(
-            PLOTS / "vc_asgd_servers.svg",
-            "where parameter servers saturate",
-            "slots",
-            "updates an hour",
-            drawn,
-        )
+    drawn = [Line(_servers(servers), line, n) for n, (servers, line) in enumerate(rate.items())]
+    save(size, "vc_asgd_servers", "where parameter servers saturate", "slots", "updates an hour", drawn)
     return {}

@@ -14,7 +14,7 @@ from tests.simulation.world import MISHAPS, STRATEGIES, World, told
 
 CORPUS: dict[str, list[int]] = json.loads((Path(__file__).parent / "corpus.json").read_text())
 """seeds in which, together, everything goes wrong: `python -m tests.simulation corpus` chooses them anew"""
-FRESH, LONG = 30, 1_000
+FRESH, LONG = 8, 1_000
 EACH = pytest.mark.parametrize("name", STRATEGIES)
 
 
@@ -38,7 +38,7 @@ def test_every_sample_counts_exactly_once(name: str) -> None:
     digests, seen = lived(name, CORPUS[name])
     assert seen >= MISHAPS, "the corpus lacks a kind of fault: choose it anew"
     assert len({*digests.values()}) == len(CORPUS[name]), "each seed is another run"
-    again = CORPUS[name][:3]
+    again = CORPUS[name][:1]
     assert lived(name, again)[0] == {seed: digests[seed] for seed in again}, "one seed is one trace"
 
 
@@ -53,10 +53,22 @@ def test_of_a_thousand_seeds(name: str) -> None:
     lived(name, range(LONG))
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*STRATEGIES} - {"timed"})
-)  # whose alarms ring too often for histories
-def test_promises_are_kept_in_random_histories(name: str) -> None:
+IN_HISTORIES = pytest.mark.parametrize("name", sorted({*STRATEGIES} - {"timed"}))
+"""but for the one whose alarms ring too often"""
+
+
+def keeps_promises(name: str, seeds: int, examples: int) -> None:
     """With any events, as users' strategies are checked."""
-    for seed in range(3):
-        check_strategy(lambda: STRATEGIES[name](Random(seed)), examples=10)  # noqa: B023 - called at once
+    for seed in range(seeds):
+        check_strategy(lambda: STRATEGIES[name](Random(seed)), examples=examples)  # noqa: B023 - called at once
+
+
+@IN_HISTORIES
+def test_promises_are_kept_in_random_histories(name: str) -> None:
+    keeps_promises(name, seeds=3, examples=5)
+
+
+@IN_HISTORIES
+@pytest.mark.long
+def test_promises_are_kept_in_many_random_histories(name: str) -> None:
+    keeps_promises(name, seeds=30, examples=30)

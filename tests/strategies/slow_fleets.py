@@ -31,12 +31,13 @@ def ran(
     machines: list[Machine],
     numbers: Tensor | Shards,
     until: str,
-    lr: float = 1.0,
+    lr: float | None = None,
     **how: Any,
 ) -> Run:
+    """Without the maths, unless a learning rate is given."""
     data = numbers if isinstance(numbers, Shards) else (numbers,)
-    job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr), batch=BATCH)
-    return oddlot.fit(job, strategy, Simulated(machines), until=until, **how)
+    job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr or 1.0), batch=BATCH)
+    return oddlot.fit(job, strategy, Simulated(machines, maths=lr is not None), until=until, **how)
 
 
 def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:

@@ -1,6 +1,6 @@
 """Rounds wait for more workers when gradients point back and forth, or at times that are given, and not before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,10 +26,12 @@ from oddlot import (
 from oddlot.core.errors import UsageError
 from oddlot.core.pflug import Pflug
 from oddlot.core.words import Changed, Step
+from tests.strategies.plain_model import PlainModel, Played, played
 from tests.transcripts import raises, warns
 
-WORKERS, SAMPLES = 5, 4_000
+WORKERS, SAMPLES, BATCH, LR = 5, 4_000, 4, 0.01
 NOISE = torch.randn(SAMPLES, generator=torch.Generator().manual_seed(1))
+MACHINES = [Machine(f"m{number}", 0.25, Exponential()) for number in range(WORKERS)]
 
 
 def slope(model: nn.Module, batch: Any) -> Tensor:
@@ -38,46 +40,55 @@ def slope(model: nn.Module, batch: Any) -> Tensor:
     return out
 
 
-def trained(
-    strategy: Strategy, numbers: Tensor, maths: bool = True, step: Callable[[Any, Any], Tensor] = slope
-) -> Run:
+def trained(strategy: Strategy, numbers: Tensor, maths: bool = True) -> Run:
     job = Job(
-        lambda: nn.Linear(1 if step is slope else 2, 1, bias=False),
+        lambda: nn.Linear(1, 1, bias=False),
         (numbers,),
-        training_step=step,
-        optimizer=SGD(lr=0.01),
-        batch=4,
+        training_step=slope,
+        optimizer=SGD(lr=LR),
+        batch=BATCH,
     )
-    machines = [Machine(f"m{number}", 0.25, Exponential()) for number in range(WORKERS)]
-    return oddlot.fit(job, strategy, Simulated(machines, maths=maths), until="epochs>=1")
+    return oddlot.fit(job, strategy, Simulated(MACHINES, maths=maths), until="epochs>=1")
 
 
-def rounds(run: Run) -> list[tuple[float, int]]:
-    """When each was closed, and with how many results."""
-    return [
+def played_on(strategy: Strategy, numbers: Tensor, **how: Any) -> Played:
+    """As `trained`, without PyTorch."""
+    return played(strategy, MACHINES, PlainModel(numbers.tolist(), lr=LR), BATCH, epochs=1, **how)
+
+
+def rounds(run: Run | Played) -> list[tuple[float, int]]:
+    """When each was closed, and with how many results. At the end of the data there is less: it is left out."""
+    found = [
         (record.now, len(action.shares))
         for record in run.records
         for action in record.actions
         if isinstance(action, Step)
     ]
+    return found[:-WORKERS]
+
+
+def ks(strategy: Strategy, numbers: Tensor) -> list[int]:
+    return [k for _, k in rounds(played_on(strategy, numbers))]
 
 
 def test_it_waits_for_more_when_gradients_are_noise() -> None:
-    found = [
-        k for _, k in rounds(trained(AdaptiveK(switch=ByGradients(window=1, threshold=1, burn_in=5)), NOISE))
-    ]
-    whole = found[:-WORKERS]  # at the end of the data there is less
-    assert whole == sorted(whole)
-    assert set(whole) == {1, 2, 3, 4, 5}
-    assert min(whole.count(k) for k in (1, 2, 3, 4)) >= 5
+    found = ks(AdaptiveK(switch=ByGradients(window=1, threshold=1, burn_in=5)), NOISE)
+    assert found == sorted(found)
+    assert set(found) == {1, 2, 3, 4, 5}
+    assert min(found.count(k) for k in (1, 2, 3, 4)) >= 5
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_real_training_takes_the_same_decisions(window: int) -> None:
+    """As the plain model that most tests here use."""
+    strategy, numbers = AdaptiveK(switch=ByGradients(window, threshold=0)), NOISE[:400]
+    real, plain = trained(strategy, numbers), played_on(strategy, numbers)
+    assert rounds(real) == rounds(plain)
+    assert {k for _, k in rounds(real)} >= {1, 2}
 
 
 def test_it_stays_as_long_as_the_model_moves_on() -> None:
-    found = [
-        k
-        for _, k in rounds(trained(AdaptiveK(switch=ByGradients(window=1, threshold=0)), torch.ones(SAMPLES)))
-    ]
-    assert set(found) == {1}
+    assert set(ks(AdaptiveK(switch=ByGradients(window=1, threshold=0)), torch.ones(1_000))) == {1}
 
 
 @pytest.mark.parametrize(
@@ -94,24 +105,24 @@ def test_by_default_a_steep_direction_hides_no_progress(
     """Along one direction the learning rate times the curvature is 1.5, so that gradients take turns; along another it
     goes down: what single rounds do not tell, their sums do."""
 
-    def valley(model: Any, batch: Any) -> Tensor:
-        across, along = model.weight[0]
-        loss: Tensor = 75 * (across - batch[0].mean()) ** 2 - down * along
-        return loss
+    def valley(weights: Sequence[float], mean: float) -> list[float]:
+        return [150 * (weights[0] - mean), -down]
 
-    assert (max(k for _, k in rounds(trained(strategy, NOISE, step=valley))) > 1) == rises
+    model = PlainModel(NOISE.tolist(), valley, LR, weights=[[0.5, 0.5]])
+    found = rounds(played(strategy, MACHINES, model, BATCH, epochs=1))
+    assert (max(k for _, k in found) > 1) == rises
 
 
 def test_nothing_is_measured_where_k_cannot_rise() -> None:
     for strategy, windows in ((AdaptiveK(most=1), {0}), (AdaptiveK(), {20})):
-        run = trained(strategy, torch.ones(SAMPLES))
+        run = played_on(strategy, torch.ones(200))
         steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
         assert {step.measure for step in steps} == windows
 
 
 def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
     """Though the model's are still: the run goes on, and the log takes them."""
-    run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((SAMPLES,), 3e30))
+    run = trained(AdaptiveK(switch=ByGradients(window=1)), torch.full((200,), 3e30))
     told = [record.event for record in run.records if isinstance(record.event, Changed)]
     assert told
     assert all(one.inner is None for one in told)
@@ -120,7 +131,7 @@ def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
 def test_without_the_maths_it_is_said_that_nothing_adapts() -> None:
     for strategy in (AdaptiveK(), AdaptiveLoad(), ProportionalLoad(AdaptiveK())):
         with warns("no_gradients_to_adapt_to"):
-            trained(strategy, NOISE, maths=False)
+            trained(strategy, NOISE[:40], maths=False)
 
 
 def test_what_k_rises_by_is_what_is_asked_for() -> None:
@@ -133,25 +144,15 @@ def test_what_k_rises_by_is_what_is_asked_for() -> None:
 
 def test_steps_of_k_and_its_limit() -> None:
     strategy = AdaptiveK(k=1, rise=2, most=3, switch=ByGradients(window=1, threshold=0))
-    assert {k for _, k in rounds(trained(strategy, NOISE))[:-WORKERS]} == {1, 3}
+    assert set(ks(strategy, NOISE[:1_000])) == {1, 3}
 
 
 def test_k_rises_when_a_metric_gets_no_better() -> None:
     """As soon as its patience is over, at each evaluation here, up to all workers; never for gradients."""
-    job = Job(
-        lambda: nn.Linear(1, 1, bias=False),
-        (NOISE,),
-        training_step=slope,
-        evaluation=(NOISE[:1],),
-        predict=lambda model, batch: (model(torch.ones(1, 1)), batch[0]),
-        metrics={"level": lambda outputs, targets: 1.0},
-        optimizer=SGD(lr=0.01),
-        batch=4,
-    )
-    on = Simulated([Machine(f"m{number}", 0.25, Exponential()) for number in range(WORKERS)])
-    plateau = AdaptiveK(switch=ByPlateau("level", "min", patience=2))
-    run = oddlot.fit(job, plateau, on, until="epochs>=1", evaluate_every="50 versions")
-    found = [k for _, k in rounds(run)][:-WORKERS]
+    plateau = AdaptiveK(switch=ByPlateau("error", "min", patience=2))
+    model = PlainModel([0.0] * SAMPLES, lr=LR)
+    run = played(plateau, MACHINES, model, BATCH, epochs=1, evaluate_every=50)
+    found = [k for _, k in rounds(run)]
     assert [found[round_] for round_ in (50, 110, 210, 310, 410)] == [1, 1, 2, 3, 4]
 
 
@@ -159,7 +160,7 @@ def test_times_that_are_given() -> None:
     """Whatever the gradients are."""
     times = (20.0, 2), (40.0, 4)
     for numbers in (NOISE, torch.ones(SAMPLES)):
-        found = rounds(trained(AdaptiveK(times=times), numbers))[:-WORKERS]
+        found = rounds(played_on(AdaptiveK(times=times), numbers[:2_000]))
         for now, k in found:
             assert k == max([1, *(later for second, later in times if now >= second)])
         assert {k for _, k in found} == {1, 2, 4}
@@ -181,9 +182,8 @@ def test_of_windows_progress_of_long_ago_is_forgotten() -> None:
 
 def test_windows_of_rounds_are_what_is_compared() -> None:
     """Whoever never ends one never learns anything."""
-    for window, ks in ((4, {1, 2, 3, 4, 5}), (SAMPLES, {1})):
-        found = rounds(trained(AdaptiveK(switch=ByGradients(window=window, threshold=0)), NOISE))
-        assert {k for _, k in found[:-WORKERS]} == ks
+    for window, found in ((4, {1, 2, 3, 4, 5}), (SAMPLES, {1})):
+        assert set(ks(AdaptiveK(switch=ByGradients(window=window, threshold=0)), NOISE[:1_000])) == found
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -43,6 +43,7 @@ from oddlot.core.words import (
 )
 from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
+from tests.strategies.plain_model import PlainModel, played
 from tests.strategies.slow_fleets import BATCH, PACE, STRAGGLES, actions, machines, ran
 from tests.toys import Backups
 from tests.transcripts import check, raises
@@ -224,10 +225,10 @@ def test_nobody_s_load_is_forgotten() -> None:
     ],
 )
 def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], Strategy]) -> None:
-    alone = ran(
-        ProportionalLoad(Synchronous(samples=40)), machines(4, 5.0), torch.zeros(30_000), "seconds>=300"
+    alone, both = (
+        ran(strategy, machines(4, 5.0), torch.zeros(30_000), "seconds>=300")
+        for strategy in (ProportionalLoad(Synchronous(samples=40)), make())
     )
-    both = ran(make(), machines(4, 5.0), torch.zeros(30_000), "seconds>=300")
     assert both.summary["samples_merged"] > 0.9 * alone.summary["samples_merged"]
 
 
@@ -333,7 +334,8 @@ wait 5
 def test_what_was_handed_over_tells_of_paces_too() -> None:
     """Loads above the batch, none of which is ever computed whole."""
     strategy = Deadline(oddlot.AdaptiveLoad(loads=(5, 10, 20)), 4 * PACE)
-    run = ran(strategy, machines(4), torch.zeros(4_000), "seconds>=100")
+    model = PlainModel([0.0] * 4_000)
+    run = played(strategy, machines(4), model, BATCH, versions=30)
     assert any(isinstance(record.event, Fitted) for record in run.records)
 
 
@@ -406,6 +408,7 @@ join c
 
 RISING = torch.arange(400.0) // 100
 """0, 1, 2, 3, a hundred of each"""
+LR = 0.015
 
 
 @pytest.mark.parametrize(
@@ -429,8 +432,7 @@ def test_who_is_always_slow_does_not_bias_the_data(strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", [FastestK(k=3), oddlot.AdaptiveLoad(), Quorum(LocalSGD(steps=1))])
 def test_who_is_always_slow_has_had_its_part_of_the_samples_in_the_midst_of_a_run(strategy: Strategy) -> None:
     """Ten passes take about 400 s; the slow one's share is cut as everybody's is."""
-    numbers = Shards.of([RISING.numpy()], 4)
-    run = ran(strategy, machines(4, 20.0), numbers, "seconds>=390", lr=0.005)
+    run = played(strategy, machines(4, 20.0), in_shards(4), BATCH, seconds=390)
     merged, given = Counter[int](), dict[str, Any]()
     for record in run.records:
         for action in record.actions:
@@ -448,11 +450,27 @@ def test_three_of_four_shards_lead_elsewhere() -> None:
     assert mean_learnt(FastestK(k=3), 3) == pytest.approx(1.0, abs=0.2)
 
 
-def mean_learnt(strategy: Strategy, shards: int) -> float:
-    """From the first shards, with one of four workers slow by 20."""
-    numbers = Shards.of([RISING.numpy()[: 100 * shards]], shards)
-    model: Any = ran(strategy, machines(4, 20.0), numbers, "epochs>=60", lr=0.005).model
-    return float(model.weight.item())
+def test_the_plain_model_learns_what_pytorch_does() -> None:
+    run = ran(FastestK(k=3), machines(4, 20.0), Shards.of([RISING.numpy()], 4), "epochs>=3", lr=LR)
+    model: Any = run.model
+    assert mean_learnt(FastestK(k=3), 4, epochs=3) == pytest.approx(model.weight.item(), rel=1e-5)
+
+
+def in_shards(shards: int) -> PlainModel:
+    """The first shards, and the squared distance of the weight from a number as the loss."""
+
+    def distance(weights: Sequence[float], mean: float) -> list[float]:
+        return [weights[0] - mean]
+
+    cuts = tuple(range(0, 100 * shards + 1, 100))
+    return PlainModel(RISING.tolist()[: cuts[-1]], distance, lr=LR, weights=[[0.0]], cuts=cuts)
+
+
+def mean_learnt(strategy: Strategy, shards: int, epochs: int = 20) -> float:
+    """With one of four workers slow by 20."""
+    model = in_shards(shards)
+    played(strategy, machines(4, 20.0), model, BATCH, epochs=epochs)
+    return model.weights[-1][0]
 
 
 def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
@@ -460,7 +478,7 @@ def test_the_mean_over_what_was_handed_over_has_the_right_expectation() -> None:
     deadline = Deadline(Synchronous(samples=40), 10 * PACE)
     ends, counts = [], set()
     for seed in range(80):
-        run = ran(deadline, machines(3, 3.0), RISING, "versions>=1", seed=seed)
+        run = ran(deadline, machines(3, 3.0), RISING, "versions>=1", lr=1.0, seed=seed)
         model: Any = run.model
         ends.append(model.weight.item())
         counts.add(

@@ -1,0 +1,148 @@
+"""Runs that train a model of a few numbers without PyTorch. Strategy, conductor and simulated fleet are the real ones,
+so use these where figures decide what a strategy does and no other part of a training matters.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from statistics import fmean
+
+from oddlot import Machine, Strategy
+from oddlot.core import words as w
+from oddlot.core.conductor import Conductor
+from oddlot.core.ledger import Ledger
+from oddlot.core.spans import Span
+from oddlot.engines.host import Adviser, Host
+from oddlot.engines.mailbox import drive
+from oddlot.engines.simulator import Simulator
+from oddlot.machines.round_times import RoundTimes
+from oddlot.train.data import order
+from oddlot.train.merge import Change
+
+
+class Gradient(list[float]):
+    """Of one update."""
+
+    def release(self) -> None:
+        """Do nothing: there is no memory to give back."""
+
+
+Loss = Callable[[Sequence[float], float], list[float]]
+"""Gradient at these weights, for samples with this mean."""
+
+
+@dataclass
+class PlainModel:
+    """Weights that follow plain SGD. Its metric `error` is the first weight."""
+
+    numbers: Sequence[float]
+    """The data. Their order is that of a real run with seed 0."""
+    loss: Loss = lambda weights, mean: [mean]
+    lr: float = 0.01
+    weights: list[list[float]] = field(default_factory=lambda: [[1.0]])
+    """By version."""
+    cuts: tuple[int, ...] = ()
+    """Bounds of the shards, where the data have shards."""
+    inbox: dict[w.UpdateId, Gradient] = field(default_factory=dict)
+    merged: list[list[float]] = field(default_factory=list)
+    """Gradients of the current window."""
+    before: list[float] = field(default_factory=list)
+    """Their sum in the window before."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def values(self, spans: Sequence[Span]) -> list[float]:
+        """The numbers that stand there."""
+        places = (order(0, epoch, len(self.numbers), self.cuts or 1)[a:b].tolist() for epoch, a, b in spans)
+        return [self.numbers[place] for place in chain.from_iterable(places)]
+
+    def compute(self, task: w.Task, weights: list[float]) -> tuple[float, Gradient]:
+        """The gradient, and no loss."""
+        return 0.0, Gradient(self.loss(weights, fmean(self.values(task.spans))))
+
+    def acquire(self, version: int) -> list[float]:
+        """All versions are kept."""
+        return self.weights[version]
+
+    def evaluate(self, weights: list[float]) -> dict[str, float]:
+        """The first weight."""
+        return {"error": weights[0], "loss": weights[0]}
+
+    def receive(self, facts: w.Facts, payload: Gradient) -> None:
+        """Keep it until it is merged."""
+        self.inbox[facts.id] = payload
+
+    def drop(self, update: w.UpdateId) -> None:
+        """Forget an update."""
+        del self.inbox[update]
+
+    def release(self, version: int) -> None:
+        """Do nothing."""
+
+    def forget(self, node: w.NodeId) -> None:
+        """Do nothing."""
+
+    def step(
+        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
+    ) -> Change | None:
+        """A step of SGD. Of windows of `measure` steps it tells as `oddlot.train.merge.Meter` does."""
+        parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]
+        mean = [sum(each) for each in zip(*parts, strict=True)]
+        self.weights.append([one - self.lr * d for one, d in zip(self.weights[-1], mean, strict=True)])
+        if not measure:
+            return None
+        self.merged.append(mean)
+        inner = None
+        if len(self.merged) == measure:
+            window = [sum(each) for each in zip(*self.merged, strict=True)]
+            if self.before:
+                inner = sum(a * b for a, b in zip(self.before, window, strict=True))
+            self.before, self.merged = window, []
+        return Change(self.lr, inner)
+
+    blend = step
+
+
+@dataclass
+class Played:
+    """What `played` did, with what is used of an `oddlot.Run`."""
+
+    records: list[w.Record]
+    seconds: float
+
+
+def played(
+    strategy: Strategy,
+    machines: Sequence[Machine],
+    model: PlainModel,
+    batch: int,
+    *,
+    versions: float = inf,
+    seconds: float = inf,
+    epochs: int | None = None,
+    evaluate_every: float = inf,
+    in_flight: int = 1,
+) -> Played:
+    """Train for so many versions, seconds or epochs. Evaluate every so many versions."""
+    strategy = deepcopy(strategy)
+    conductor = Conductor(
+        strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
+    )
+    wants_fitted = getattr(strategy, "wants_fitted", None)
+    loads = wants_fitted(batch) if wants_fitted else ()
+    advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
+    engine, records = Simulator(machines, model, batch), list[w.Record]()
+    host = Host(conductor, model, engine, [records.append], advisers)
+    due = evaluate_every
+
+    def ended() -> str:
+        nonlocal due
+        if conductor.version >= due:
+            due += evaluate_every
+            host.evaluate(conductor.version)
+        return "done" if conductor.done or conductor.version >= versions or engine.now >= seconds else ""
+
+    drive(host, engine, ended, lambda: seconds)
+    return Played(records, engine.now)

@@ -1,0 +1,109 @@
+"""The smoke form of every benchmark runs and prints its figures."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import faults
+from benchmarks.processes import pool
+from oddlot.machines.read_chaos import read_chaos
+
+BENCHMARKS = Path(faults.__file__).parent
+DOCS = BENCHMARKS.parent / "docs"
+PARTS_OF_OTHERS = {"torchft_peer"}
+FIGURES = {
+    "checkpoint": """
+        pause_over_copy_25m pause_over_copy_100m throughput_while_writing write_over_torch_save""",
+    "faults": """
+        accuracy_drop_max wasted_tasks_per_kill goodput_kill goodput_freeze goodput_slow goodput_hub goodput_all
+        exactly_once ddp_goodput_slow torchft_goodput_kill torchft_goodput_slow""",
+    "hub": "memory_factor_100m merge_bandwidth_share_25m merge_bandwidth_share_100m",
+    "overhead": """
+        single_worker_20ms single_worker_2ms single_worker_20ms_two_in_flight single_worker_2ms_two_in_flight
+        sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
+    "simulator": """
+        updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
+    "slide": """
+        speedup_over_dense_30k speedup_over_dense_200k speedup_over_dense_670k memory_over_dense_670k
+        time_to_dense_quality_30k time_to_quality_over_sampled_30k time_to_quality_over_sampled_by_frequency_30k
+        p1_over_uniform_1000_30k p1_over_uniform_1000_200k p1_over_uniform_1000_670k
+        time_to_dense_quality_tate_subjects time_to_quality_over_sampled_tate_subjects
+        time_to_quality_over_sampled_by_frequency_tate_subjects time_to_dense_quality_delicious
+        time_to_quality_over_sampled_delicious time_to_quality_over_sampled_by_frequency_delicious
+        lsh_minus_uniform_p1 clusters_minus_uniform_p1 lsh_minus_unigram_p1 lsh_minus_as_many_unigram_p1
+        clusters_minus_unigram_p1 output_layer_floor_multiple_30k output_layer_floor_multiple_200k
+        output_layer_floor_multiple_670k inference_speedup_30k inference_p1_share_30k inference_speedup_670k
+        inference_p1_share_670k read_megabytes_per_second""",
+    "startup": "import_seconds help_seconds first_update_seconds",
+    "stragglers": """
+        floor_error_max adaptive_k_speedup adaptive_k_speedup_by_algorithm_1 adaptive_k_speedup_by_known_error
+        adaptive_k_error_over_asynchronous joint_time_ratio_max joint_gradient_ratio_max joint_iteration_ratio_max
+        fitted_over_oracle joint_time_ratio_by_signs_max joint_gradient_ratio_by_signs_max
+        joint_iteration_ratio_by_signs_max tails_time_ratio_max tails_gradient_ratio_max tails_iteration_ratio_max
+        goodput_synchronous_at_lockstep_27 goodput_joint_at_lockstep_27 goodput_quorum_at_lockstep_27
+        goodput_quorum_no_grace_at_lockstep_27 goodput_vc_asgd_at_lockstep_27 joint_over_best_worst_trace
+        real_goodput_proportional real_goodput_synchronous ddp_goodput_slow real_joint_over_synchronous""",
+    "vc_asgd": """
+        formula_error_max newest_over_formula_max bill_saving_p3_min bill_saving_nc6 time_over_on_demand accuracy_gap
+        real_accuracy_gap virtual_days_per_minute_10000 exactly_once""",
+}
+NOT_MEASURED = {
+    "faults": """goodput_kill goodput_freeze goodput_slow goodput_hub torchft_goodput_kill torchft_goodput_slow""",
+}
+"""Figures that are null in the smoke form."""
+IF_REACHED = "time_to_"
+"""Figures that are null where a precision is not reached."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    threads, plots = torch.get_num_threads(), _plots()
+    yield
+    torch.set_num_threads(threads)
+    pool().shutdown()
+    pool.cache_clear()
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # Python's own tests do the same
+    assert _plots() == plots, "a smoke form has written plots"
+
+
+def _plots() -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in DOCS.rglob("*.svg")}
+
+
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_benchmark_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", [name, "--smoke"])
+    is_package = (BENCHMARKS / name).is_dir()
+    importlib.import_module(f"benchmarks.{name}.__main__" if is_package else f"benchmarks.{name}").main()
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert sorted(figures) == sorted(FIGURES[name].split())
+    missing = {figure for figure, value in figures.items() if not isinstance(value, float | int)}
+    assert {one for one in missing if not one.startswith(IF_REACHED)} == {*NOT_MEASURED.get(name, "").split()}
+
+
+def test_no_benchmark_is_left_out() -> None:
+    """A program is a file that has a main of its own."""
+    files = [path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
+    assert programs == FIGURES.keys() | PARTS_OF_OTHERS
+
+
+@pytest.mark.parametrize(
+    "plan", faults.PLANS.values(), ids=lambda plan: f"{len(plan.scenarios)}-{plan.seeds}"
+)
+def test_every_scenario_of_faults_is_a_chaos_file(plan: faults.Plan, tmp_path: Path) -> None:
+    for scenario in faults.SCENARIOS[1:]:
+        (path := tmp_path / "chaos.toml").write_text(faults.toml(plan.faults(scenario), seed=3))
+        assert list(read_chaos(path).faults) == plan.faults(scenario), scenario
