@@ -42,13 +42,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 ANSWERS = pytest.StashKey[dict[str, str]]()
 """what tests have told, with --rewrite"""
+COLLECTED = pytest.StashKey[set[str]]()
+"""all tests of the files that are run, those that are left out included"""
 WORKERS = pytest.StashKey[list[dict[str, Any]]]()
 """what pytest-xdist's workers have found out"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ANSWERS] = {}
+    config.stash[COLLECTED] = set()
     config.stash[WORKERS] = []
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.config.stash[COLLECTED].add(item.nodeid.removeprefix("tests/"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,8 +76,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config, told = session.config, dict[str, str]()
-    narrowed = config.option.keyword or any("::" in argument for argument in config.args)
-    found = {item.nodeid.removeprefix("tests/") for item in session.items} if not narrowed else set()
+    narrowed = any("::" in argument for argument in config.args)
+    found = set() if narrowed else config.stash[COLLECTED]
     if hasattr(config, "workeroutput"):
         config.workeroutput.update({"told": config.stash[ANSWERS], "found": [*found]})
     elif config.getoption("rewrite"):

@@ -64,6 +64,16 @@ def test_errors_can_be_copied_and_travel(error: OddlotError) -> None:
     assert (str(retold), retold.fields) == ("otherwise", {**error.fields, "line": 3})
 
 
+def test_a_user_s_own_error_has_fields_too() -> None:
+    class Mine(UsageError):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+    error = Mine(3)
+    assert (error.code, error.fields) == ("usage", {})
+    assert error.retold("otherwise", line=3).fields == {"line": 3}
+
+
 def test_an_unknown_name_says_which_is_meant() -> None:
     error = UnknownName("strategy", "vcasgd", ["vc_asgd", "downpour"])
     assert error.fields == {"kind": "strategy", "given": "vcasgd", "nearest": "vc_asgd"}

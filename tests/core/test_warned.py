@@ -23,7 +23,9 @@ def lead():
 """
 
 
-@pytest.mark.parametrize(("name", "told"), [("oddlot.x", __file__), ("oddlot_x", "oddlot_x.py")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("oddlot.x", __file__), ("oddlot_x", "oddlot_x.py")], ids=["inside", "alike"]
+)
 def test_the_users_line_is_the_first_outside(name: str, told: str) -> None:
     """Through the package's own modules and context managers, but not through modules that merely begin alike."""
     made = types.ModuleType("made")

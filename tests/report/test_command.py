@@ -128,6 +128,6 @@ def test_a_run_under_way_is_reported_without_what_it_has_not_written(oddlot: Odd
         Path("run", name).unlink()
     answer = oddlot("report", "run")
     assert answer.code == 0
-    transcribe(answer.out)
+    transcribe(answer.out, loss=r"(?<=loss )[\d.]+", accuracy=r"(?<=accuracy )[\d.]+")
     found = Figures.read("run")
     assert (found.files[:-1], found.summary["ended"]) == ([LOG.name], KILLED)

@@ -188,7 +188,7 @@ DATA = [
     (X, "labels", "not_labels", {"name": "y", "shape": (), "dtype": "<U6"}),
     (X, np.full(20, -1), "out_of_range", {"name": "y", "given": -1}),
     (X, np.full(20, 2**31), "out_of_range", {"name": "y", "given": 2**31, "size": 2**31 - 1}),
-    (X, np.arange(5), "length_mismatch", {"name": "y", "given": 5, "expected": 20}),
+    (X, np.arange(5), "different_lengths", {"name": "y", "given": 5, "expected": 20}),
     (X, csr_matrix((20, 20)), "no_labels", {"examples": 20}),
     (csr_matrix((0, 20)), csr_matrix((0, 20)), "no_labels", {"examples": 0}),
 ]
@@ -287,7 +287,7 @@ def test_starts_of_no_rows(of: str) -> None:
 
 
 FEATURES = [
-    ([0, 2], [1, 2], [0.5], "length_mismatch", {"name": "values", "given": 1, "expected": 2}),
+    ([0, 2], [1, 2], [0.5], "different_lengths", {"name": "values", "given": 1, "expected": 2}),
     ([0, 2], [3.7, 1.0], [1.0, 1.0], "not_1d_integers", {"name": "features", "dtype": "float64"}),
     ([0, 2], [[1, 2]], [1.0, 1.0], "not_1d_integers", {"name": "features", "shape": (1, 2)}),
     ([0, 2], [1, 10], [1.0, 1.0], "out_of_range", {"name": "features", "given": 10, "size": 10}),
@@ -324,7 +324,7 @@ HIDDEN = [
     (BOTH, ["a"], "not_an_array", {"name": "labels"}),
     (ONE, torch.tensor(1), "wrong_shape", {"name": "labels", "shape": ()}),
     (BOTH, [0.5, 1.0], "wrong_dtype", {"name": "labels", "dtype": "float32"}),
-    (BOTH, [3], "length_mismatch", {"name": "labels", "given": 1, "expected": 2}),
+    (BOTH, [3], "different_lengths", {"name": "labels", "given": 1, "expected": 2}),
     (BOTH, [3, 5], "out_of_range", {"name": "labels", "given": 5, "size": 5}),
     (BOTH, [3, -2], "out_of_range", {"name": "labels", "given": -2, "size": 5}),
     (BOTH, (np.array([0, 1]),), "not_1d_integers", {"name": "labels"}),
@@ -448,7 +448,7 @@ def test_all_logits_in_the_dtype_of_hidden_vectors(dtype: torch.dtype) -> None:
     ids=["outputs", "features", "network", "tables", "buckets", "batch"],
 )
 def test_sizes_that_no_machine_has(what: str, gigabytes: int, make: Callable[[], Any]) -> None:
-    with memory_of(1e9), raises(MemoryError, "out_of_memory", what=what, has=10**9) as caught:
+    with memory_of(1e9), raises(MemoryError, "not_enough_memory", what=what, has=10**9) as caught:
         make()
     assert caught.fields["needs"] // 10**9 == gigabytes
 
@@ -464,7 +464,7 @@ def test_memory_is_that_of_the_container_too(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "memory.max").write_text("max\n")
     SampledLinear(64, 10_000)
     (tmp_path / "memory.max").write_text("1000000\n")
-    with raises(MemoryError, "out_of_memory", has=1_000_000):
+    with raises(MemoryError, "not_enough_memory", has=1_000_000):
         SampledLinear(64, 10_000)
 
 
@@ -472,12 +472,12 @@ def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both layers of a network; clusters for prediction beside what is held."""
     one_each = 20 * 128 * 8  # bytes of a layer: weights, and two moments in 16 bits
     what = "a network of 20 features and 20 labels"
-    with memory_of(1.5 * one_each), raises(MemoryError, "out_of_memory", what=what, needs=2 * one_each):
+    with memory_of(1.5 * one_each), raises(MemoryError, "not_enough_memory", what=what, needs=2 * one_each):
         SlideClassifier(epochs=1).fit(X, Y)
     monkeypatch.setattr("oddlot.sparse.topk.bytes_held", lambda: 10**9)
     rows = np.zeros((3000, 16), np.float32)
     what = "finding few of 3,000 rows, beside what is held,"
-    with memory_of(1e9), raises(MemoryError, "out_of_memory", what=what, needs=10**9 + 4 * rows.size):
+    with memory_of(1e9), raises(MemoryError, "not_enough_memory", what=what, needs=10**9 + 4 * rows.size):
         Index(rows, rows[:, 0].copy())
 
 

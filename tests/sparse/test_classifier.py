@@ -229,7 +229,7 @@ def test_whatever_a_fit_raises_leaves_what_was_learnt() -> None:
     found.sampler = Unigram(counts=np.ones(5, np.int64))
     other = SlideClassifier(found.sampler)
     for one in (found, other):
-        with raises(ValueError, "length_mismatch", name="counts", given=5, expected=400):
+        with raises(ValueError, "different_lengths", name="counts", given=5, expected=400):
             one.fit(X, Y)
     assert (found.predict(X_TEST) == before).all()
     assert found.history == history

@@ -79,8 +79,8 @@ def test_a_bad_line_is_told_by_its_number_and_fault(tmp_path: Path, code: str, l
         ("invalid_header", "3 -4 5\n", {"line": 1}),
         ("invalid_header", "1" * 5000 + " 4 5\n1 2:1\n", {"line": 1}),
         ("other_format", "\ufeff1 4 5\n1 2:1\n", {"line": 1, "format": "byte order mark"}),
-        ("length_mismatch", "3 4 5\n1 2:1\n", {"name": "points", "given": 1, "expected": 3}),
-        ("length_mismatch", "1 4 5\n1 2:1\n\n", {"name": "points", "given": 2, "expected": 1}),
+        ("different_lengths", "3 4 5\n1 2:1\n", {"name": "points", "given": 1, "expected": 3}),
+        ("different_lengths", "1 4 5\n1 2:1\n\n", {"name": "points", "given": 2, "expected": 1}),
         ("too_many_columns", "1 10 99999999999\n50000000000 1:1\n", {"line": 1, "given": 99999999999}),
         ("too_many_columns", "1 99999999999 3\n0 50000000000:1\n", {"line": 1, "most": 2**31 - 1}),
     ],
@@ -203,7 +203,7 @@ def test_metrics_of_labels_as_the_estimator_takes_them() -> None:
         assert told == propensity_precision(BEST, LABELS, 2, propensity)
     assert precision(BEST, np.array([3, 0, 4]), 1) == pytest.approx(2 / 3)
     assert precision(np.array([[3], [0]]), np.array([0, 1]), 1) == 0, "a label that nobody has is nobody's"
-    with raises(ValueError, "length_mismatch", name="y", given=3, expected=2):
+    with raises(ValueError, "different_lengths", name="y", given=3, expected=2):
         precision(BEST[:2], matrix, 1)
     with raises(ValueError, "wrong_shape", name="best", shape=(3,)):
         precision(BEST[:, 0], matrix, 1)

@@ -78,8 +78,13 @@ def test_a_set_stays_where_there_will_be_no_other(oddlot: Oddlot) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "code", "fields"),
     [
-        ("--labels", "2000000000", "out_of_memory", {"what": "a set of 2,000,000,000 labels", "needs": 8e10}),
-        ("--train", "999999999999", "out_of_memory", {"what": "a set of 999,999,999,999 points"}),
+        (
+            "--labels",
+            "2000000000",
+            "not_enough_memory",
+            {"what": "a set of 2,000,000,000 labels", "needs": 8e10},
+        ),
+        ("--train", "999999999999", "not_enough_memory", {"what": "a set of 999,999,999,999 points"}),
         ("--labels-each", "150", "too_many_labels_each", {"labels_each": 150, "labels": 200}),
         ("--nonzeros", "1e9", "invalid_value", {"name": "--nonzeros", "given": 1e9}),
         ("--labels-each", "201", "invalid_value", {"name": "--labels-each", "given": 201}),

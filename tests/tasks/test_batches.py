@@ -91,7 +91,7 @@ FAULTS: dict[str, list[tuple[Any, Any]]] = {
     "other_format": [(IMAGES, None)],
     "wrong_dtype": [(IMAGES.tolist(), LABELS), (IMAGES.astype(np.int16), LABELS)],
     "wrong_shape": [(IMAGES[:, :-1], LABELS), (IMAGES[0], LABELS)],
-    "unequal_lengths": [(IMAGES, LABELS[:3])],
+    "different_lengths": [(IMAGES, LABELS[:3])],
     "invalid_labels": [
         (IMAGES, labels) for labels in ([0, 1, 2, 10], [0, 1, 2, -1], [0, 1, 2, True], "0123")
     ],

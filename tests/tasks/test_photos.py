@@ -172,5 +172,5 @@ def test_jpeg_pictures_are_read(tmp_path: Path) -> None:
 
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with raises(UsageError, "missing_package", package="Pillow"):
+    with raises(UsageError, "not_installed", package="Pillow"):
         read_archives([archive(tmp_path / "cifar10.tar", {NAME: GOOD})])

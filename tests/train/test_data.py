@@ -55,7 +55,7 @@ def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_sa
 @pytest.mark.parametrize(
     ("data", "code", "fields"),
     [
-        ((ROWS, ROWS[:4]), "unequal_lengths", {"lengths": [6, 4]}),
+        ((ROWS, ROWS[:4]), "different_lengths", {"lengths": [6, 4]}),
         ((ROWS[:0], ROWS[:0]), "empty_data", {"name": "data"}),
         ([], "empty_data", {"name": "data"}),
         (iter([1, 2]), "not_a_dataset", {"type": "list_iterator"}),

@@ -34,6 +34,12 @@ class OddlotError(Exception):
     fields: dict[str, Any]
     """The values that the sentence is about; `reason` is what another library or the system said."""
 
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        """With fields, also where a subclass of a user's own does not call `__init__`."""
+        error = super().__new__(cls, *args)
+        error.fields = {}
+        return error
+
     def __init__(self, sentence: str, code: str = "", **fields: Any) -> None:
         super().__init__(sentence)
         self.code, self.fields = code or self.code, fields

@@ -94,7 +94,7 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
-        raise _too_little_memory(on, blocks, layout.bytes, memory)
+        raise _not_enough_memory(on, blocks, layout.bytes, memory)
     with users_code("the simulator"):
         device = choose_device(numbers.job.device)
         learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
@@ -103,13 +103,13 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     return Opened(simulator, pool, None, on.hub)
 
 
-def _too_little_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
+def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
     """So many versions, of so many bytes each, do not fit."""
     return UsageError(
         f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
         f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
         "simulate fewer machines, or keep only the time with maths=False",
-        "too_little_memory",
+        "not_enough_memory",
         versions=versions,
         bytes=versions * each,
         memory=memory,

@@ -193,8 +193,8 @@ def _fault(detail: ErrorDetails) -> UsageError:
 
 
 def _invalid(where: str, given: Any, told: str, code: str = "invalid_value") -> UsageError:
-    must = told.removeprefix("it must be ")
-    return UsageError(f"`{where}` is {given!r}: {told}", code, name=where, given=given, must=must)
+    fields = {"must": told.removeprefix("it must be ")} if code == "invalid_value" else {}
+    return UsageError(f"`{where}` is {given!r}: {told}", code, name=where, given=given, **fields)
 
 
 def _dotted(keys: KeyPath) -> str:

@@ -58,7 +58,7 @@ class Frequencies:
             self.counts = np.zeros(out_features, np.int64)
         if (given := len(self.counts)) != out_features:
             error = ValueError(f"labels were counted for {given:,} rows, of {out_features:,} that there are")
-            raise coded(error, "length_mismatch", name="counts", given=given, expected=out_features)
+            raise coded(error, "different_lengths", name="counts", given=given, expected=out_features)
         if self.known is not None and self.draws == draws:
             return
         total = self.counts.sum()

@@ -107,7 +107,7 @@ class SparseInputLinear(nn.Module):
             raise coded(error, "not_1d_integers", name="features", dtype=dtype, shape=shape)
         if values.shape != (expected := features.shape):
             error = ValueError(f"{len(features)} features have {values.size} values, one each is expected")
-            raise coded(error, "length_mismatch", name="values", given=values.size, expected=expected[0])
+            raise coded(error, "different_lengths", name="values", given=values.size, expected=expected[0])
         if values.dtype.kind not in "biuf":
             error = ValueError(f"values are {values.dtype}: real numbers are expected")
             raise coded(error, "wrong_dtype", name="values", dtype=str(values.dtype))

@@ -90,7 +90,7 @@ def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     found = _not_zero(checked(y, "y")) if sparse else _of_array(_array(y), labels)
     if len(found) != examples:
         error = ValueError(f"X has {examples:,} examples, y {len(found):,}")
-        raise coded(error, "length_mismatch", name="y", given=len(found), expected=examples)
+        raise coded(error, "different_lengths", name="y", given=len(found), expected=examples)
     if labels is not None and (given := found.shape[1]) != labels:
         error = ValueError(f"y has {given:,} labels, there are {labels:,}: {WAY_OUT}")
         raise coded(error, "wrong_column_count", name="y", given=given, expected=labels)

@@ -14,7 +14,7 @@ def check_memory(bytes_needed: int, what: str) -> None:
     has = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
     if bytes_needed > has:
         told = f"{what} needs {bytes_needed / 1e9:,.1f} GB, this machine has {has / 1e9:,.1f} GB"
-        raise coded(MemoryError(told), "out_of_memory", what=what, needs=bytes_needed, has=has)
+        raise coded(MemoryError(told), "not_enough_memory", what=what, needs=bytes_needed, has=has)
 
 
 def bytes_held() -> int:

@@ -171,7 +171,7 @@ class SampledLinear(nn.Module):
         targets = Labels.of(labels, self.out_features)
         if len(targets) != len(hidden):
             error = ValueError(f"{len(hidden)} hidden vectors and labels of {len(targets)} examples")
-            raise coded(error, "length_mismatch", name="labels", given=len(targets), expected=len(hidden))
+            raise coded(error, "different_lengths", name="labels", given=len(targets), expected=len(hidden))
         if self.optimizer is not None and self.weight.requires_grad != self.bias.requires_grad:
             told = "weight and bias are stepped on together: freeze both, or take optimizer=None"
             raise coded(ValueError(told), "frozen_apart")

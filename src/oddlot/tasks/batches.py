@@ -127,7 +127,7 @@ def read_batch(content: bytes) -> Split:
         raise UsageError("its b'labels' are no list of classes from 0 to 9", "invalid_labels")
     if len(labels) != len(images):
         told = f"it has {len(images)} pictures and {len(labels)} labels"
-        raise UsageError(told, "unequal_lengths", images=len(images), labels=len(labels))
+        raise UsageError(told, "different_lengths", images=len(images), labels=len(labels))
     return images.reshape(-1, 3, SIDE, SIDE), np.array(labels, np.int64)
 
 

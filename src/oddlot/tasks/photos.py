@@ -132,5 +132,5 @@ def _pillow() -> "ModuleType":
         from PIL import Image
     except ImportError:
         told = "pictures in JPEG and PNG files are decoded by Pillow, which is not installed: pip install "
-        raise UsageError(f'{told}"oddlot[images]"', "missing_package", package="Pillow") from None
+        raise UsageError(f'{told}"oddlot[images]"', "not_installed", package="Pillow") from None
     return Image

@@ -42,7 +42,7 @@ class Batches:
             lengths = [len(part) for part in self.arrays]
             if len(set(lengths)) > 1:
                 told = f"the arrays of {name} have different lengths: {lengths}"
-                raise UsageError(told, "unequal_lengths", name=name, lengths=lengths)
+                raise UsageError(told, "different_lengths", name=name, lengths=lengths)
         elif not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise UsageError(
                 f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "

@@ -148,7 +148,7 @@ def _class_given(name: str, kind: type, arguments: str = "()") -> UsageError:
 def _check_metrics(metrics: object) -> None:
     if not isinstance(metrics, Mapping):
         told = 'metrics must be a dict such as {"accuracy": oddlot.accuracy}'
-        raise UsageError(told, "invalid_value", "metrics", name="metrics", given=metrics)
+        raise UsageError(told, "invalid_value", "metrics", name="metrics", given=metrics, must="a dict")
     for name, metric in metrics.items():
         if not isinstance(name, str) or re.search(r"[\s<>=,&]", name) or not name:
             told = f"metrics: {name!r} must be a word, so that a goal can name it"

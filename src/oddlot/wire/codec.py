@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue
 from oddlot.wire.framing import FrameError
 
 Named = tuple[str, Tensor]
@@ -117,8 +117,7 @@ class Half:
 
     def __post_init__(self) -> None:
         if self.dtype not in tuple(_HALVES):
-            told, given = f"Half(dtype={self.dtype!r}): choose 'bf16' or 'fp16'", self.dtype
-            raise UsageError(told, "invalid_value", "dtype", name="dtype", given=given)
+            raise InvalidValue("dtype", self.dtype, "'bf16' or 'fp16'")
 
     def encode(self, tensors: Sequence[Named]) -> Packet:
         half = _HALVES[self.dtype]

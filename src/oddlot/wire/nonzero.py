@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from oddlot.core.errors import UsageError
+from oddlot.core.errors import InvalidValue
 from oddlot.wire.codec import Bytes, Codec, Half, Named, Packet, Plain, check_packet, damaged_packet
 
 BLOCK_BYTES = 64
@@ -28,8 +28,7 @@ class NonZero:
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Plain | Half):
-            told = f"NonZero(of={self.of!r}): choose Plain() or Half()"
-            raise UsageError(told, "invalid_value", "of", name="of", given=self.of)
+            raise InvalidValue("of", self.of, "Plain() or Half()")
 
     @property
     def of_changes(self) -> bool:

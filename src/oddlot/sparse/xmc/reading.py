@@ -72,7 +72,7 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
         last = f"the last in line {found + 1}; an empty line is one too"
         error = BadSet(f"{path}: the first line says {points:,} points, there are {found:,}, {last}")
         raise coded(
-            error, "length_mismatch", path=str(path), name="points", given=int(found), expected=points
+            error, "different_lengths", path=str(path), name="points", given=int(found), expected=points
         )
     y_columns = y_columns[: y_starts[-1]]
     y_values = np.ones(len(y_columns), np.float32)
