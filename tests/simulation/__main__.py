@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.simulation.world import MISHAPS, STRATEGIES, World, told
 
-SEEDS, KEPT = 400, 12
+SEEDS, KEPT = 400, 30
 
 
 def corpus(name: str) -> list[int]:
