@@ -32,12 +32,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from benchmarks import smoke
 from benchmarks.ddp import Group
-from benchmarks.faults_job import BATCH, STEP_SECONDS, job, network
+from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
 from benchmarks.report import Size, finish, parser, show, told
 from oddlot import Fault
 from oddlot.core import words as w
@@ -83,7 +80,7 @@ class Plan:
 
 EPOCHS = {"asynchronous": 4, "fastest_k": 2}
 PLANS = {
-    Size.SMOKE: Plan({"fastest_k": 6}, 1, 5, ("undisturbed", "all"), 0.4, 0.2, 0.3, 10),
+    Size.SMOKE: Plan({"fastest_k": 5}, 1, 5, ("undisturbed", "all"), 0.3, 0.2, 0.3, 10),
     Size.QUICK: Plan(EPOCHS, 1, 100),
     Size.FULL: Plan(EPOCHS, 3, 300),
 }
@@ -202,11 +199,6 @@ def dead_seconds(log: list[w.Record]) -> Iterator[float]:
 
 
 # --- the alternative ------------------------------------------------------------------------------
-
-
-def material() -> tuple[nn.Module, Tensor, Tensor, int]:
-    """What a replica needs."""
-    return network(), torch.rand(10 * BATCH, 28, 28), torch.randint(0, 10, (10 * BATCH,)), BATCH
 
 
 def lock_step_seconds(steps: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 import time
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -45,3 +46,8 @@ def job() -> oddlot.Job:
         name="mnist",
         device="cpu",
     )
+
+
+def material() -> tuple[nn.Module, Tensor, Tensor, int]:
+    """What a replica of DistributedDataParallel needs: as many pictures in the same shape."""
+    return network(), torch.rand(10 * BATCH, 28, 28), torch.randint(0, 10, (10 * BATCH,)), BATCH

@@ -13,7 +13,7 @@ from oddlot.engines.forkserver import die_with_parent
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch._dynamo", "benchmarks.faults", "benchmarks.slide.speed", "benchmarks.stragglers.networks"]
+    ["torch._dynamo", "benchmarks.faults_job", "benchmarks.slide.speed", "benchmarks.stragglers.networks"]
 )
 """What processes need. DistributedDataParallel imports torch._dynamo, which takes as long as PyTorch itself."""
 Asked = TypeVar("Asked")

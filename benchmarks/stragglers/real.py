@@ -45,13 +45,15 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
 
 def measure(size: Size) -> dict[str, float]:
     """Both tables."""
-    paces = [pace / size.pick(10, 1, 1) for pace in PACES]
+    paces = size.pick([pace / 10 for pace in PACES[2:]], PACES, PACES)
     return goodput(size, paces) | soonest(size, paces)
 
 
 def place(paces: Sequence[float]) -> Local:
     """The processes, one thread each."""
-    return Local(4, threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(paces)))
+    return Local(
+        len(paces), threads=1, as_if=tuple(Machine(f"m{place}", pace) for place, pace in enumerate(paces))
+    )
 
 
 def goodput(size: Size, paces: Sequence[float]) -> dict[str, float]:
@@ -68,7 +70,9 @@ def goodput(size: Size, paces: Sequence[float]) -> dict[str, float]:
         found["synchronous"].append(_merged(each, seed, epochs, paces) / able)
         found["loads in proportion"].append(_merged(ProportionalLoad(each), seed, epochs, paces) / able)
         group, waits = Group(_model, len(paces)), [2 * BATCH * pace for pace in paces]
-        found["DistributedDataParallel"].append(4 * 2 * BATCH * steps / able / group.seconds(steps, waits))
+        found["DistributedDataParallel"].append(
+            len(paces) * 2 * BATCH * steps / able / group.seconds(steps, waits)
+        )
         group.close()
     rows = [[name, told(shares, 3)] for name, shares in found.items()]
     show(

@@ -49,7 +49,7 @@ def run(epochs: int, seed: int, chaos: Chaos | None) -> Run:
 
 def measure(size: Size, seed: int) -> dict[str, float]:
     """How many points of accuracy the preemptions cost, the mean over the seeds."""
-    steps, of, told = trace(size.pick(1.0, PERIOD_SECONDS, PERIOD_SECONDS))
+    steps, of, told = trace(size.pick(2.0, PERIOD_SECONDS, PERIOD_SECONDS))
     epochs, seeds = size.pick((1, 1), (2, 1), (6, 3))
     found: dict[str, list[Run]] = {"undisturbed": [], "preempted": []}
     for luck in range(seed, seed + seeds):
