@@ -80,7 +80,7 @@ class Plan:
 
 EPOCHS = {"asynchronous": 4, "fastest_k": 2}
 PLANS = {
-    Size.SMOKE: Plan({"fastest_k": 5}, 1, 5, ("undisturbed", "all"), 0.3, 0.2, 0.3, 10),
+    Size.SMOKE: Plan({"fastest_k": 5}, 1, 5, ("undisturbed", "all"), 0.35, 0.2, 0.3, 10),
     Size.QUICK: Plan(EPOCHS, 1, 100),
     Size.FULL: Plan(EPOCHS, 3, 300),
 }

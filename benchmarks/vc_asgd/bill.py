@@ -172,7 +172,7 @@ def vc_asgd() -> Strategy:
 ONE, SYNC = "(i) one on demand", "(ii) federated averaging on demand"
 
 
-def trained(job: Job, epochs: int, traces: Sequence[str], seed: int) -> dict[str, Trained]:
+def trained(job: Job, epochs: int, traces: Sequence[str], with_rivals: bool, seed: int) -> dict[str, Trained]:
     """Everything that is trained, by its name; rivals end once they are well where (ii) ended, less one point."""
     steps = max(1, len(job.data[0]) // SHARDS // job.batch)
     found = {
@@ -188,7 +188,7 @@ def trained(job: Job, epochs: int, traces: Sequence[str], seed: int) -> dict[str
         "elastic averaging": ElasticAveraging(steps, deadline_seconds=DEADLINE),
         "Downpour": Downpour(steps, SGD(lr=1 / MACHINES), deadline_seconds=DEADLINE),
     }
-    for rival, strategy in rivals.items() if len(traces) > 1 else ():
+    for rival, strategy in rivals.items() if with_rivals else ():
         for name in traces:
             until = f"epochs>={1.5 * epochs} or accuracy>={target}"
             found[f"(iv) {rival} on spot, {name}"] = train(job, strategy, until, seed, *alive(name))
@@ -207,9 +207,9 @@ def savings(
 
 def measure(size: Size, seed: int) -> dict[str, float]:
     """The worst of all traces."""
-    dataset, (epochs, traces) = "fashion_mnist", size.pick((1, 2), (3, 1), (12, len(ALIVE)))
+    dataset, (epochs, traces) = "fashion_mnist", size.pick((1, 1), (3, 1), (12, len(ALIVE)))
     job = replace(a_job(dataset, size.pick(100, None, None)), optimizer=SGD(lr=RATE, momentum=0.9))
-    found = trained(job, epochs, list(ALIVE)[:traces], seed)
+    found = trained(job, epochs, list(ALIVE)[:traces], size is not Size.QUICK, seed)
     sync = found[SYNC].run.accuracy or 0.0
     until = {name: reached(one.run, sync - 0.01) for name, one in found.items()}
     _tell(f"{dataset}, {epochs} epochs, machines of one speed", found, until, sync - 0.01)

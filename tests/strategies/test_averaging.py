@@ -28,7 +28,7 @@ from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 SHARDS = 4
-BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
+PLACES: dict[str, Place] = {"local": local(2), "simulated": fleet(2)}
 
 
 def local_pass(job: Job, start: nn.Module, spans: tuple[Span, ...], shards: int) -> nn.Module:
@@ -85,33 +85,38 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
     return versions[-1]
 
 
-@BOTH
 @pytest.mark.parametrize(
-    "strategy",
-    [VCASGD(), VCASGD(alpha=0.7, newest=True), FederatedAveraging(), FederatedAveraging(clients=3)],
-    ids=repr,
+    ("strategy", "place"),
+    [
+        (VCASGD(), "local"),
+        (VCASGD(), "simulated"),
+        (VCASGD(alpha=0.7, newest=True), "simulated"),
+        (FederatedAveraging(), "local"),
+        (FederatedAveraging(), "simulated"),
+        (FederatedAveraging(clients=3), "simulated"),
+    ],
+    ids=str,
 )
-def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, on: Place) -> None:
+def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -> None:
     job = a_job()
-    run, books = trained(job, strategy, on, "epochs>=3", shards=SHARDS)
+    run, books = trained(job, strategy, PLACES[place], "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
     assert sorted(books.merged) == everything(SAMPLES, 3)
     tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
     assert len(tasks) == 3 * SHARDS, "a task is a whole shard"
 
 
-@BOTH
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("strategy", [ElasticAveraging(steps=2), Downpour(steps=2)], ids=repr)
-def test_baselines_move_as_pytorch_would(strategy: Strategy, on: Place) -> None:
+def test_baselines_move_as_pytorch_would(strategy: Strategy, place: str) -> None:
     job = a_job()
-    run, books = trained(job, strategy, on, "epochs>=3")
+    run, books = trained(job, strategy, PLACES[place], "epochs>=3")
     assert distance(run.model, replayed(job, run)) < 1e-5
     assert sorted(books.merged) == everything(SAMPLES, 3)
 
 
-@BOTH
-def test_all_of_an_epoch_start_from_its_first_weights(on: Place) -> None:
-    run, _ = trained(a_job(), VCASGD(), on, "epochs>=3", shards=SHARDS)
+def test_all_of_an_epoch_start_from_its_first_weights() -> None:
+    run, _ = trained(a_job(), VCASGD(), fleet(2), "epochs>=3", shards=SHARDS)
     tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
     starts = {(task.spans[0].epoch, task.version) for task in tasks}
     assert starts == {(0, 0), (1, SHARDS), (2, 2 * SHARDS)}

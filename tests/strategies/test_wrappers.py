@@ -151,15 +151,14 @@ class Watched(BackupTasks[Any]):
         return commands
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("inside", "slow"), [(FastestK(k=6), 1.0), (Synchronous(), 1.0), (Synchronous(), 4.0)]
 )
-def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow: float, seed: int) -> None:
+def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow: float) -> None:
     eight = machines(
         8, slow, delay=oddlot.Exponential(), seconds_to_return=7.0, lifetime=oddlot.Lifetime(60.0)
     )
-    ran(Watched(inside, slow=1.2), eight, torch.zeros(4_000), "epochs>=1", seed=seed)
+    ran(Watched(inside, slow=1.2), eight, torch.zeros(4_000), "epochs>=1")
 
 
 def test_backups_start_from_the_version_that_is_kept() -> None:

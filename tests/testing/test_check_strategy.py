@@ -157,6 +157,14 @@ def test_the_history_is_the_shortest_and_a_story() -> None:
     assert run_story(story, {"ForgetsTheLost": ForgetsTheLost}) == story + "\n"
 
 
+def test_what_a_copy_loses_is_shown_by_the_shortest_history_too() -> None:
+    with pytest.raises(BrokenPromise) as caught:
+        check_strategy(CountsByNumber, examples=100)
+    lines = caught.value.story.splitlines()
+    assert lines[1].startswith("data size=1 epochs=1 ")
+    assert [line for line in lines[2:] if not line.startswith(">")] == ["join a", "finish a:1", "show"]
+
+
 def test_a_bug_comes_with_its_history() -> None:
     class Typo(Synchronous):
         def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
