@@ -71,4 +71,4 @@ def test_promises_are_kept_in_random_histories(name: str) -> None:
 @IN_HISTORIES
 @pytest.mark.long
 def test_promises_are_kept_in_many_random_histories(name: str) -> None:
-    keeps_promises(name, seeds=30, examples=30)
+    keeps_promises(name, seeds=10, examples=30)
