@@ -1,4 +1,4 @@
-"""What misfortune costs: `ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke]`.
+"""What faults cost: `ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke]`.
 
 Four local workers train a small network on MNIST for a fixed number of epochs. A worker's step is its real gradient
 and a wait that stands for an accelerator, so that four workers are four machines on two cores. Faults come from

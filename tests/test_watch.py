@@ -156,7 +156,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         def look_until(found: Callable[[], Any]) -> None:
             while not found():
                 lines.extend(seen.look())
-                time.sleep(0.02)  # the run needs the processors too
+                time.sleep(0.02)  # between two looks, so that the run gets the processors
 
         look_until(lambda: any("accuracy" in line for line in lines) and not seen.waits)
         workers = [pid for pid, below in children(process.pid).items() if not below]

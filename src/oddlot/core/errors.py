@@ -112,7 +112,7 @@ class UsageErrors(UsageError):
 
 
 def joined(errors: Sequence[UsageError]) -> UsageError:
-    """One error of all of these, of which none is told twice."""
+    """Return one error that stands for all of these, without repetitions."""
     told = list({str(error): error for error in errors}.values())
     return told[0] if len(told) == 1 else UsageErrors(told)
 

@@ -56,7 +56,7 @@ class Metadata:
                 read: bytes = answer.read(LONGEST_ANSWER)
                 return read
         except HTTPError as error:
-            error.close()  # whoever keeps the error would keep its socket open
+            error.close()  # it holds an open socket
             raise
         except HTTPException as error:  # no HTTP
             raise OSError(f"it answers with {error!r}") from None
