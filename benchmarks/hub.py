@@ -14,13 +14,14 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from torch import nn
 
 from benchmarks.processes import in_new_process
 from benchmarks.report import Size, finish, parser, show, told
 from oddlot.core.rules import SGD
 from oddlot.core.words import Facts, Kind
 from oddlot.train import kernels, merge, rules
-from oddlot.train.layout import Entry, FlatBuffer, Layout, Section
+from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.store import Payload, Store
 
 UPDATES = 4
@@ -40,8 +41,7 @@ class Bench:
     merges: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        sections = (Section("trainable", "float32", 0, self.numbers),)
-        layout = Layout(sections, (Entry("weight", (self.numbers,), 0, 0),))
+        layout = Layout.from_module(nn.ParameterList([torch.empty(self.numbers)]))
         self.store = Store(FlatBuffer.empty(layout), SGD(lr=0.01, momentum=0.9))
         self.updates = [FlatBuffer.empty(layout) for _ in range(UPDATES)]
         for update in self.updates:

@@ -56,6 +56,12 @@ def test_what_cannot_be_done(oddlot: Oddlot, arguments: str, code: str, fields: 
     assert not oddlot.refuses(code, *arguments.split(), *json, **fields).out
 
 
+@pytest.mark.parametrize("setting", ["{}=1", "task_options={{{}=1}}"])
+def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: str) -> None:
+    key = ".".join("a" * 10_000)
+    oddlot.refuses("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
+
+
 @pytest.mark.parametrize(
     ("arguments", "key"), [("train fleet.toml", "machines"), ("simulate digits --machines job.toml", "task")]
 )

@@ -40,7 +40,6 @@ def test_ctrl_c_stops_cleanly_and_saves(number: signal.Signals, tmp_path: Path) 
 
 STUBBORN = """
 import signal
-import sys
 
 import oddlot
 from tests.fits import a_job, local, rows
@@ -51,27 +50,27 @@ def measures_forever(outputs, targets):
     signal.pause()
 
 
-def watch(record):
-    print("working", flush=True)
-
-
 oddlot.fit(
     a_job(evaluation=rows(), metrics={"endless": measures_forever}), oddlot.Asynchronous(), local(2),
-    until="epochs>=1e6", evaluate_every="1000000 epochs", observers=[watch],
+    until="EPOCHS", evaluate_every="1 versions", out=OUT,
 )
 """
 
 
-def test_a_ctrl_c_after_the_first_signal_kills_at_once() -> None:
-    with program("-c", STUBBORN) as process:
-        says(process, "working")
-        process.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("epochs", ["epochs>=1", "epochs>=1e6"], ids=["the final version", "another"])
+def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> None:
+    """Neither the one under way nor one of the final version: a machine that is taken back leaves seconds."""
+    out = tmp_path / "run"
+    with program("-c", STUBBORN.replace("EPOCHS", epochs).replace("OUT", repr(str(out)))) as process:
         assert process.stderr is not None
-        assert "measuring" in process.stderr.readline(), "the final version, and workers print to stderr"
+        assert "measuring" in process.stderr.readline(), "workers print to stderr"
         with ends([process.pid, *descendants(process.pid)]):
-            process.send_signal(signal.SIGINT)
-        assert process.wait() == -signal.SIGINT
-        assert "KeyboardInterrupt" in process.stderr.read()
+            process.send_signal(signal.SIGTERM)
+        assert process.wait() == 1
+        assert "oddlot.api.Interrupted" in process.stderr.read()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["ended"] == "interrupted"
+    assert checkpoint.newest(Storage(out / "checkpoints")).version == summary["versions"]
 
 
 def raised(*numbers: signal.Signals) -> Run:

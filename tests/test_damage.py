@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 import shutil
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from oddlot.core import words as w
 from oddlot.log import Log, read_log
 from oddlot.report.ending import FAILED, in_short
 from oddlot.report.figures import Figures
+from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint, storage
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges
+from tests.sealed import reseal
 from tests.test_resume import begun, content, goes_on, merged, saved_at_once
-from tests.transcripts import raises, warns
+from tests.transcripts import mask, raises, warns
 
 # --- files ---------------------------------------------------------------------------------------
 
@@ -137,6 +141,7 @@ def test_a_log_with_a_line_too_many_or_too_few_is_no_history(tmp_path: Path) -> 
     nothing = '{"is":"Record","now":0.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
     for number, line in ((second, lines[first]), (first, nothing)):
         log.write_text("".join([*lines[:number], line, *lines[number + 1 :]]))
+        reseal(log)
         before = content(tmp_path)
         with raises(CheckpointError, "damaged_file", path=str(log)):
             goes_on(tmp_path)
@@ -269,6 +274,76 @@ def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
     monkeypatch.undo()
     assert Figures.read(tmp_path).summary["ended"] == f"{FAILED}{in_short(caught.value)}"
     begun(tmp_path, force=True)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda log: os.truncate(log, 0),
+    "longer": lambda log: log.write_bytes(log.read_bytes() + b"\n"),
+    "replaced": lambda log: shutil.copy(log, log.with_name("copy")) and log.with_name("copy").replace(log),
+    "removed": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
+    """Or else nothing would say that the run can neither be read nor gone on with."""
+    log, seen = tmp_path / "records.jsonl", list[w.Record]()
+
+    def spoil(record: w.Record) -> None:
+        seen.append(record)
+        if len(seen) == 5:
+            CHANGES[change](log)
+
+    mask(bytes=r"\d[\d,]*(?= bytes)|\d[\d,]*(?= are there)")
+    with raises(JobError, "log_changed", path=str(log)):
+        begun(tmp_path, "epochs>=99", observers=[spoil])
+    assert len(seen) < 20
+
+
+@pytest.mark.parametrize("moment", ["half", "whole"])
+def test_a_model_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"before")
+
+    def half(_: nn.Module, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        full()
+
+    monkeypatch.setattr(*("safetensors.torch.save_model", half) if moment == "half" else ("os.fsync", full))
+    with raises(JobError, "unwritable_file", path=str(model)):
+        RunFolder(tmp_path).write_model(nn.Linear(2, 2))
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+    assert model.read_bytes() == b"before"
+
+
+def test_what_is_renamed_is_on_the_disk_before_and_its_name_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the run's own files; and so are the names of all folders that were made for it."""
+    deeds: list[tuple[str, int]] = []
+    sync, replace = os.fsync, Path.replace
+    run = tmp_path / "new" / "run"
+
+    def note_sync(descriptor: int) -> None:
+        deeds.append(("sync", os.fstat(descriptor).st_ino))
+        sync(descriptor)
+
+    def note_rename(path: Path, target: Path) -> Path:
+        if Path(target).parent == run:
+            deeds.append(("rename", path.stat().st_ino))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_rename)
+    begun(run, "epochs>=1")
+    renamed = [number for number, (deed, _) in enumerate(deeds) if deed == "rename"]
+    assert len(renamed) == 3, "run.json, the model and the summary"
+    for number in renamed:
+        assert ("sync", deeds[number][1]) in deeds[:number]
+        assert ("sync", run.stat().st_ino) in deeds[number:]
+    assert {("sync", path.stat().st_ino) for path in (tmp_path, run.parent, run)} <= {*deeds[: renamed[1]]}
 
 
 def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

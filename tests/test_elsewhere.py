@@ -18,6 +18,7 @@ from oddlot.train import saver
 from oddlot.train.checkpoint import Snapshot, check_log, newest, saved
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.storage import Storage
+from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
 from tests.test_resume import begun as begun_in
 from tests.test_resume import merged, saved_at_once
@@ -248,6 +249,30 @@ def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -
     assert caught.value.key == "checkpoints"
     with raises(CheckpointError, "no_whole_checkpoint", path="memory://nothing", damage=[]):
         begun(tmp_path / "run", "memory://nothing", resume=True)
+
+
+def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddlot: Oddlot) -> None:
+    """But run.json has it, from which the run goes on."""
+    url, shown = "memory://user:s3cr3t@bucket/run", "memory://user:***@bucket/run"
+    storage, run = Storage(url), tmp_path / "run"
+    begun(run, url)
+    begun(run, None, until="epochs>=3", resume=True)
+    assert merged(run) == everything(SAMPLES, 3)
+    files = [path for path in run.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+    assert [(path.name, path.stat().st_mode & 0o777) for path in files] == [("run.json", 0o600)]
+    assert run.joinpath("model.safetensors").stat().st_mode == run.joinpath("records.jsonl").stat().st_mode
+    assert b"s3cr3t" not in storage.read("run.json")
+    with raises(UsageError, "folder_not_empty", path=shown):
+        begun(tmp_path / "other", url)
+    with raises(UsageError, "unreachable_place", url="foo://user:***@bucket"):
+        Storage("foo://user:s3cr3t@bucket")
+    with pytest.raises(FileNotFoundError) as caught:
+        storage.read("nothing")
+    told = oddlot("report", str(run)).out + oddlot("report", str(run), "--json").out
+    assert shown in told
+    texts = [told, str(storage), storage.path("x"), str(caught.value), *map(str, caught.value.args)]
+    assert not any("s3cr3t" in text for text in texts)
+    storage.remove("")
 
 
 def test_a_place_without_checkpoints_is_none_to_go_on_from(tmp_path: Path, url: str) -> None:

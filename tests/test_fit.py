@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
 import oddlot
 from oddlot import (
@@ -47,9 +49,13 @@ from oddlot.core.strategy import View
 from oddlot.strategies import BY_NAME, WRAPPERS
 from tests.engines.log import events, updates
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, rows, trained
-from tests.transcripts import mask, raises, transcribe
+from tests.transcripts import mask, raises, transcribe, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server")
+
+HUB = os.getpid()
+SIZE = 4 * 64 + 64
+"""bytes of a block: four tensors, each in cache lines, and a line that says which had no gradient"""
 
 STRATEGIES = [
     Synchronous(),
@@ -245,12 +251,11 @@ def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once:
     run = stopped.value.run
     started = sum(isinstance(action, w.Start) for record in run.records for action in record.actions)
     ended = events(run.records, w.Cancelled)
-    size = 4 * (16 + 16 + 16 + 16)
     assert ended
-    assert run.summary["bytes_down"] <= started * size
+    assert run.summary["bytes_down"] <= started * SIZE
     brought = sum(facts.bytes_down for facts in updates(run.records))
-    assert run.summary["bytes_down"] == brought + len(ended) * size
-    assert run.summary["bytes_wasted"] >= len(ended) * size
+    assert run.summary["bytes_down"] == brought + len(ended) * SIZE
+    assert run.summary["bytes_wasted"] >= len(ended) * SIZE
     assert 0 < run.wasted_share == run.summary["samples_wasted"] / (16 * started)
 
 
@@ -258,10 +263,9 @@ def test_money_time_and_traffic_of_a_fleet() -> None:
     link = Link(megabits_per_second=8, latency_milliseconds=0)
     machines = [Machine(f"m{i}", 0.01, link=link, dollars_per_hour=3.6) for i in range(2)]
     run = oddlot.fit(a_job(), Synchronous(), Simulated(machines), until="epochs>=1")
-    size = 4 * (16 + 16 + 16 + 16)  # four tensors, each in cache lines of 64 bytes
-    assert run.summary["bytes_up"] == 6 * size
-    assert run.summary["bytes_down"] == 6 * size
-    assert run.summary["seconds"] == pytest.approx(3 * (0.08 + 2 * size / 1e6), rel=0.01)
+    assert run.summary["bytes_up"] == 6 * SIZE
+    assert run.summary["bytes_down"] == 6 * SIZE
+    assert run.summary["seconds"] == pytest.approx(3 * (0.08 + 2 * SIZE / 1e6), rel=0.01)
     assert run.dollars == pytest.approx(2 * run.summary["seconds"] * 0.001)
     assert run.hours == pytest.approx(run.summary["seconds"] / 3600)
     assert run.wasted_share == 0
@@ -426,3 +430,69 @@ def test_what_cannot_be_is_told_before_anything_starts(
     with raises(UsageError, told[0], **told[1]):
         oddlot.fit(a_job(**changes), strategy, **options)
     assert not (tmp_path / "run").exists()
+
+
+# --- the process's own state ---------------------------------------------------------------------
+
+
+class Flags:
+    """Stands for a module's flag, such as PIL's LOAD_TRUNCATED_IMAGES."""
+
+    loads_truncated = False
+
+
+@pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
+def test_what_a_script_sets_before_a_run_reaches_every_worker(
+    on: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's default dtype and device by themselves, everything else by `worker_init`; the evaluator too."""
+    monkeypatch.setattr(Flags, "loads_truncated", False)
+
+    def init() -> None:
+        Flags.loads_truncated = True
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        assert Flags.loads_truncated
+        assert (torch.get_default_dtype(), torch.get_default_device().type) == (torch.float64, "meta")
+        loss: torch.Tensor = nn.functional.cross_entropy(model(batch[0].double()), batch[1])
+        return loss
+
+    def model() -> nn.Module:
+        assert os.getpid() == HUB or Flags.loads_truncated
+        return nn.Linear(2, 2, device="cpu")
+
+    job = a_job(model, loss=None, training_step=step, worker_init=init, evaluation=rows())
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        run = oddlot.fit(job, LocalSGD(steps=2), on, until="epochs>=1")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert run.model.get_parameter("weight").dtype == torch.float64
+    assert run.loss is not None
+    assert 0 < run.loss < 1
+
+
+def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path) -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    with warns("extra_state", modules=["1"]):
+        oddlot.fit(
+            a_job(lambda: nn.Sequential(nn.Linear(2, 2), Counting(2, 2))),
+            Synchronous(),
+            fleet(),
+            until="epochs>=1",
+            out=tmp_path / "run",
+        )
+    assert load_file(tmp_path / "run" / "model.safetensors").keys() == {
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+    }

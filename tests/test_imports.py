@@ -11,12 +11,15 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 RANKS = {  # a part may import parts of a lower rank, and itself
     "core": 0,
+    "disk": 0,
     "sparse": 0,
     "strategies": 1,
     "train": 1,
     "wire": 1,
     "machines": 1,
+    "lock": 1,
     "log": 1,
+    "run_settings": 1,
     "interrupt": 1,
     "units": 1,
     "bill": 1,

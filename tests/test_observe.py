@@ -81,7 +81,7 @@ def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: 
     written(tmp_path / "log", story()).close()
     assert list(read_log(tmp_path / "log")) == story()
     header = json.loads((tmp_path / "log").read_text().splitlines()[0])
-    assert header["format"] == 1
+    assert header["format"] == 2
     assert header["conductor"]["ledger"]["size"] == 16
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         assert sound == story()[:2]
 
 
-class FullDisk(io.TextIOWrapper):
+class FullDisk(io.BytesIO):
     """A file on a disk that is full."""
 
     def flush(self) -> None:
@@ -134,7 +134,7 @@ class FullDisk(io.TextIOWrapper):
 def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [])
     log.close()
-    log._file = FullDisk(io.BytesIO())
+    log._file = FullDisk()
     with raises(JobError, "unwritable_file", path=str(log.path), reason=os.strerror(errno.ENOSPC)):
         log(tick(2.0))
     with raises(JobError, "unwritable_file"):

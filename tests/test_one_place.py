@@ -18,6 +18,7 @@ from oddlot.run_folder import RunFolder
 from oddlot.train.checkpoint import newest
 from oddlot.train.storage import Storage
 from tests.fits import SAMPLES, a_job, everything, fleet
+from tests.sealed import reseal
 from tests.test_elsewhere import begun, checkpoints, savers
 from tests.test_resume import merged
 from tests.transcripts import raises
@@ -88,6 +89,7 @@ def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path:
     lines = log.read_bytes().splitlines(keepends=True)
     more = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
     log.write_bytes(b"".join([*lines, *[more] * 40]))
+    reseal(log)
     begun(tmp_path / "two", url, until="epochs>=2", resume=True)
     with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
         begun(tmp_path / "old", url, until="epochs>=3", resume=True)

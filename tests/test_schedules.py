@@ -31,6 +31,7 @@ from tests.fits import (
     rows,
     trained,
 )
+from tests.sealed import reseal
 from tests.test_resume import begun
 from tests.transcripts import raises
 
@@ -91,6 +92,7 @@ def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp
     older = text.replace(',"scheduled":false', "").replace('"kind":"delta"}', '"kind":"delta","pull":null}')
     assert older.count('"pull":null') > 4
     folder.log.write_text(older)
+    reseal(folder.log)
     assert replay(tmp_path).difference is None
     books = Recipe(a_job(), LocalSGD(), fleet(2), Settings(until="epochs>=2")).conductor()
     older_books = {key: value for key, value in books.to_plain().items() if key != "scheduled"}
@@ -102,6 +104,7 @@ def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:
     log = tmp_path / "records.jsonl"
     assert [r for r in read_log(log) for a in r.actions if isinstance(a, w.Step) and a.merged == 16]
     log.write_text(log.read_text().replace('"merged":16', '"merged":15', 1))
+    reseal(log)
     assert replay(tmp_path).difference is not None
 
 

@@ -324,8 +324,10 @@ def test_a_bad_task_without_a_file_has_no_place() -> None:
         ("accuracy>=0.98", "accuracy>=0.98"),
         ("/data/mnist", "/data/mnist"),
         ("a=b", "a=b"),
+        ("9" * 5_000, "9" * 5_000),
         ("", ""),
     ],
+    ids=lambda part: str(part)[:20],
 )
 def test_a_value_is_toml_or_else_a_text(text: str, value: Any) -> None:
     assert Override.parse(f"a.b={text}") == Override(f"--set a.b={text}", ("a", "b"), value)

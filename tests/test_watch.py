@@ -29,6 +29,7 @@ from oddlot.watch import watch as watched
 from tests.command import Oddlot
 from tests.fits import a_job, fleet
 from tests.processes import children, program, says
+from tests.sealed import reseal
 from tests.transcripts import transcribe
 
 LIVE = """
@@ -115,6 +116,13 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     log.write_bytes(whole[:header])
     assert follower.read() == []
     assert follower.tally.samples_merged == 0
+    tick = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"}}\n'
+    log.write_bytes(b"".join(whole.splitlines(keepends=True)[:6]) + tick)
+    reseal(log)
+    assert follower.read()[-1].event == w.Ticked()
+    log.write_bytes(whole)
+    assert len(follower.read()) == seen, "a resumed run has replaced the end"
+    assert follower.tally.samples_merged == 96
 
 
 def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:

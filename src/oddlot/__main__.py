@@ -1,6 +1,8 @@
 """`oddlot`, or `python -m oddlot`."""
 
+import os
 import sys
+from contextlib import suppress
 
 
 def main() -> None:
@@ -12,5 +14,18 @@ def main() -> None:
     command_line()
 
 
+def leave_current_folder() -> None:
+    """Remove the current folder, which `python -m` puts first, from the path of imports.
+
+    A file in it that is called like a library, such as `rich.py`, would run in place of the library. The folder stays
+    where oddlot itself is imported from it.
+    """
+    with suppress(OSError):  # the current folder was deleted
+        here, home = os.getcwd(), os.path.dirname(os.path.dirname(__file__))  # noqa: PTH109, PTH120 - pathlib is not loaded yet
+        if not sys.flags.safe_path and sys.path[:1] == [here] and home != here:
+            del sys.path[0]
+
+
 if __name__ == "__main__":
+    leave_current_folder()
     main()

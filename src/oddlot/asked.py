@@ -167,7 +167,7 @@ class Asked:
         """Train and say what came of it. The signal that has stopped it, if one has."""
         from rich.console import Console
 
-        from oddlot.console import shown, summary, told
+        from oddlot.console import say, shown, summary, told
         from oddlot.observe import Tally
         from oddlot.run_folder import RunFolder
 
@@ -183,12 +183,12 @@ class Asked:
         console.print(closing, soft_wrap=True)
         if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
             why = "--until says how far to go" if tally.workers else "no machine has ever come"
-            console.print(f"  no version was made before {run.ended}: {why}")
+            say(console, f"  no version was made before {run.ended}: {why}")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:
             hint = f"stopped; saved {self._hint(str(folder))}"
-            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+            say(console, hint)
         return stopped_by
 
     def estimate(self, machines: str, seeds: int, maths: bool) -> None:
@@ -264,6 +264,7 @@ class Asked:
 
     def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
         """Which have failed or done nothing, and where they lie."""
+        from oddlot.console import say
         from oddlot.report.ending import FAILED
 
         summaries = [summary for one in found for summary in one.summaries]
@@ -272,11 +273,11 @@ class Asked:
                 f"  of these, {len(failed)} failed, whose figures are not in the medians and ranges; the first one: "
                 f"{failed[0].removeprefix(FAILED)}"
             )
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            say(console, told)
         if idle := sum(summary["versions"] == 0 for summary in summaries):
             console.print(f"  of these, {idle} made no version: their end came before any task was done")
         if folder and Path(folder).exists():
-            console.print(f"  runs     {folder}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"  runs     {folder}")
 
     def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
         from oddlot.machines.read_chaos import read_chaos
@@ -292,12 +293,14 @@ class Asked:
         tally: "Tally",
     ) -> "tuple[Run, int]":
         from oddlot.api import Interrupted, fit  # PyTorch comes with it
+        from oddlot.core.masked import masked
         from oddlot.train.data import Batches
 
         checkpoints = str(settings.table.checkpoints)
         if checkpoints.startswith("memory:"):
-            told = f"{checkpoints} is gone when this command ends: name a lasting place"
-            raise UsageError(told, "not_persistent", url=checkpoints)
+            url = masked(checkpoints)
+            told = f"{url} is gone when this command ends: name a lasting place"
+            raise UsageError(told, "not_persistent", url=url)
         job = settings.job()
         tally.size = len(Batches(job.data, job.collate))
         try:

@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 import warnings
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,8 @@ import typer
 
 from oddlot import __version__
 from oddlot.asked import Asked, without_nan
-from oddlot.core.errors import CheckpointError, InvalidValue, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.printable import printable
 from oddlot.stdio import lasting_output
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def train(
     """Train on worker processes of this machine (on the machines of a file: `oddlot simulate`)."""
     flags = {"strategy": strategy, "workers": workers, "data": data, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
+    _find_modules_here()
     command = shlex.join(["train", task])
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
     asked.run("", lambda settings: settings.local())
@@ -150,6 +151,7 @@ def simulate(
 
     flags = {"strategy": strategy, "data": data, "until": until, "seed": seed, "out": out}
     flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
+    _find_modules_here()
     command = shlex.join(["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])])
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
     if seeds is None:
@@ -189,17 +191,23 @@ def strategies(
 
 
 @app.command()
-def replay(run: RunDir) -> None:
+def replay(
+    run: RunDir,
+    import_strategy: Annotated[
+        bool, typer.Option("--import", help="Import the strategy that the log names, which runs its code.")
+    ] = False,
+) -> None:
     """Feed a run's log to fresh books: they must decide the same."""
     from oddlot.report.replay import replay as replayed
 
-    found = replayed(run)
+    if import_strategy:
+        _find_modules_here()
+    found = replayed(run, import_strategy=import_strategy)
     if found.difference:
-        print(
-            f"{run}: {found.records:,} records are decided the same, then {found.difference}", file=sys.stderr
-        )
+        told = f"{run}: {found.records:,} records are decided the same, then {found.difference}"
+        print(printable(told), file=sys.stderr)
         raise typer.Exit(1)
-    print(f"{run}: all {found.records:,} records are decided the same")
+    print(printable(f"{run}: all {found.records:,} records are decided the same"))
 
 
 @app.command()
@@ -213,7 +221,7 @@ def report(
     """Say what became of runs, live or ended, and that every sample counted exactly once."""
     from rich.console import Console
 
-    from oddlot.console import summary
+    from oddlot.console import say, summary
     from oddlot.report.figures import Figures
     from oddlot.report.page import check_place, write_page
 
@@ -230,11 +238,11 @@ def report(
         else:
             console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
             if one.struck:
-                console.print(f"  faults   {one.struck}", highlight=False, soft_wrap=True)
-            console.print(f"  proof    {one.told}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"  faults   {one.struck}")
+            say(console, f"  proof    {one.told}")
     if html is not None:
         write_page(found, Path(html))
-        console.print(f"  page     {html}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"  page     {html}")
     if any(one.proof.faults for one in found):
         raise typer.Exit(1)
 
@@ -305,10 +313,11 @@ def xmc_generate(
     """
     from oddlot.sparse.xmc.generating import Shape, generate
     from oddlot.sparse.xmc.writing import write_xmc
+    from oddlot.tasks.xmc_place import check_average, check_place
 
-    _check_average("--nonzeros", nonzeros, "--features", features)
-    _check_average("--labels-each", labels_each, "--labels", labels)
-    _check_place(folder, force)
+    check_average("--nonzeros", nonzeros, "--features", features)
+    check_average("--labels-each", labels_each, "--labels", labels)
+    check_place(folder, force)
     shape = Shape(features, labels, nonzeros, labels_each, seed)
     try:  # both, before anything is thrown away
         made = {
@@ -336,26 +345,6 @@ def xmc_generate(
         )
 
 
-def _check_average(name: str, given: float, of: str, most: int) -> None:
-    """UsageError: a point cannot have so many on average."""
-    if not isfinite(given):
-        raise InvalidValue(name, given, "a finite number")
-    if given > most:
-        raise InvalidValue(name, given, f"no more than {of} {most}")
-
-
-def _check_place(folder: str, force: bool) -> None:
-    """UsageError: a set cannot be written there."""
-    if not folder or Path(folder).is_file():
-        raise UsageError(f"{folder!r} is no folder", "not_a_folder", path=folder)
-    for name in ("train.txt", "train.txt.gz", "test.txt", "test.txt.gz"):
-        if (there := Path(folder) / name).exists() and not force:
-            told = f"{there} is there: choose another DIR, or --force to throw the set away"
-            raise UsageError(told, "already_there", path=str(there))
-        if there.is_dir():
-            raise UsageError(f"{there} cannot be thrown away: it is a folder", "not_a_file", path=str(there))
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(__version__)
@@ -371,9 +360,13 @@ def common(
     """Hold what all commands have in common."""
 
 
+def _find_modules_here() -> None:
+    """Let a user's modules be imported from the current folder, after all that is installed."""
+    sys.path.append(str(Path.cwd()))
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.path.insert(0, str(Path.cwd()))  # tasks of the user's, as `python -m` would find them
     warnings.showwarning = _print_warning
     with lasting_output() as answer:
         code = _run_app()
@@ -398,8 +391,8 @@ def _run_app() -> int:
 
 def tell(error: OddlotError) -> None:
     """Print what has ended the command."""
-    print(f"oddlot: {error}", file=sys.stderr)
+    print(f"oddlot: {printable(error)}", file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {printable(message)}", file=sys.stderr)

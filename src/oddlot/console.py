@@ -13,6 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from oddlot.core.printable import printable
 from oddlot.core.words import Arrived, Evaluated, Joined, Lost, Record, Resumed
 from oddlot.observe import Tally, WorkerRow
 from oddlot.run_folder import FILES
@@ -24,6 +25,11 @@ SECONDS_BETWEEN_LINES = 2.0
 LONG_ALONE_SECONDS = 60.0
 """before anybody has come, that it is told"""
 NOBODY = "no worker is here: the run waits until one joins"
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line that is neither markup nor cut, with its control characters escaped."""
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -60,7 +66,7 @@ class _Lines(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+        say(self.console, record.getMessage())
 
 
 @dataclass
@@ -95,7 +101,7 @@ class Opening:
 
     def say(self, line: str) -> None:
         """A line that stays."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, line)
 
 
 @dataclass
@@ -151,7 +157,7 @@ class Picture:
         self.progress.append((tally.seconds if at is None else at, tally.samples_merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
-        self.spinner.update(text=Text(f"{self.title}   {duration(now)}"))
+        self.spinner.update(text=Text(printable(f"{self.title}   {duration(now)}")))
         workers = list(tally.workers.items())  # copied in one go, since the hub's thread adds to it
         return Group(
             self.spinner,
@@ -181,7 +187,7 @@ def quality(tally: Tally) -> str:
     loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
     older = metrics and tally.evaluated_version < tally.versions
     of = [f"(of version {tally.evaluated_version:,})"] if older else []
-    return "   ".join([*loss, *metrics, *of])
+    return printable("   ".join([*loss, *metrics, *of]))
 
 
 def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
@@ -194,7 +200,7 @@ def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> Renderable
     for name, row in list(newest.values())[:MOST_ROWS]:
         since = f" for {duration(now - row.since)}" if now - row.since >= 1 else ""
         style = {"lost": "red", "leaving": "yellow", "left": "dim", "waiting": "dim"}.get(row.state, "")
-        table.add_row(name, Text(row.state + since, style), f"{row.samples:,}")
+        table.add_row(Text(printable(name)), Text(row.state + since, style), f"{row.samples:,}")
     more = [row.state for _, row in list(newest.values())[MOST_ROWS:]]
     if more:
         counts = ", ".join(f"{more.count(state)} {state}" for state in sorted(set(more)))
@@ -208,7 +214,8 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
         return "starting the workers"
     if all(row.gone for _, row in workers):
         return NOBODY
-    return f"{tally.refused} updates refused, the last: {tally.last_refusal}" if tally.refused else ""
+    refusal = printable(tally.last_refusal)
+    return f"{tally.refused} updates refused, the last: {refusal}" if tally.refused else ""
 
 
 def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:
@@ -228,5 +235,5 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
     head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-    lines = [Text.assemble((f"  {name:<9}", "dim"), row) for name, row in rows.items() if row]
-    return Text("\n").join([Text(f"{title}: {head}" if head else title, "bold"), *lines])
+    lines = [Text.assemble((f"  {name:<9}", "dim"), printable(row)) for name, row in rows.items() if row]
+    return Text("\n").join([Text(printable(f"{title}: {head}" if head else title), "bold"), *lines])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
@@ -9,13 +10,24 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from oddlot.core import words as w
+from oddlot.core.chain import Chain, first_line
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
-from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.plain import DAMAGED, MOST, from_plain, to_plain, type_of
 from oddlot.core.spans import samples_in
+from oddlot.disk import open_to_append, open_to_read, read_file, sync_path
 
-FORMAT = 1
+FORMAT = 2
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+_COUNTS: dict[type, tuple[str, ...]] = {
+    w.Cancelled: ("bytes_down", "bytes_data"),
+    w.Changed: ("version",),
+    w.Evaluated: ("version",),
+    w.Resumed: ("after_record", "samples_lost", "bytes_up_lost", "bytes_down_lost", "bytes_data_lost"),
+}
+"""fields that are never below 0"""
 
 
 def _refuse(constant: str) -> None:
@@ -35,16 +47,16 @@ class Log:
 
     def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
         self.path = path
-        self.records = 0
         self._flushed = 0.0
+        self._chain = Chain()
         with self._disk():
-            if path.exists():
-                lines = _whole_lines(path).splitlines(keepends=True)
-                whole = b"".join(lines if sound is None else lines[: 1 + sound])
-                self.records = max(0, whole.count(b"\n") - 1)
-                os.truncate(path, len(whole))
-            self._file = path.open("a", encoding="utf-8")
-        if self._file.tell() == 0:
+            lines = list(_sound_lines(path, self._chain, sound)) if path.exists() else []
+            self.records = max(0, len(lines) - 1)
+            self._bytes = sum(map(len, lines))
+            self._file = open_to_append(path)
+            self._file.truncate(self._bytes)
+            sync_path(path.parent)
+        if not lines:
             strategy = _place_of(type_of(conductor.strategy))
             start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
             self._write({"is": "Header", "format": FORMAT, "strategy": strategy, "conductor": start})
@@ -66,15 +78,32 @@ class Log:
         with self._disk():
             self._file.flush()
 
+    def check(self) -> None:
+        """Flush, and check that the file at the path is the one that was written. JobError: it is another, or cut."""
+        self.flush()
+        with self._disk():
+            ours, there = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
+        if there is None or not os.path.samestat(ours, there) or there.st_size != self._bytes:
+            found = -1 if there is None else there.st_size
+            raise JobError(
+                f"the log {self.path} was removed, replaced or changed while this run was writing it: {self._bytes:,} "
+                f"bytes were written, {max(0, found):,} are there. Restore it from a copy, then resume the run",
+                "log_changed",
+                path=str(self.path),
+                written=self._bytes,
+                found=found,
+            )
+
     def close(self) -> None:
         """Close the file; flush it before to hear of what cannot be written."""
         with suppress(OSError):
             self._file.close()
 
     def _write(self, plain: dict[str, Any]) -> None:
-        line = _to_json(plain)
+        line = self._chain.seal(_to_json(plain))
         with self._disk():
-            self._file.write(line + "\n")
+            self._file.write(line)
+        self._bytes += len(line)
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -86,14 +115,96 @@ class Log:
             raise JobError(told, "unwritable_file", path=path, reason=reason) from error
 
 
+class Lines:
+    """Reads the lines of a log one after the other, each of which has to follow from those before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = 0
+        self._chain = Chain()
+
+    def header(self, line: bytes) -> dict[str, Any]:
+        """The first line. CheckpointError: it is damaged, or of another format."""
+        self.number = 1
+        try:
+            plain = self._header_of(line)
+        except DAMAGED:
+            raise self._damaged() from None
+        given = plain["format"]
+        if given != FORMAT:
+            told = f"{self.path} has format {given}, this version of oddlot reads {FORMAT}"
+            raise CheckpointError(told, "other_format", path=str(self.path), format=given)
+        return plain
+
+    def record(self, line: bytes) -> w.Record:
+        """The next line. CheckpointError: it is damaged."""
+        self.number += 1
+        try:
+            plain = _from_json(self._chain.open(line).decode())
+            if plain["is"] != "Record":
+                raise ValueError("not a record")
+            record: w.Record = from_plain(w.Record, plain)
+            _check_counts(record)
+        except DAMAGED:
+            raise self._damaged() from None
+        return record
+
+    def check_unfinished(self, rest: bytes) -> None:
+        """CheckpointError: what follows the last newline is a whole line whose newline was changed."""
+        self.number += 1
+        line = first_line(rest)
+        if len(line) < len(rest):
+            with suppress(ValueError):
+                self._chain.open(line)
+                raise self._damaged()
+
+    def _header_of(self, line: bytes) -> dict[str, Any]:
+        plain = _from_json(line.decode())
+        if plain["is"] != "Header":
+            raise ValueError("not a header")
+        if plain["format"] == FORMAT:
+            plain = _from_json(self._chain.open(line).decode())
+            if not 1 <= from_plain(int, plain["conductor"]["ledger"]["size"]) < MOST:
+                raise ValueError("no size")
+        return dict(plain)
+
+    def _damaged(self) -> CheckpointError:
+        told = f"{self.path}:{self.number} is damaged: restore the file from a copy"
+        return CheckpointError(told, "damaged_file", path=str(self.path), line=self.number)
+
+
+def _check_counts(record: w.Record) -> None:
+    """ValueError: a record never has such numbers."""
+    event = record.event
+    counts: tuple[int, ...] = ()
+    if type(event) is w.Arrived:
+        facts = event.update
+        counts = (
+            facts.based_on,
+            facts.samples,
+            facts.bytes_up,
+            facts.bytes_down,
+            facts.bytes_data,
+            facts.read or 0,
+        )
+    elif type(event) in _COUNTS:
+        counts = tuple(getattr(event, name) for name in _COUNTS[type(event)])
+    for action in record.actions:
+        if type(action) is w.Start:
+            task = action.task
+            counts += (task.version, *(number for span in task.spans for number in span))
+            counts += tuple(stop - start for _, start, stop in task.spans)
+        elif (type(action) is w.Step or type(action) is w.Blend) and not action.shares:
+            raise ValueError("a merge of nothing")
+    if (counts and min(counts) < 0) or not 0 <= record.now < inf:
+        raise ValueError("a number below 0")
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
-    header: dict[str, Any] = _read_line(path, 1, _first_line(path))
-    if header.get("format") != FORMAT:
-        given = header.get("format")
-        told = f"{path} has format {given}, this version of oddlot reads {FORMAT}"
-        raise CheckpointError(told, "other_format", path=str(path), format=given)
-    return header
+    with _readable(path), open_to_read(path) as file:
+        line = file.readline()
+    return Lines(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
 
 
 def read_log(path: Path) -> Iterator[w.Record]:
@@ -101,30 +212,21 @@ def read_log(path: Path) -> Iterator[w.Record]:
 
     Raises CheckpointError naming the line that is damaged, before which all is sound.
     """
-    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
-        found = _read_line(path, number, line)
-        if number > 1:
-            yield found
+    *whole, rest = _read(path).split(b"\n")
+    lines = Lines(path)
+    for line in whole:
+        if lines.number:
+            yield lines.record(line)
+        else:
+            lines.header(line)
+    lines.check_unfinished(rest)
 
 
-def read_record(path: Path, number: int, line: bytes) -> w.Record:
-    """One line of a log but its first. CheckpointError: it is damaged."""
-    record: w.Record = _read_line(path, number, line)
-    return record
-
-
-def _read_line(path: Path, number: int, line: bytes) -> Any:
-    """The header or a record."""
-    try:
-        plain = _from_json(line.decode())
-        if plain["is"] != ("Record" if number > 1 else "Header"):
-            raise ValueError
-        if number > 1 and not 0 <= plain["now"] < inf:
-            raise ValueError
-        return from_plain(w.Record, plain) if number > 1 else plain
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        told = f"{path}:{number} is damaged: restore the file from a copy"
-        raise CheckpointError(told, "damaged_file", path=str(path), line=number) from None
+def has_records(path: Path) -> bool:
+    """Whether the log, if there is one, has a whole line behind its first."""
+    with suppress(FileNotFoundError), open_to_read(path) as file:
+        return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
+    return False
 
 
 def read_sound(path: Path) -> tuple[list[w.Record], CheckpointError | None]:
@@ -154,7 +256,7 @@ def numbered(records: Iterable[w.Record]) -> list[tuple[int, w.Record]]:
     kept: list[tuple[int, w.Record]] = []
     for number, record in enumerate(records):
         if isinstance(record.event, w.Resumed):
-            kept = [(old, before) for old, before in kept if old < record.event.after_record]
+            del kept[bisect_left(kept, record.event.after_record, key=lambda each: each[0]) :]
         kept.append((number, record))
     return kept
 
@@ -174,16 +276,20 @@ def given_out(records: Iterable[w.Record]) -> int:
     return total
 
 
-def _first_line(path: Path) -> bytes:
-    with _readable(path), path.open("rb") as file:
-        line = file.readline()
-    return line if line.endswith(b"\n") else b""
+def _sound_lines(path: Path, chain: Chain, count: int | None) -> Iterator[bytes]:
+    """The lines of a log with their newlines, up to the first damaged one, or the header and `count` records."""
+    whole = _read(path).split(b"\n")[:-1]
+    for line in whole if count is None else whole[: 1 + count]:
+        try:
+            chain.open(line)
+        except ValueError:
+            return
+        yield line + b"\n"
 
 
-def _whole_lines(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     with _readable(path):
-        data = path.read_bytes()
-    return data[: data.rfind(b"\n") + 1]
+        return read_file(path)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from oddlot.bill import Bill
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, SKIPPED
 from oddlot.core.errors import CheckpointError
+from oddlot.core.plain import DAMAGED
 from oddlot.core.spans import samples_in
 from oddlot.log import given_out, surviving
 
@@ -370,7 +371,7 @@ def take_into_account(tally: Tally, records: Iterable[w.Record], log: Path) -> N
     for record in records:
         try:
             tally(record)
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except DAMAGED:
             raise CheckpointError(
                 f"{log} is damaged: {record.event} at {record.now} s does not follow from what is before it. Restore "
                 "the file from a copy",

@@ -1,6 +1,7 @@
 """What a run goes on from that was begun before."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
-from oddlot.core.errors import CheckpointError
+from oddlot.core.errors import CheckpointError, ProtocolError, UsageError
+from oddlot.core.plain import DAMAGED
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import warn
 from oddlot.log import is_void, read_sound
@@ -32,6 +34,23 @@ class Past:
     def nodes(self) -> frozenset[w.NodeId]:
         """The workers' names that are used up."""
         return frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
+
+    def readable(self) -> AbstractContextManager[None]:
+        """CheckpointError: what is inside finds that this checkpoint does not hold what a run saves."""
+        return _readable(self.checkpoint)
+
+
+@contextmanager
+def _readable(checkpoint: Checkpoint) -> Iterator[None]:
+    try:
+        yield
+    except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
+        path = checkpoint.storage.path(checkpoint.name)
+        told = (
+            f"checkpoint {path} holds no state of this run ({error!r}): move it away to go on from an older one, or "
+            "begin anew in another folder"
+        )
+        raise CheckpointError(told, "no_state", path=path, reason=repr(error)) from error
 
 
 def read_past(
@@ -59,5 +78,6 @@ def read_past(
         told = f"{each}; going on from {checkpoint.name}"
         warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
     snapshot = checkpoint.load()
-    conductor = Conductor.from_plain(snapshot.conductor, strategy)
+    with _readable(checkpoint):
+        conductor = Conductor.from_plain(snapshot.conductor, strategy)
     return Past(conductor, snapshot.tensors, checkpoint, there, log)

@@ -19,7 +19,7 @@ from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
-from oddlot.run_folder import FORMAT
+from oddlot.run_settings import FORMAT
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous

@@ -2,34 +2,36 @@
 
 import json
 import os
-import platform
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oddlot.core.errors import CheckpointError, UsageError
-from oddlot.train.files import replace_file, told_where
+from oddlot.core.masked import masked, passwords
+from oddlot.core.plain import DAMAGED
+from oddlot.disk import make_folder, read_file, replace_file
+from oddlot.lock import LOCK, hold
+from oddlot.log import has_records
+from oddlot.run_settings import WHERE_SAID, check_format, check_same, not_empty, parsed
+from oddlot.train.files import told_where, write_model
 from oddlot.train.storage import LOG_PARTS, Storage, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = 1
 LOG = "records.jsonl"
 SETTINGS = "run.json"
 ABOUT = "about"
 ON = "on"
 """where the run was begun: not part of what a continuation must have in common"""
+RUN_ID = "run_id"
+"""the same in run.json and in its copy beside the checkpoints: by this a run knows a place as its own"""
 SUMMARY = "summary.json"
-LOCK = "lock"
-WHERE_SAID = {"schedule", "clip_norm", "keep_optimizer", "maths"}
-"""settings that are in run.json only where they were said"""
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
-DAMAGED = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """what a run writes, the most wanted first"""
 MOST_NAMED = 10
@@ -51,9 +53,8 @@ class RunFolder:
         self.model = self.path / MODEL
         self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
         if self._checkpoints and "://" not in self._checkpoints:
-            self._checkpoints = str(
-                Path(self._checkpoints).expanduser().absolute()
-            )  # it will be looked for from elsewhere
+            # It will be looked for from elsewhere.
+            self._checkpoints = str(Path(self._checkpoints).expanduser().absolute())
         self.forced = False
 
     @contextmanager
@@ -68,7 +69,7 @@ class RunFolder:
                 if resume:
                     self.fetch()
                 self._check(resume, force)
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path)
                 self._lock(self.path, closing)
                 self._check(resume, force)  # another process may have begun a run meanwhile
             except OSError as error:
@@ -87,8 +88,13 @@ class RunFolder:
         """Where the run in the folder has them."""
         begun = None
         with suppress(CheckpointError):
-            begun = self.settings().get(CHECKPOINTS)
+            begun = self._saved().get(CHECKPOINTS)
         return begun if isinstance(begun, str) else str(self.path / CHECKPOINTS)
+
+    @property
+    def _place(self) -> str:
+        """The same, as it may be shown."""
+        return masked(self.checkpoints)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -104,18 +110,30 @@ class RunFolder:
     def written(self) -> list[str]:
         """What there is of the run, the most wanted first, and where its checkpoints are if elsewhere."""
         names = [name for name in FILES if (self.path / name).exists()]
-        return [*names, f"{CHECKPOINTS} in {self.checkpoints}"] if self.is_elsewhere else names
+        return [*names, f"{CHECKPOINTS} in {self._place}"] if self.is_elsewhere else names
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Note what a run is, as `settings()` will tell it."""
-        if self.is_elsewhere:
-            settings = settings | {CHECKPOINTS: self.checkpoints}
-            try:
-                if SETTINGS not in self.storage.names():
-                    self.storage.write(SETTINGS, [json.dumps(settings, indent=2).encode()])
-            except OSError as error:
-                raise self._unusable_place(error) from None
-        self.write(SETTINGS, settings)
+        settings = settings | {RUN_ID: self._run_id or secrets.token_hex(16)}
+        if not self.is_elsewhere:
+            self.write(SETTINGS, settings)
+            make_folder(self.path / CHECKPOINTS)
+            return
+        try:
+            if SETTINGS not in self.storage.names():
+                self.storage.write(SETTINGS, [masked(json.dumps(settings, indent=2)).encode()])
+                self.storage.sync()
+        except OSError as error:
+            raise self._unusable_place(error) from None
+        self.write(SETTINGS, settings | {CHECKPOINTS: self.checkpoints})
+
+    @property
+    def _run_id(self) -> str:
+        """That of the run in the folder; empty where it has none."""
+        with suppress(CheckpointError):
+            found = self._saved().get(RUN_ID)
+            return found if isinstance(found, str) else ""
+        return ""
 
     def fetch(self) -> None:
         """Bring what another machine has left where the checkpoints are into this folder, if no run is in it.
@@ -131,37 +149,33 @@ class RunFolder:
             log = log_of(newest(self.storage, with_log=True))
             settings = self._fetched_settings()
             with told_where(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path)
                 self._lock(self.path, closing)
                 if not self.is_begun:  # another process may have fetched it meanwhile
                     replace_file(self.log, log)
-                    replace_file(self.path / SETTINGS, settings)
+                    self.write(SETTINGS, settings | {CHECKPOINTS: self.checkpoints})
 
-    def _fetched_settings(self) -> bytes:
+    def _fetched_settings(self) -> dict[str, Any]:
         """run.json, as it is where the checkpoints are. CheckpointError: it cannot be read, or is damaged."""
         path = self.storage.path(SETTINGS)
         try:
-            settings = self.storage.read(SETTINGS)
-            _parsed(settings)
+            return parsed(self.storage.read(SETTINGS))
         except OSError as error:
             raise unreadable(path, error) from error
         except DAMAGED:
             told = f"{path} is damaged: restore it from a copy"
             raise CheckpointError(told, "damaged_file", path=path) from None
-        return settings
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
-        """Write a small JSON file."""
+        """Write a small JSON file, for its owner alone if it has a password."""
+        text = json.dumps(plain, indent=2) + "\n"
         with told_where(self.path / name):
-            replace_file(self.path / name, json.dumps(plain, indent=2).encode() + b"\n")
+            replace_file(self.path / name, text.encode(), private=bool(passwords(text)))
 
     def write_model(self, model: "nn.Module") -> None:
         """Write the model's parameters and buffers."""
-        from safetensors.torch import save_model  # PyTorch comes with it
-
         with told_where(self.model):
-            save_model(model, str(self.model))
-            self.model.chmod((self.path / SETTINGS).stat().st_mode)  # it is nobody's secret
+            write_model(model, self.model)
 
     def remove_if_unused(self) -> None:
         """Remove a folder in which nothing but a lock is left."""
@@ -175,26 +189,19 @@ class RunFolder:
         """It ended before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
         from oddlot.train.checkpoint import MANIFEST  # PyTorch comes with it
 
-        if self.model.exists() or self._has_learned or self._has_records:
+        if self.model.exists() or self._has_learned or has_records(self.log):
             return False
         names = self.checkpoint_names()
         try:
             return not any(MANIFEST in self.storage.names(name) for name in names)
         except OSError as error:
-            raise unreadable(self.checkpoints, error) from error
-
-    @property
-    def _has_records(self) -> bool:
-        """Whether the log, if there is one, has a whole line behind its first."""
-        with suppress(FileNotFoundError), self.log.open("rb") as file:
-            return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
-        return False
+            raise unreadable(self._place, error) from error
 
     @property
     def _has_learned(self) -> bool:
         """Whether its summary, if there is one, tells of versions, or cannot be read."""
         try:
-            return bool(json.loads((self.path / SUMMARY).read_text())["versions"])
+            return bool(json.loads(read_file(self.path / SUMMARY))["versions"])
         except FileNotFoundError:
             return False
         except (OSError, *DAMAGED):
@@ -222,22 +229,19 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ON, CHECKPOINTS):
+        for free in (ABOUT, ON, CHECKPOINTS, RUN_ID):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
-        both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
-        different = {key: values for key, values in both.items() if values[0] != values[1]}
-        if different:
-            lines = "".join(
-                f"\n  {key}: {_told(was)} in the run, {_told(is_now)} now"
-                for key, (was, is_now) in different.items()
-            )
-            told = f"{self.path} is the run of another job:{lines}\nUse the same settings, or another folder"
-            raise CheckpointError(told, "other_job", path=str(self.path), different=different)
+        check_same(self.path, saved, now)
 
     def settings(self) -> dict[str, Any]:
-        """run.json, which tells what the run was begun with. CheckpointError: it is not there, or damaged."""
+        """run.json, without passwords: what the run was begun with. CheckpointError: it is not there, or damaged."""
+        saved = self._saved()
+        return saved | {CHECKPOINTS: masked(str(saved[CHECKPOINTS]))} if CHECKPOINTS in saved else saved
+
+    def _saved(self) -> dict[str, Any]:
+        """All that run.json says."""
         if not self.is_begun:
             inside = sorted(str(path.parent) for path in self.path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
             hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
@@ -251,15 +255,12 @@ class RunFolder:
                 path=str(self.path),
             )
         try:
-            saved = _parsed((self.path / SETTINGS).read_bytes())
+            saved = parsed(read_file(self.path / SETTINGS))
         except (OSError, *DAMAGED) as error:
             raise self._no_settings(
                 "missing" if isinstance(error, FileNotFoundError) else "damaged"
             ) from None
-        if saved["format"] != FORMAT:
-            path, given = str(self.path / SETTINGS), saved["format"]
-            told = f"{path} has format {given}, this version of oddlot reads {FORMAT}"
-            raise CheckpointError(told, "other_format", path=path, format=given)
+        check_format(self.path / SETTINGS, saved)
         return saved
 
     def _no_settings(self, state: str) -> CheckpointError:
@@ -278,27 +279,18 @@ class RunFolder:
         if place is None or (resume and not place.is_dir()):  # which will be told
             return
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             self._lock(place, closing)
         except OSError as error:
             raise self._unusable_place(error) from None
 
-    def _unusable_place(self, error: OSError) -> UsageError:
-        told = f"cannot use {self.checkpoints} as the place for checkpoints ({error}): name another one"
-        return UsageError(told, "unusable_folder", "checkpoints", path=self.checkpoints, reason=str(error))
+    def _unusable_place(self, error: Exception) -> UsageError:
+        told = f"cannot use {self._place} as the place for checkpoints ({error}): name another one"
+        return UsageError(told, "unusable_folder", "checkpoints", path=self._place, reason=str(error))
 
     def _lock(self, folder: Path, closing: ExitStack) -> None:
         """Hold the lock until `closing` is closed or this process ends, however it does."""
-        file = closing.enter_context((folder / LOCK).open("a+b", buffering=0))
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().decode(errors="replace").strip() or "another process"
-            told = f"{folder} is in use by {holder}: wait for its end, or end it"
-            raise UsageError(told, "folder_in_use", path=str(folder), holder=holder) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+        hold(folder, closing)
 
     def _check(self, resume: bool, force: bool) -> None:
         is_run = self.is_begun
@@ -307,10 +299,12 @@ class RunFolder:
             told = f"there is no run to resume in {self.path}: start it without resume"
             raise CheckpointError(told, "no_run", path=str(self.path))
         if used and not (resume or force):
-            raise _not_empty(str(self.path))
+            raise not_empty(str(self.path))
         if used and force and not is_run:
             told = f"{self.path} holds no run, so it is not thrown away: choose another folder"
             raise UsageError(told, "not_a_run", path=str(self.path))
+        if used:
+            self._check_own_place()
         if resume:
             self._check_other_place()
         else:
@@ -321,16 +315,18 @@ class RunFolder:
 
         UsageError: there is one, and it may not.
         """
-        from oddlot.train.saver import PART  # PyTorch comes with it
+        from oddlot.train.checkpoint import PART  # PyTorch comes with it
 
         if not self.forced:
             self._check_place(force=False)  # another one may have begun meanwhile
             return
-        with told_where(self.checkpoints):
+        try:
             parts = (f"{LOG_PARTS}/{name}" for name in self.storage.names(LOG_PARTS) if PART.fullmatch(name))
             for name in (*parts, *self.checkpoint_names(), SETTINGS):
                 self.storage.remove(name)
-            shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+        except OSError as error:
+            raise self._unusable_place(error) from error
+        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
             (self.path / name).unlink(missing_ok=True)
 
@@ -341,21 +337,41 @@ class RunFolder:
         try:
             return saved(self.storage)
         except OSError as error:
-            path, reason = self.checkpoints, str(error)
+            path, reason = self._place, str(error)
             told = f"{path} cannot be read ({reason}): see to it that it can be reached, then try again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error
+
+    def _check_own_place(self) -> None:
+        """UsageError: only files in the folder lead to these checkpoints, which may be those of another run.
+
+        Checkpoints are removed as newer ones come, or by `force`.
+        """
+        link = self.path / CHECKPOINTS
+        if self._checkpoints or not (self.is_elsewhere or link.is_symlink()):
+            return
+        try:
+            names = [] if link.is_symlink() else self.storage.names()
+            known = parsed(self.storage.read(SETTINGS)).get(RUN_ID) if SETTINGS in names else ""
+        except (OSError, *DAMAGED) as error:
+            raise self._unusable_place(error) from None
+        if link.is_symlink() or (set(names) - {LOCK} and not (known and known == self._run_id)):
+            told = (
+                f"the checkpoints of {self.path} are said to be in {self._place}, which is not known to be this run's. "
+                "If it is, name it: checkpoints=... (--checkpoints)"
+            )
+            raise UsageError(told, "not_this_run", "checkpoints", path=str(self.path), place=self._place)
 
     def _check_other_place(self) -> None:
         """UsageError: the run's checkpoints are elsewhere than it is said now."""
         begun = self._begun_checkpoints
         if self._checkpoints not in {"", begun} and not self.checkpoint_names():
             raise UsageError(
-                f"{self._checkpoints} holds no checkpoint, those of {self.path} are in {begun}: leave checkpoints out, "
-                "or copy them there first",
+                f"{self._place} holds no checkpoint, those of {self.path} are in {masked(begun)}: leave checkpoints "
+                "out, or copy them there first",
                 "checkpoints_elsewhere",
                 "checkpoints",
-                given=self._checkpoints,
-                begun=begun,
+                given=self._place,
+                begun=masked(begun),
             )
 
     def _check_place(self, force: bool) -> None:
@@ -368,37 +384,15 @@ class RunFolder:
         try:
             names = [name for name in self.storage.names() if name != LOCK]
         except OSError as error:
-            path, reason = self._checkpoints, str(error)
+            path, reason = self._place, str(error)
             told = (
                 f"{path} cannot be read ({reason}): see to it that it can be reached, or name another place"
             )
             raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
         if names and not force:
-            raise _not_empty(self._checkpoints)
+            raise not_empty(self._place)
         if names and SETTINGS not in names:
-            told = f"{self._checkpoints} holds no run, so it is not thrown away: choose another place for checkpoints"
-            raise UsageError(told, "not_a_run", path=self._checkpoints)
-
-
-def _not_empty(path: str) -> UsageError:
-    return UsageError(
-        f"{path} is not empty: resume=True (--resume) goes on with the run in it, "
-        "force=True (--force) throws it away",
-        "folder_not_empty",
-        path=path,
-    )
-
-
-def _parsed(settings: bytes) -> dict[str, Any]:
-    """What run.json says. One of `DAMAGED`: it is no run.json."""
-    saved = dict(json.loads(settings))
-    if saved["format"] == FORMAT and not (
-        isinstance(saved["job"], str) and isinstance(saved["strategy"], str)
-    ):
-        raise ValueError
-    return saved
-
-
-def _told(value: Any) -> str:
-    """A setting; a text that looks like a number is told apart from it."""
-    return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)
+            told = (
+                f"{self._place} holds no run, so it is not thrown away: choose another place for checkpoints"
+            )
+            raise UsageError(told, "not_a_run", path=self._place)

@@ -33,7 +33,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
 from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
-from oddlot.core.errors import UsageError, joined
+from oddlot.core.errors import MOST_CHARACTERS, UsageError, joined
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
 from oddlot.core.switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
@@ -49,6 +49,7 @@ from oddlot.machines.tables import (
     validator,
 )
 from oddlot.machines.toml_file import KeyPath, Table, at_line, faults, locate, read_table, said
+from oddlot.machines.toml_text import check_text
 from oddlot.strategies import BY_NAME, INSIDE, WRAPPERS, Synchronous
 from oddlot.tasks import check_task, load_task
 from oddlot.train.schedules import Cosine, Linear, MultiStep
@@ -205,8 +206,12 @@ class Override:
             told = f"--set {text}: write a setting and its value, such as --set strategy.k=3"
             raise UsageError(told, "no_setting_and_value", flag=f"--set {text}")
         try:
+            check_text(f"{name} = {value}")
             parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except UsageError as error:
+            begin = name if len(name) <= MOST_CHARACTERS else f"{name[:MOST_CHARACTERS]}..."
+            raise error.retold(f"--set {begin}: {error}", flag=f"--set {begin}") from None
+        except ValueError:  # no TOML, or a whole number that Python refuses for its many digits
             parsed = value
         except RecursionError:
             told = f"--set {name}: its value has too many brackets in each other"

@@ -35,6 +35,7 @@ from oddlot.train.job import made
 from oddlot.train.layout import Layout
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.store import Store
+from oddlot.train.tensor_checks import warn_of_extra_state
 
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
@@ -71,7 +72,8 @@ class Training:
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
             self.model = made(recipe.job)
-        self.layout = Layout.from_module(self.model)
+        warn_of_extra_state(self.model)
+        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.identity = recipe.identity(self.layout)
         past = None
         if folder is not None and resume:
@@ -97,7 +99,7 @@ class Training:
                 self._await_first_checkpoint()
                 ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
                 self._check_learned(ended)
-                self._measure_final()
+                ended = self._measure_final(ended)
                 if (now := self.engine.now) > self.host.conductor.now:
                     self.host.handle(w.Stopped(), now)
             self.store.weights.scatter(self.model)
@@ -160,9 +162,10 @@ class Training:
         weights.gather(self.model)
         store = Store(weights, self.recipe.rule, self.opened.pool, schedule=self.recipe.schedule)
         if past is not None:
-            store.load_state(past.tensors)
-            for version in self._kept(past.conductor):
-                store.acquire(version)
+            with past.readable():
+                store.load_state(past.tensors)
+                for version in self._kept(past.conductor):
+                    store.acquire(version)
         return store
 
     def _kept(self, conductor: Conductor) -> list[int]:
@@ -190,7 +193,8 @@ class Training:
         if past is not None:
             self.host.observers.append(self.earlier.append)
             # Perhaps a round ends with it, and what that has changed is told too.
-            self.host.handle(event, self.opened.engine.now)
+            with past.readable():
+                self.host.handle(event, self.opened.engine.now)
             self.host.observers.remove(self.earlier.append)
         self._checkpoint()
 
@@ -286,16 +290,21 @@ class Training:
         measured = self.tally.evaluated_version
         return self.tally.versions if measured < 0 else measured
 
-    def _measure_final(self) -> None:
-        """Wait for the final version's metrics; whatever else comes in is too late to count."""
+    def _measure_final(self, ended: str) -> str:
+        """Wait for the final version's metrics, and return why the run ended.
+
+        Whatever else comes in is too late to count. A run that is asked to stop saves at once and does not wait.
+        """
         final = self.host.conductor.version
-        if self.recipe.job.evaluation is None or self.opened.shadow is not None:
-            return
+        if ended == INTERRUPTED or self.recipe.job.evaluation is None or self.opened.shadow is not None:
+            return ended
         if self.tally.evaluated_version != final:
             self.host.evaluate(final)
         engine, told = self.opened.engine, False
         began = engine.now
         while self.tally.evaluated_version != final:
+            if self.stop.signal:
+                return INTERRUPTED
             message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
             if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
                 told = True
@@ -306,6 +315,7 @@ class Training:
                 )
             if isinstance(message, w.Evaluated):
                 self.host.handle(message, engine.now)
+        return ended
 
     @contextmanager
     def _rows_named(self) -> Iterator[None]:
@@ -336,7 +346,7 @@ class Training:
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
         self._check_finite()
-        self.log.flush()
+        self.log.check()
         conductor = self.host.conductor
         if self.folder is not None and self.saver.newest > self.tally.resumed_at:
             self.folder.forget_model()

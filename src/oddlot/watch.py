@@ -7,7 +7,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from oddlot.console import Picture, progress, quality
+from oddlot.console import Picture, progress, quality, say
+from oddlot.core.printable import printable
 from oddlot.core.words import Blend, Evaluated, Step
 from oddlot.report.figures import Figures
 from oddlot.report.follow import Follower, stopped_process, waits_for
@@ -59,7 +60,8 @@ class Watch:
     def picture(self, spinner: Spinner) -> RenderableType:
         """The figures, a row for every worker, and what the run waits for."""
         return Group(
-            Picture(self.title, self.follower.tally, spinner).draw(self.now), Text(self.waits, "yellow")
+            Picture(self.title, self.follower.tally, spinner).draw(self.now),
+            Text(printable(self.waits), "yellow"),
         )
 
 
@@ -67,7 +69,7 @@ def watch(folder: str, console: Console) -> str:
     """Show the run until it ends; how it has ended."""
     seen = Watch(folder)
     if not console.is_terminal or console.is_dumb_terminal:
-        console.print(seen.title, markup=False, highlight=False, soft_wrap=True)
+        say(console, seen.title)
         while not (ended := _look(seen, console)):
             time.sleep(1 / LOOKS_A_SECOND)
         return ended
@@ -83,5 +85,5 @@ def watch(folder: str, console: Console) -> str:
 def _look(seen: Watch, console: Console) -> str:
     ended = seen.follower.ended  # asked first: what was written before is read then
     for line in seen.look():
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     return ended

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset, random_split
 
 import oddlot
 from oddlot import JobError, Synchronous
 from oddlot.engines.arena import open_parcel, pack_parcel
+from oddlot.engines.orphans import MEMORY_NAME
 from oddlot.train.job import Job
 from tests.fits import a_job, local, net, rows, trained
 from tests.transcripts import raises
@@ -19,6 +21,7 @@ from tests.transcripts import raises
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 HUB = os.getpid()
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.fixture
@@ -106,6 +109,42 @@ def test_a_file_that_changes_before_a_worker_opens_it_is_told(
     with raises(JobError, "data_file_changed", path=str(path), bytes=size, expected=800_128):
         open_parcel(parcel)
     os.close(parcel)
+
+
+TENSORS: list[Tensor] = [
+    torch.arange(50_000, dtype=torch.float32).view(100, 500),
+    torch.arange(50_000).to(torch.bfloat16),
+    torch.arange(100_000, dtype=torch.int32).view(200, 500)[:, ::2],
+    torch.ones(50_000, requires_grad=True),
+    torch.ones(50_000) > 0,
+    torch.tensor(3.0),
+    torch.eye(300).to_sparse(),
+]
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype} {tensor.layout}")
+def test_a_tensor_deep_inside_a_dataset_comes_back_as_it_was(tensor: Tensor) -> None:
+    (back, again), _ = sent([tensor, tensor])
+    assert back is again
+    assert (back.dtype, back.layout, back.requires_grad) == (
+        tensor.dtype,
+        tensor.layout,
+        tensor.requires_grad,
+    )
+    assert torch.equal(back.to_dense() if back.is_sparse else back, tensor.to_dense())
+
+
+def test_tensors_inside_datasets_share_the_parcels_memory() -> None:
+    """They are mapped, not read: a worker's own memory has none of their numbers."""
+    tensor = torch.arange(50_000, dtype=torch.float32)
+    parts = random_split(TensorDataset(tensor), [0.5, 0.5], torch.Generator().manual_seed(0))
+    parcel = pack_parcel(Subset(parts[0], range(10)))
+    back = open_parcel(parcel).dataset.dataset.tensors[0]
+    os.close(parcel)
+    spans = [
+        line.split()[0].split("-") for line in MAPS.read_text().splitlines() if f"memfd:{MEMORY_NAME}" in line
+    ]
+    assert any(int(start, 16) <= back.data_ptr() < int(end, 16) for start, end in spans)
 
 
 def mapped_job(folder: Path) -> Job:

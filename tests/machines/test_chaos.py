@@ -7,6 +7,7 @@ import pytest
 
 import oddlot
 from oddlot.core.errors import UnknownName, UsageError
+from oddlot.machines import chaos
 from oddlot.machines.chaos import Chaos, Fault
 from oddlot.machines.read_chaos import read_chaos
 from tests.fits import a_job, fleet, local
@@ -109,6 +110,24 @@ def test_a_bad_trace_is_told_both_lines(tmp_path: Path, trace: str, code: str, g
         read(tmp_path, LEAVE)
 
 
+def test_a_trace_that_loses_more_machines_than_there_can_be_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path / "trace.csv", "0,1e15\n1,0\n")
+    with raises(UsageError, "too_many_machines", file=str(file), machines=10**15):
+        read(tmp_path, LEAVE)
+
+
+def test_more_faults_than_a_run_can_have_are_refused_before_each_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos, "MOST_FAULTS", 2)
+    fault = Fault("kill", every_seconds=5)
+    with raises(UsageError, "too_many_faults", given=3, most=2):
+        read(tmp_path, FILE.replace("kind", "kin"))
+    with raises(UsageError, "too_many_faults", given=3, most=2):
+        Chaos([fault] * 3)
+    Chaos([fault] * 2)
+
+
 def test_faults_have_names_that_tell_them_apart() -> None:
     trace = Fault("leave", at_seconds=[0.5 * n for n in range(9)])  # type: ignore[arg-type]  # as people write it
     slow = Fault("slow", "w1", per_hour=60, factor=2.5, for_seconds=3)
@@ -128,14 +147,14 @@ def test_an_unknown_machine_of_a_file_is_told_with_its_line(tmp_path: Path) -> N
 
 
 def test_the_hub_is_not_killed_with_all_that_is_not_saved() -> None:
-    chaos = Chaos([Fault("kill_hub", at_versions=(1,))])
+    kills = Chaos([Fault("kill_hub", at_versions=(1,))])
     with raises(UsageError, "missing_setting", name="out") as caught:
-        oddlot.fit(a_job(), oddlot.Synchronous(), fleet(2), until="epochs>=1", chaos=chaos)
+        oddlot.fit(a_job(), oddlot.Synchronous(), fleet(2), until="epochs>=1", chaos=kills)
     assert caught.value.key == "chaos"
 
 
 def test_an_unknown_machine_is_told_before_anything_starts() -> None:
-    chaos = Chaos([Fault("kill", "w9", at_seconds=(1,))])
+    kills = Chaos([Fault("kill", "w9", at_seconds=(1,))])
     for on, nearest in ((local(2), "w2"), (fleet(2), None)):
         with raises(UnknownName, "unknown_name", given="w9", nearest=nearest):
-            oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=chaos)
+            oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=kills)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from oddlot.machines.read_fleet import read_fleet
 from oddlot.machines.steps import Steps
 from oddlot.machines.toml_file import locate
 from tests.machines.files import subject, written
-from tests.transcripts import raises
+from tests.transcripts import check, raises
 
 FLEET = """\
 # Three spot machines, an old one, and a zone.
@@ -284,6 +285,68 @@ def test_keys_are_located_in_every_way_of_writing_them() -> None:
     assert locate(text, ("g", 0, "absent")) == 13, "what is missing is missing from its table"
     assert locate(text, ("c", "member", "d")) == 5, "words that are not keys are passed over"
     assert locate(text, ()) == 1
+
+
+TEXTS = r"""a = "\"[" # [
+'b]' = 'c" # {'
+
+d = '''
+[e]
+"''''
+f = {g = [
+1]}
+[[h.i]]
+j=1
+[h.i.k]
+[[h.i]]
+[h.i.k]
+l=1"""
+
+
+def test_a_line_is_located_whatever_stands_in_texts() -> None:
+    text = TEXTS + '\nm.n = [{x = """\n"""", y = "["}]\no."p q" = 1\n'
+    second = ("h", "i", 1, "k")
+    places = {("b]",): 2, ("d",): 4, ("f", "g"): 7, ("h",): 9, ("h", "i", 0, "k"): 11, (*second, "l"): 14}
+    places |= {(*second, "m", "n"): 15, (*second, "o", "p q"): 17}
+    assert {keys: locate(text, keys) for keys in places} == places
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (".".join("a" * 100_000) + " = 1", "nested_too_deeply"),
+        (f"[[{'.'.join('a' * 100_000)}]]", "nested_too_deeply"),
+        ("x = { " + ". ".join(['"a b"', "b-c"] * 50_000) + " = 1 }", "nested_too_deeply"),
+        (f"x = 0x{'f' * 5_000}", "too_many_digits"),
+        (f"x = 0x{'f' * 99}", "unknown_key"),
+        (f"x = {'9' * 5_000}", "invalid_toml"),
+        ('x = "' + "a." * 100 + '" # ' + "a." * 100, "unknown_key"),
+    ],
+    ids=["key", "heading", "inline", "hex", "shorter hex", "decimal", "text"],
+)
+def test_what_the_parser_takes_hours_for_is_refused_before(tmp_path: Path, text: str, code: str) -> None:
+    with raises(UsageError, code, path=str(tmp_path / "fleet.toml")):
+        read(tmp_path, text)
+
+
+def test_a_file_is_not_parsed_again_for_each_of_its_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters, loads = list[int](), tomllib.loads
+
+    def counted(text: str) -> dict[str, Any]:
+        letters.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
+    values = ",\n".join(["1"] * 2_000)
+    text = f"{ONE}\ndelay = {{ kind = 'trace', multipliers = [\n{values}]}}\n" + f"{ONE}\nbad = 1\n" * 50
+    with pytest.raises(UsageErrors) as caught:
+        read(tmp_path, text)
+    *errors, more = caught.value.errors
+    assert [error.fields["line"] for error in errors] == [4 * n + 2_008 for n in range(20)]
+    check(more, "more_errors", more=30)
+    assert sum(letters) < 5 * len(text)
 
 
 def test_describing_machines_costs_no_pydantic() -> None:

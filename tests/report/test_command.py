@@ -13,6 +13,7 @@ from oddlot.report.follow import KILLED
 from oddlot.report.replay import replay
 from tests.command import Oddlot
 from tests.fits import a_job, equals
+from tests.sealed import reseal
 from tests.transcripts import check, transcribe
 
 LOG, SUMMARY = Path("run/records.jsonl"), Path("run/summary.json")
@@ -51,11 +52,22 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     transcribe(again.out)
 
 
+def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(
+    oddlot: Oddlot, lines: list[str]
+) -> None:
+    Path("my_strategy.py").write_text("from oddlot import Synchronous\n\nclass Mine(Synchronous): pass\n")
+    LOG.write_text("".join(lines).replace("oddlot.strategies.synchronous:Synchronous", "my_strategy:Mine"))
+    reseal(LOG)
+    oddlot.refuses("import_not_allowed", "replay", "run", strategy="my_strategy:Mine")
+    assert oddlot("replay", "run", "--import").code == 0
+
+
 def test_a_difference_and_what_counts_twice_end_with_exit_code_1(oddlot: Oddlot, lines: list[str]) -> None:
     steps = [number for number, line in enumerate(lines) if '"is":"Step"' in line]
     doubled = [*lines[: steps[0] + 1], lines[steps[0]], *lines[steps[0] + 1 :]]
     del doubled[steps[-1] + 1]  # as many versions as the run has said
     LOG.write_text("".join(doubled))
+    reseal(LOG)
     answer = oddlot("replay", "run")
     assert answer.code == 1
     difference = replay("run").difference
@@ -73,6 +85,7 @@ def test_a_hole_in_an_epoch_that_was_to_be_whole_ends_with_exit_code_1(
     head, _, tail = "".join(lines).rpartition('{"is":"Step"')
     name = tail[tail.index("m0:") :].partition('"')[0]
     LOG.write_text(f'{head}{{"is":"Drop","update":"{name}"}}' + tail[tail.index("}") + 1 :].partition("}")[2])
+    reseal(LOG)
     assert oddlot("report", "run").code == 1
     (fault,) = Figures.read("run").proof.faults
     check(fault, "not_merged", epoch=0, count=8)
@@ -94,7 +107,7 @@ def no_history(lines: list[str]) -> list[str]:
     [
         (no_history, "damaged_file", None),
         (lambda lines: [lines[0].replace('"size":48', '"size":"a"'), *lines[1:]], "damaged_file", 1),
-        (lambda lines: [lines[0].replace('"format":1', '"format":9'), *lines[1:]], "other_format", None),
+        (lambda lines: [lines[0].replace('"format":2', '"format":9'), *lines[1:]], "other_format", None),
     ],
     ids=["no history", "no size", "format"],
 )
@@ -102,6 +115,7 @@ def test_a_damaged_log_is_told(
     oddlot: Oddlot, lines: list[str], spoil: Callable[[list[str]], list[str]], code: str, line: int | None
 ) -> None:
     LOG.write_text("".join(spoil(lines)))
+    reseal(LOG)
     answer = oddlot.refuses(code, "report", "run", path=str(LOG))
     assert answer.error
     assert answer.error.fields.get("line") == line

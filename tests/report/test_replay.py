@@ -1,12 +1,9 @@
 """A log fed to fresh books: alike, or the first difference with its history. `fits.trained` replays every run."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from oddlot.core.words import Command, Event
 from oddlot.report.replay import replay
 from oddlot.run_folder import RunFolder
 from tests.fits import a_job, fleet, trained
+from tests.sealed import reseal, rewrite
 from tests.transcripts import check, raises, transcribe
 
 
@@ -39,14 +37,6 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rewrite(run: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Change the log's lines, the first of which is its header."""
-    log = run / "records.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    change(lines)
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
 def test_a_run_is_decided_the_same_again(run: Path) -> None:
     found = replay(run)
     assert found.difference is None
@@ -56,7 +46,7 @@ def test_a_run_is_decided_the_same_again(run: Path) -> None:
 
 def test_a_strategy_of_the_user_s_is_found_where_it_is_defined(tmp_path: Path) -> None:
     oddlot.fit(a_job(), Cautious(), fleet(2), until="epochs>=2", out=tmp_path)
-    found = replay(tmp_path)
+    found = replay(tmp_path, import_strategy=True)
     assert found.difference is None
     assert isinstance(found.conductor.strategy, Cautious)
     assert found.conductor.strategy.seen[-1] == found.conductor.version
@@ -66,6 +56,7 @@ def test_the_first_difference_is_shown_with_its_history(run: Path) -> None:
     log = run / "records.jsonl"
     head, step, tail = log.read_text().partition('"is":"Step","shares":')
     log.write_text(head + step + tail.replace("0.5", "1.0"))
+    reseal(log)
     line = head.count("\n") + 1
     found = replay(run)
     assert found.difference
@@ -78,9 +69,9 @@ def test_the_first_difference_is_shown_with_its_history(run: Path) -> None:
 
 
 def test_a_remark_counts_and_so_does_what_is_impossible(run: Path) -> None:
-    rewrite(run, lambda lines: lines[5].update(remark="echo"))
+    rewrite(run / "records.jsonl", lambda lines: lines[5].update(remark="echo"))
     remarked = replay(run).difference
-    rewrite(run, lambda lines: lines[2].update(lines[1]))
+    rewrite(run / "records.jsonl", lambda lines: lines[2].update(lines[1]))
     joined_twice = replay(run).difference
     assert remarked
     assert joined_twice
@@ -110,10 +101,25 @@ def test_no_run_is_told(tmp_path: Path) -> None:
     "place", ["__main__:Mine", "no.such.module:Mine", "tests.report.test_replay:Nobody", "", ":", "sys"]
 )
 def test_a_strategy_that_is_not_there_is_told(run: Path, place: str) -> None:
-    rewrite(run, lambda lines: lines[0].update(strategy=place))
+    rewrite(run / "records.jsonl", lambda lines: lines[0].update(strategy=place))
     with raises(UsageError, "strategy_not_importable", strategy=place):
-        replay(run)
+        replay(run, import_strategy=True)
     assert replay(run, Synchronous).difference is None
+
+
+@pytest.mark.parametrize(
+    ("place", "refused"),
+    [
+        ("this:Zen", "this:Zen"),
+        ("oddlot.strategies:BackupTasks[this:Zen]", "this:Zen"),
+        ("oddlottery:Mine", "oddlottery:Mine"),
+    ],
+)
+def test_a_strategy_that_is_not_ours_is_not_imported_unasked(run: Path, place: str, refused: str) -> None:
+    rewrite(run / "records.jsonl", lambda lines: lines[0].update(strategy=place))
+    with raises(UsageError, "import_not_allowed", strategy=refused):
+        replay(run)
+    assert "this" not in sys.modules
 
 
 def test_another_strategy_s_books_are_told(run: Path) -> None:

@@ -179,6 +179,7 @@ DATA = [
     (values(7, nan), Y, "not_finite", {"name": "X", "row": 7}),
     (csr_matrix((20, 0)), Y, "no_columns", {"name": "X"}),
     (X, csr_matrix((20, 20)).tolil(), "other_matrix_format", {"name": "y", "format": "lil"}),
+    (X, values(7, -1.0), "negative_label", {"name": "y", "row": 7, "given": -1.0}),
     (X, torch.eye(20).to_sparse(), "not_an_array", {"name": "y"}),
     (X, torch.zeros(20, requires_grad=True), "not_an_array", {"name": "y"}),
     (X, [[0], [1, 2]], "ragged_rows", {"name": "y"}),

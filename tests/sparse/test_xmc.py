@@ -3,6 +3,7 @@
 import bz2
 import errno
 import gzip
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.xmc import generating
+from oddlot.sparse.xmc import generating, reading
 from oddlot.sparse.xmc.generating import Shape, generate
 from oddlot.sparse.xmc.metrics import ndcg, precision, propensities, propensity_precision
 from oddlot.sparse.xmc.reading import BadSet, read_xmc
@@ -105,6 +106,21 @@ def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with raises(BadSet, "damaged_file", path=str(path)):
         read_xmc(path)
+
+
+def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LEAST_BYTES", 10_000)
+    path = written(tmp_path, "1 2 2\n0 " + " " * 3_000_000 + "1:1\n", "set.txt.gz")
+    with raises(BadSet, "unpacks_to_too_much", path=str(path)):
+        read_xmc(path)
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "set.txt")
+    with raises(BadSet, "not_a_file", path=str(tmp_path / "set.txt")):
+        read_xmc(tmp_path / "set.txt")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

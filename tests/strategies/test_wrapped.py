@@ -34,6 +34,7 @@ from oddlot.core.wrapper import Wrapper
 from oddlot.run_folder import RunFolder
 from oddlot.settings import JobFile, Override
 from tests.fits import a_job, everything, fleet, trained
+from tests.sealed import rewrite
 from tests.transcripts import raises, transcribe
 
 
@@ -58,7 +59,7 @@ def test_every_sample_is_merged_once_through_a_pause(make: Callable[[], Strategy
     trained(a_job(count=45), make(), fleet(2), "epochs>=1", folder)
     _, books = trained(a_job(count=45), make(), fleet(2), "epochs>=2", folder, resume=True)
     assert sorted(books.merged) == everything(45, 2)
-    again = replay(tmp_path)
+    again = replay(tmp_path, import_strategy=True)
     assert again.difference is None
     assert type(again.conductor.strategy) is type(make())
 
@@ -82,10 +83,9 @@ def test_whatever_is_inside_comes_back() -> None:
 def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Path) -> None:
     trained(a_job(), BackupTasks(Synchronous()), fleet(2), "epochs>=1", RunFolder(tmp_path))
     log = tmp_path / "records.jsonl"
-    head, rest = log.read_text().split("\n", 1)
-    log.write_text(json.dumps(json.loads(head) | {"strategy": place}) + "\n" + rest)
+    rewrite(log, lambda lines: lines[0].update(strategy=place))
     with raises(OddlotError, code):
-        replay(tmp_path)
+        replay(tmp_path, import_strategy=True)
 
 
 def test_what_the_one_inside_asks_for_is_asked_for() -> None:

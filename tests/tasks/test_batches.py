@@ -32,6 +32,12 @@ def test_what_python_3_has_written_is_read_too(protocol: int, columns: bool) -> 
     assert labels.tolist() == LABELS
 
 
+def test_a_pipe_among_the_files_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "data_batch_1")
+    with raises(UsageError, "not_a_file", member="data_batch_1"):
+        read_folder(tmp_path)
+
+
 class Harm:
     """Pickled, it is a call of whatever it was given."""
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from oddlot.core import unpacked
 from oddlot.core.errors import UsageError
 from oddlot.tasks.idx import DTYPES, find_idx, read_idx
 from tests.transcripts import raises
@@ -101,6 +102,18 @@ def test_each_fault_is_told(tmp_path: Path, content: bytes, code: str, fields: d
     for path in (placed(tmp_path, content, "a"), placed(tmp_path, gzip.compress(content), "a.gz")):
         with raises(UsageError, code, path=str(path), **fields):
             read_idx(path)
+
+
+def test_a_packed_file_that_claims_far_more_than_its_size_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacked, "LEAST_BYTES", 10_000)
+    content = header(0x08, 1_000, 1_000) + bytes(1_000_000)
+    path = placed(tmp_path, gzip.compress(content), "a.gz")
+    most = unpacked.MOST_RATIO * path.stat().st_size
+    with raises(UsageError, "unpacks_to_too_much", claimed=1_000_000, most=most):
+        read_idx(path)
+    assert read_idx(placed(tmp_path, content)).shape == (1_000, 1_000)
 
 
 def test_what_is_vast_or_not_gzip_or_not_there_is_said(tmp_path: Path) -> None:

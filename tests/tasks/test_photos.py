@@ -1,5 +1,7 @@
 """Pictures in archives and folders: hostile ones get an error with file and member, and nothing is unpacked."""
 
+import gzip
+import lzma
 import os
 import struct
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oddlot.core import unpacked
 from oddlot.core.errors import UsageError
 from oddlot.tasks import archives
 from oddlot.tasks.photos import read_archives, read_tree, tree_files
@@ -148,6 +151,29 @@ def test_a_header_that_claims_to_be_vast_is_not_believed(tmp_path: Path) -> None
 def test_a_member_that_unpacks_to_far_more_than_a_picture_is_not_read(tmp_path: Path) -> None:
     path = archive(tmp_path / "cifar10.tar.gz", {NAME: bytes(20 << 20)})
     with raises(UsageError, "file_too_large", member=NAME, bytes=20 << 20, most=1 << 20):
+        read_archives([path])
+
+
+@pytest.mark.parametrize("end", [".tar.gz", ".tar.xz"])
+@pytest.mark.parametrize("member", ["train/cat/.hidden", None], ids=["in a member", "behind all"])
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, member: str | None
+) -> None:
+    monkeypatch.setattr(unpacked, "LEAST_BYTES", 10_000)
+    plain = archive(tmp_path / "a.tar", {member: bytes(20 << 20)} if member else {}).read_bytes()
+    path = tmp_path / f"cifar10{end}"
+    path.write_bytes((gzip if end == ".tar.gz" else lzma).compress(plain.ljust(20 << 20, b"\0")))
+    with raises(UsageError, "unpacks_to_too_much", path=str(path)):
+        read_archives([path])
+
+
+def test_headers_that_announce_headers_without_end_are_damage(tmp_path: Path) -> None:
+    """Each tells a long name of what follows, which is another one."""
+    member = tarfile.TarInfo("././@LongLink")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
+    path = tmp_path / "cifar10.tar"
+    path.write_bytes((member.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * sys.getrecursionlimit())
+    with raises(UsageError, "damaged_file", path=str(path)):
         read_archives([path])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.tasks import TASKS, check_task, load_task, options_of
-from tests.transcripts import raises
+from tests.transcripts import mask, raises
 
 MODULE = """\
 import oddlot
@@ -82,6 +82,18 @@ def test_a_wrong_name_or_option_is_told(
     with raises(UsageError, code, **fields) as refusal:
         load_task(name, options)
     assert refusal.value.key == key
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_module_that_a_library_hides_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mask(library=r"[^ ]*/json/__init__.py")
+    if beside:
+        (tmp_path / "json.py").touch()
+    with raises(UsageError, "unknown_name", kind="function", module="json", hides=beside):
+        load_task("json:small")
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,15 @@ def test_where_no_checkpoint_is_this_job_s_or_whole_or_there_at_all_each_is_told
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("tensors.safetensors", b"\x08\0\0\0\0\0\0\0[1, 2 ] "), ("conductor.json", b"{")],
-    ids=["tensors", "conductor"],
+    [
+        ("tensors.safetensors", b"\x08\0\0\0\0\0\0\0[1, 2 ] "),
+        ("tensors.safetensors", (2**60).to_bytes(8, "little") + b"{}"),
+        ("tensors.safetensors", (20_000).to_bytes(8, "little") + b"[" * 10_000 + b"]" * 10_000),
+        ("conductor.json", b"{"),
+        ("conductor.json", b"[]"),
+        ("conductor.json", b"[" * 10_000 + b"]" * 10_000),
+    ],
+    ids=["tensors", "long", "nested", "conductor", "list", "nested books"],
 )
 def test_files_that_lie_are_told_when_loaded(tmp_path: Path, name: str, content: bytes) -> None:
     path = save(tmp_path, snapshot())

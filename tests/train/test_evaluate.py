@@ -24,7 +24,7 @@ class Net(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(1)
         self.linear = nn.Linear(1, 1)
-        self.frozen = nn.BatchNorm1d(1).eval()
+        self.frozen = nn.BatchNorm1d(1).eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.linear(x) * (2 if self.training else 1)
@@ -51,12 +51,12 @@ def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
     options: dict[str, Any] = {"loss": mse_loss, "evaluation": (ROWS, ROWS), **changes}
     job = Job(Net, (ROWS, ROWS), device="cpu", **options)
     model = Net()
-    layout = Layout.from_module(model)
+    layout = Layout.from_module(model, job.as_buffers)
     weights = FlatBuffer.empty(layout)
     weights.gather(model)
     weights.view("linear.weight").fill_(weight)
     weights.view("linear.bias").fill_(0)
-    learner = Learner(job, layout, {})
+    learner = Learner(job, layout, layout.constants(model))
     modes = [part.training for part in learner.model.modules()]
     metrics = evaluate(job, learner, weights)
     assert [part.training for part in learner.model.modules()] == modes
@@ -113,3 +113,24 @@ def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
 def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
     with raises(UsageError, "no_evaluation_set"):
         measured(evaluation=None)
+
+
+def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_weights() -> None:
+    """As that of a momentum teacher, which is called for the loss of every batch."""
+
+    def move(model: Any, batch: Any) -> Tensor:
+        with torch.no_grad():
+            model.frozen.bias.add_(1)
+        return mse_loss(model(batch[0]), batch[1])
+
+    def bias(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.max()
+
+    options: dict[str, Any] = {"loss": None, "training_step": move, "evaluation_batch": 2}
+    found = measured(
+        **options,
+        as_buffers=["frozen.*"],
+        metrics={"bias": bias},
+        predict=lambda model, batch: (model.frozen.bias.detach().clone(), batch[1]),
+    )
+    assert found["bias"] == 0

@@ -52,6 +52,7 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
         "norm.bias",
         "low",
         "high",
+        "mask",
         "again",
         "norm.running_var",
         "norm.num_batches_tracked",
@@ -60,11 +61,13 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
         ("trainable", "float32"),
         ("trainable", "bfloat16"),
         ("trainable", "float64"),
+        ("buffer", "bool"),
         ("buffer", "float32"),
-        ("buffer", "int64"),
+        ("counter", "int64"),
+        ("without_gradient", "uint8"),
     ]
     assert layout.places["scale"].shape == ()
-    constants = {"frozen.weight", "frozen.bias", "mask", "passing", "phase"}
+    constants = {"frozen.weight", "frozen.bias", "passing", "phase"}
     assert layout.constants(Odd()).keys() == constants, "what the block does not hold"
 
 
@@ -132,21 +135,55 @@ def test_an_update_tells_deltas_values_of_floats_and_increments_of_integers() ->
     assert torch.equal(out.view("scale"), end.view("scale"))
 
 
+def with_buffers(**buffers: torch.Tensor) -> nn.Module:
+    model = nn.Linear(2, 2)
+    for name, buffer in buffers.items():
+        model.register_buffer(name, buffer, persistent=name != "unsaved")
+    return model
+
+
+LINE = torch.arange(10.0)
+FLOAT8 = torch.zeros(4, dtype=torch.float8_e4m3fn)
+REFUSED: list[tuple[str, nn.Module, dict[str, Any]]] = [
+    ("nothing_to_train", nn.Sequential(), {"model": "Sequential"}),
+    ("nothing_to_train", nn.Linear(2, 2).requires_grad_(requires_grad=False), {"model": "Linear"}),
+    ("nothing_to_train", nn.ParameterList([torch.zeros(0)]), {"model": "ParameterList"}),
+    ("complex_parameter", nn.Linear(2, 2, dtype=torch.complex64), {"parameter": "weight"}),
+    ("lazy_parameter", nn.Sequential(nn.LazyLinear(3)), {"parameter": "0.weight"}),
+    ("meta_tensor", nn.Linear(2, 2, device="meta"), {"parameter": "weight"}),
+    ("not_dense", with_buffers(edges=torch.eye(3).to_sparse()), {"buffer": "edges", "layout": "sparse_coo"}),
+    ("not_dense", with_buffers(unsaved=torch.eye(3).to_sparse()), {"buffer": "unsaved"}),
+    ("unsupported_dtype", with_buffers(scale=FLOAT8), {"buffer": "scale", "dtype": torch.float8_e4m3fn}),
+    ("overlapping_tensor", with_buffers(ids=LINE[:, None].expand(10, 4)), {"buffer": "ids"}),
+    ("overlapping_tensor", with_buffers(unsaved=LINE.unfold(0, 3, 1)), {"buffer": "unsaved"}),
+    ("shared_memory", with_buffers(a=LINE[:6], b=LINE[4:]), {"buffer": "b", "other": "a"}),
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "code", "fields"),
-    [
-        (nn.Sequential(), "nothing_to_train", {"model": "Sequential"}),
-        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "nothing_to_train", {"model": "Linear"}),
-        (nn.ParameterList([torch.zeros(0)]), "nothing_to_train", {"model": "ParameterList"}),
-        (nn.Linear(2, 2, dtype=torch.complex64), "complex_parameter", {"parameter": "weight"}),
-        (nn.Sequential(nn.LazyLinear(3)), "lazy_parameter", {"parameter": "0.weight"}),
-    ],
-    ids=["empty", "frozen", "no numbers", "complex", "lazy"],
+    ("code", "model", "fields"), REFUSED, ids=[f"{code} {at}" for at, (code, *_) in enumerate(REFUSED)]
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
-def test_a_model_that_cannot_be_merged_is_told(model: nn.Module, code: str, fields: dict[str, str]) -> None:
+def test_a_model_that_cannot_be_merged_or_saved_is_refused(
+    code: str, model: nn.Module, fields: dict[str, Any]
+) -> None:
     with raises(UsageError, code, **fields):
         Layout.from_module(model)
+
+
+def test_tensors_that_lie_beside_each_other_in_one_memory_are_fine() -> None:
+    """Columns of one matrix, position ids that are expanded along an axis of one, and one tensor of two names."""
+    table = torch.arange(24.0).view(4, 6)
+    ids = torch.arange(10).expand(1, 10)
+    Layout.from_module(with_buffers(left=table[:, :3], right=table[:, 3:], ids=ids, unsaved=LINE, again=LINE))
+
+
+def test_frozen_parameters_are_buffers_by_name_and_a_pattern_fits_one() -> None:
+    layout = Layout.from_module(Odd(), ["frozen.*"])
+    assert {"frozen.weight", "frozen.bias"} < layout.places.keys()
+    assert not {"frozen.weight", "frozen.bias"} & layout.constants(Odd()).keys()
+    with raises(UsageError, "no_such_parameter", given="words.*", frozen=["frozen.weight", "frozen.bias"]):
+        Layout.from_module(Odd(), ["words.*"])
 
 
 def test_a_delta_is_told_whatever_device_the_model_is_on() -> None:

@@ -1,13 +1,16 @@
 """What a task brings: gradients and local steps, as pure functions of weights, task and seed."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD
@@ -39,7 +42,7 @@ class Bench:
 
     def __init__(self, job: Job, **options: Any) -> None:
         self.model = job.model()
-        self.layout = Layout.from_module(self.model)
+        self.layout = Layout.from_module(self.model, job.as_buffers)
         self.weights = FlatBuffer.empty(self.layout)
         self.weights.gather(self.model)
         self.learner = Learner(job, self.layout, self.layout.constants(self.model), **options)
@@ -279,29 +282,155 @@ def test_a_buffer_that_is_replaced_is_followed() -> None:
     assert torch.allclose(found["mean"], 0.9 + mean), "the next task starts from the hub's value"
 
 
-REPLACED: dict[str, Callable[[Any], object]] = {
-    "grow": lambda model: setattr(model.weight, "data", torch.zeros(4, 3)),
-    "renew": lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(2, 3))),
-    "move away": lambda model: setattr(model.weight, "data", torch.zeros(2, 3)),
-    "cut": lambda model: setattr(model.weight, "data", model.weight.data[:1]),  # where it was
-    "freeze": lambda model: model.weight.requires_grad_(False),
+REPLACED: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "grow": ("parameter_replaced", lambda model: setattr(model.weight, "data", torch.zeros(4, 3))),
+    "renew": ("parameter_replaced", lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(2, 3)))),
+    "move away": ("parameter_replaced", lambda model: setattr(model.weight, "data", torch.zeros(2, 3))),
+    "cut": ("parameter_replaced", lambda model: setattr(model.weight, "data", model.weight.data[:1])),
+    "freeze": ("requires_grad_changed", lambda model: model.weight.requires_grad_(False)),
 }
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
-def test_parameters_that_are_replaced_or_change_shape_are_told(first: bool) -> None:
+@pytest.mark.parametrize("name", REPLACED)
+def test_parameters_that_are_replaced_frozen_or_change_shape_are_told(name: str, first: bool) -> None:
     """Before or behind the forward pass."""
-    for change in REPLACED.values():
+    code, change = REPLACED[name]
 
-        def step(model: nn.Module, batch: Any, change: Callable[[Any], object] = change) -> Tensor:
-            if first:
-                change(model)
-            loss = cross_entropy(model(batch[0]), batch[1])
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        if first:
             change(model)
-            return loss
+        loss = cross_entropy(model(batch[0]), batch[1])
+        change(model)
+        return loss
 
-        with raises(JobError, "parameter_replaced", parameter="weight"):
-            Bench(a_job(lambda: nn.Linear(3, 2), loss=None, training_step=step)).compute((0, 8))
+    with raises(JobError, code, parameter="weight"):
+        Bench(a_job(lambda: nn.Linear(3, 2), loss=None, training_step=step)).compute((0, 8))
+
+
+class Teacher(nn.Module):
+    """A student, and a frozen teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+        self.register_buffer("phase", torch.tensor([1j]))
+
+
+def follow(model: Any, batch: Any) -> Tensor:
+    with torch.no_grad():
+        model.teacher.weight.lerp_(model.student.weight, 0.5)
+    return cross_entropy(model.student(batch[0]), batch[1])
+
+
+def unfreeze(model: Any, batch: Any) -> Tensor:
+    model.teacher.weight.requires_grad_(True)
+    return cross_entropy(model.student(batch[0]), batch[1])
+
+
+def turn(model: Any, batch: Any) -> Tensor:
+    model.phase.mul_(1j)
+    return cross_entropy(model.student(batch[0]), batch[1])
+
+
+def step_inside(model: Any, batch: Any) -> Tensor:
+    with torch.no_grad():
+        model.student.bias.add_(1)
+    return cross_entropy(model.student(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+@pytest.mark.parametrize(
+    ("step", "code", "name"),
+    [
+        (follow, "constant_changed", "teacher.weight"),
+        (turn, "constant_changed", "phase"),
+        (unfreeze, "requires_grad_changed", "teacher.weight"),
+        (step_inside, "weights_changed", "student.bias"),
+    ],
+)
+def test_what_changes_beside_the_optimizer_is_refused(kind: Kind, step: Any, code: str, name: str) -> None:
+    with raises(JobError, code, parameter=name):
+        Bench(a_job(Teacher, loss=None, training_step=step)).compute((0, 8), kind=kind)
+
+
+def test_weights_are_compared_in_the_first_tasks_and_in_every_100th() -> None:
+    """Most tasks pay nothing for it: what such a one loses is noticed later."""
+    on = [False]
+
+    def step(model: Any, batch: Any) -> Tensor:
+        return (follow if on[0] else unchanging)(model, batch)
+
+    def unchanging(model: Any, batch: Any) -> Tensor:
+        return cross_entropy(model.student(batch[0]), batch[1])
+
+    bench = Bench(a_job(Teacher, loss=None, training_step=step))
+    for task in range(100):
+        on[0] = task > 10
+        bench.compute((0, 8))
+    on[0] = True
+    with raises(JobError, "constant_changed", parameter="teacher.weight"):
+        bench.compute((0, 8))
+
+
+def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so() -> None:
+    job = a_job(Teacher, loss=None, training_step=follow, as_buffers=["teacher.w*"])
+    bench = Bench(job)
+    start = {name: view.clone() for name, view in bench.weights.views()}
+    _, found = bench.compute((0, 8))
+    middle = (start["teacher.weight"] + start["student.weight"]) / 2
+    assert torch.allclose(found["teacher.weight"], middle, atol=1e-6)
+    bench.compute((8, 16))
+    assert torch.allclose(bench.compute((0, 8))[1]["teacher.weight"], middle, atol=1e-6), "again the hub's"
+
+
+@pytest.mark.parametrize(("kind", "missing"), [("gradient", 1), ("delta", 1), ("weights", 0)])
+@pytest.mark.parametrize("batch", [8, 3])
+def test_a_task_reports_which_parameters_had_no_gradient(kind: Kind, missing: int, batch: int) -> None:
+    """One minibatch or several. Weights are a point: all of them count."""
+    job = Job(Ties, (torch.arange(10), torch.arange(10) % 4), cross_entropy, batch=batch, device="cpu")
+    bench = Bench(job)
+    out = FlatBuffer.empty(bench.layout)
+    bench.learner.load(0, bench.weights)
+    bench.learner.step(bench.weights, Task("w1:1", "w1", (Span(0, 0, 8),), 0, kind), out)
+    names = [entry.name for entry in bench.layout.trainable_entries]
+    assert out.without_gradient.tolist() == [missing * (name == "unused") for name in names]
+
+
+GENERATORS: list[Callable[[], Any]] = [
+    lambda: np.random.default_rng(3),
+    lambda: np.random.RandomState(3),
+    lambda: random.Random(3),
+    lambda: torch.Generator().manual_seed(3),
+]
+
+
+class Noisy(Dataset[tuple[Tensor, int]]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        match self.rng:
+            case torch.Generator():
+                noise = torch.rand(3, generator=self.rng)
+            case _:
+                noise = torch.tensor([self.rng.random() for _ in range(3)]).float()
+        return noise, index % 2
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(ConcatDataset([data]), range(40))])
+@pytest.mark.parametrize("make", GENERATORS)
+def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
+    one, other = (Bench(a_job(lambda: nn.Linear(3, 2), data=wrap(Noisy(make())))) for _ in range(2))
+    other.weights.copy_(one.weights)
+    first, second = one.compute((0, 8))[1], one.compute((8, 16))[1]
+    assert same(other.compute((8, 16))[1], second), "whatever was drawn before"
+    assert not same(first, second)
 
 
 def test_a_buffer_that_changes_its_shape_is_told() -> None:

@@ -133,4 +133,48 @@ def test_memory_is_what_the_rule_needs() -> None:
 def test_another_rules_memory_is_told() -> None:
     section = {0: torch.zeros(10)}
     with raises(CheckpointError, "other_optimizer", needed=["momentum/0"]):
-        Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state, 3)
+        Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state)
+
+
+@pytest.mark.parametrize("measure", [0, 1, 2])
+@pytest.mark.parametrize("held", [False, True], ids=["in place", "elsewhere"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
+    rule: Rule, held: bool, measure: int
+) -> None:
+    """Without it in both of two updates; one that lacks it in one of them counts as zero there."""
+    torch.manual_seed(3)
+    model = nn.ModuleList(
+        nn.Linear(3, 2, dtype=kind) for kind in (torch.float32, torch.float64, torch.float32)
+    )
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    parameters = dict(model.named_parameters())
+    optimizer, store = torch_optimizer(rule, list(parameters.values())), Store(initial, rule)
+    chance = torch.Generator().manual_seed(7)
+    for version in range(6):
+        optimizer.zero_grad()
+        names = [entry.name for entry in store.layout.trainable_entries]
+        lacks = torch.rand(2, len(names), generator=chance) < 0.6
+        for sender, missing in zip("ab", lacks, strict=True):
+            flat = FlatBuffer.empty(store.layout)
+            flat.without_gradient.copy_(missing)
+            for name, alone in zip(names, missing.tolist(), strict=True):
+                if not alone:
+                    parameter = parameters[name]
+                    gradient = torch.randn(parameter.shape, generator=chance, dtype=parameter.dtype)
+                    flat.view(name).copy_(gradient)
+                    parameter.grad = gradient / 2 if parameter.grad is None else parameter.grad + gradient / 2
+            store.receive(Facts(f"{sender}:{version}", sender, version, 1), Payload("gradient", flat))
+        if held:
+            store.acquire(version)
+        store.step({f"a:{version}": 0.5, f"b:{version}": 0.5}, measure)
+        if held:
+            store.release(version)
+        if version == 3:  # a resumed run counts on
+            state = {name: tensor.clone() for name, tensor in store.state_tensors().items()}
+            store = Store(FlatBuffer.empty(store.layout), rule)
+            store.load_state(state)
+        optimizer.step()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(store.weights.view(name), parameter.data, rtol=1e-5, atol=1e-6)

@@ -111,6 +111,28 @@ def test_buffers_move_towards_the_mean_of_the_updates(
     assert store.weights.view("1.num_batches_tracked").item() == batches
 
 
+@pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
+@pytest.mark.parametrize(
+    ("shares", "expected"), [((0.5, 0.5), 1), ((0.2, 0.3), 2), ((0.0, 0.0), 0), ((1.0, 1.0), 1)]
+)
+def test_flags_and_integers_take_the_value_of_the_update_with_the_largest_share(
+    merge: str, kind: Kind, shares: tuple[float, ...], expected: int
+) -> None:
+    """As a pointer into a queue: a mean of two places is no place."""
+    module = model()
+    module.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
+    module.register_buffer("ready", torch.tensor(False))
+    store = Store(FlatBuffer.empty(Layout.from_module(module)), SGD(0.1))
+    for value, name in enumerate("ab", 1):
+        flat = block(store)
+        flat.view("pointer").fill_(value)
+        flat.view("ready").fill_(True)
+        arrive(store, name, flat, kind)
+    getattr(store, merge)(dict(zip("ab", shares, strict=True)))
+    assert store.weights.view("pointer").item() == expected
+    assert store.weights.view("ready").item() == bool(expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("merge", "kind"), [("step", "gradient"), ("blend", "weights")])
 def test_halves_merge_without_losing_small_shares(merge: str, kind: Kind, dtype: torch.dtype) -> None:
@@ -283,7 +305,7 @@ def test_bad_numbers_are_refused_and_named(where: str, numbers: list[float]) -> 
 
 def test_another_layout_or_kind_is_refused() -> None:
     store = make_store()
-    with raises(Refusal, "other_layout", update="a", bytes=448, expected=store.layout.bytes):
+    with raises(Refusal, "other_layout", update="a", bytes=other_model().layout.bytes):
         arrive(store, "a", other_model())
     with raises(Refusal, "other_kind", update="a", announced="gradient", kind="weights"):
         store.receive(Facts("a", "w1", 0, 1, "gradient"), Payload("weights", block(store)))

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf, isfinite
 from random import Random
-from typing import Any
+from typing import Any, get_type_hints
 
 from oddlot.core import words as w
+from oddlot.core.check_books import check_books
 from oddlot.core.deadlines import Deadlines
 from oddlot.core.errors import ProtocolError
 from oddlot.core.ledger import Ledger
-from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.plain import Misfit, from_plain, to_plain
 from oddlot.core.roster import SECONDS_UNTIL_ANY_ANSWER, Roster
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
@@ -392,26 +393,24 @@ class Conductor:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], strategy: type[Strategy]) -> "Conductor":
-        """The conductor that was saved, whose strategy is of this class; without `rng`, chance begins anew."""
+        """The conductor that was saved, whose strategy is of this class; without `rng`, chance begins anew.
+
+        One of `DAMAGED`, or UsageError: no conductor was saved so.
+        """
         rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
+        if not plain["ledger"]["lanes"]:
+            raise Misfit("lanes: there are none")
         conductor = cls(strategy=from_plain(strategy, plain["strategy"]), **_fields_of(rest))
         if "rng" in plain:
             version, state, gauss = plain["rng"]
             conductor.rng.setstate((version, tuple(state), gauss))
+        check_books(conductor)
         return conductor
 
 
 def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
-    hints = Conductor.__dataclass_fields__
-    types: dict[str, Any] = {
-        "ledger": Ledger,
-        "roster": Roster,
-        "busy": dict[str, dict[str, float]],
-        "open": dict[str, w.Task],
-        "inbox": dict[str, w.Facts],
-        "deadlines": Deadlines,
-    }
-    return {key: from_plain(types.get(key, Any), value) for key, value in plain.items() if key in hints}
+    hints = get_type_hints(Conductor)
+    return {key: from_plain(hints[key], value) for key, value in plain.items() if key in hints}
 
 
 _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event | w.Abort]]] = {

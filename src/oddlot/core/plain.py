@@ -3,15 +3,26 @@
 A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
 becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is". Of a
 dataclass that holds another one of whatever class, the type is `Outer[Inner]`.
+
+Reading checks every value against its hint, because a file may hold anything: `Misfit` names the value and its place.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from oddlot.core.errors import short
+
+DAMAGED = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
+)  # fmt: skip
+"""what comes of data that were never written by `to_plain`, or were changed since"""
+MOST = 2**63
+"""above every number that counts something"""
+_LISTS = frozenset({list, tuple})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -44,8 +55,12 @@ def to_plain(value: Any) -> Any:
     )
 
 
+class Misfit(ValueError):
+    """A value that is not of its type."""
+
+
 def from_plain(kind: Any, plain: Any) -> Any:
-    """The value of type `kind` that `to_plain` turned into `plain`."""
+    """The value of type `kind` that `to_plain` turned into `plain`. One of `DAMAGED`: there is none."""
     return _reader(kind)(plain)
 
 
@@ -58,22 +73,82 @@ def _reader(kind: Any) -> _Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _union_reader(arguments)
-    if kind is float:
-        return lambda plain: None if plain is None else float(plain)
+    if kind in _CHECKED:
+        return _CHECKED[kind]
     if is_dataclass(origin or kind) and isinstance(origin or kind, type):
         return _dataclass_reader(kind)
+    if origin is Literal:
+        return lambda plain: plain if plain in arguments else _misfit(plain, "one of the words")
     if origin is tuple and arguments[-1] is not Ellipsis:
-        readers = [_reader(argument) for argument in arguments]
-        return lambda plain: tuple(read(part) for read, part in zip(readers, plain, strict=True))
+        return _row_reader(arguments, tuple)
     if origin in (tuple, list):
         read = _reader(arguments[0])
-        return lambda plain: origin(map(read, plain))
+        return lambda plain: origin(map(read, _listed(plain)))
     if origin in (dict, Mapping):
-        read = _reader(arguments[1])
-        return lambda plain: {key: read(part) for key, part in plain.items()}
+        return _dict_reader(_reader(arguments[1]))
     if hasattr(kind, "_fields"):
-        return lambda plain: kind(*plain)
+        return _row_reader(tuple(get_type_hints(kind).values()), lambda parts: kind(*parts))
     return lambda plain: plain
+
+
+def _misfit(plain: Any, what: str) -> NoReturn:
+    raise Misfit(f"{short(plain)} is not {what}")
+
+
+def _whole(plain: Any) -> Any:
+    if isinstance(plain, int) and -MOST < plain < MOST:
+        return plain
+    return _misfit(plain, "a whole number below 2**63")
+
+
+def _number(plain: Any) -> Any:
+    if type(plain) is float:
+        return plain
+    return float(plain) if isinstance(plain, int) else _misfit(plain, "a number")
+
+
+def _text(plain: Any) -> Any:
+    return plain if type(plain) is str else _misfit(plain, "a text")
+
+
+def _flag(plain: Any) -> Any:
+    return plain if type(plain) is bool else _misfit(plain, "true or false")
+
+
+def _nothing(plain: Any) -> Any:
+    return None if plain is None else _misfit(plain, "null")
+
+
+_CHECKED: dict[Any, _Reader] = {int: _whole, float: _number, str: _text, bool: _flag, NoneType: _nothing}
+
+
+def _listed(plain: Any) -> Any:
+    return plain if type(plain) in _LISTS else _misfit(plain, "a list")
+
+
+def _table(plain: Any, what: str = "table") -> Any:
+    return plain if type(plain) is dict or isinstance(plain, Mapping) else _misfit(plain, f"a {what}")
+
+
+def _row_reader(kinds: tuple[Any, ...], make: Callable[[Any], Any]) -> _Reader:
+    """Of tuples, each place of which has a type of its own."""
+    if set(kinds) == {int}:  # spans: the most frequent ones
+
+        def read_whole(plain: Any) -> Any:
+            if len(_listed(plain)) != len(kinds):
+                _misfit(plain, f"a list of {len(kinds)}")
+            return make(map(_whole, plain))
+
+        return read_whole
+    readers = [_reader(kind) for kind in kinds]
+    return lambda plain: make(read(part) for read, part in zip(readers, _listed(plain), strict=True))
+
+
+def _dict_reader(read: _Reader) -> _Reader:
+    def read_dict(plain: Any) -> Any:
+        return {key: read(part) for key, part in _table(plain).items()}
+
+    return read_dict
 
 
 def type_of(value: Any) -> Any:
@@ -92,13 +167,23 @@ def _dataclass_reader(kind: Any) -> _Reader:
     given = given or tuple(each for base in getattr(kind, "__orig_bases__", ()) for each in get_args(base))
     held = dict(zip((hint for hint in hints.values() if isinstance(hint, TypeVar)), given, strict=False))
     parts = [(field.name, held.get(hints[field.name], hints[field.name])) for field in fields(kind)]
+    unless_said = {field.name for field in fields(kind) if field.default is None}
     # Built when first used: types may refer to each other.
     readers: dict[str, _Reader] = {}
 
-    def read(plain: dict[str, Any]) -> Any:
+    def read(plain: Any) -> Any:
         if not readers:
-            readers.update({name: _reader(hint) for name, hint in parts})
-        return kind(**{name: readers[name](part) for name, part in plain.items() if name != "is"})
+            readers.update(
+                {name: _reader(hint | None if name in unless_said else hint) for name, hint in parts}
+            )
+        values, name = {}, ""
+        try:
+            for name, part in _table(plain, kind.__name__).items():
+                if name != "is":
+                    values[name] = readers[name](part)
+        except Misfit as error:
+            raise Misfit(f"{name}: {error}") from None
+        return kind(**values)
 
     return read
 
@@ -106,12 +191,17 @@ def _dataclass_reader(kind: Any) -> _Reader:
 def _union_reader(kinds: tuple[Any, ...]) -> _Reader:
     words = {kind.__name__: _reader(kind) for kind in kinds if isinstance(kind, type) and is_dataclass(kind)}
     others = [_reader(kind) for kind in kinds if not is_dataclass(kind) and kind is not type(None)]
+    optional = type(None) in kinds
 
     def read(plain: Any) -> Any:
-        if isinstance(plain, dict) and "is" in plain:
+        if plain is None and optional:
+            return None
+        if words and isinstance(plain, dict) and "is" in plain:
             if plain["is"] not in words:
-                raise ValueError(f"unknown word {plain['is']!r}")
+                raise Misfit(f"unknown word {plain['is']!r}")
             return words[plain["is"]](plain)
-        return others[0](plain) if len(others) == 1 else plain
+        if len(others) == 1:
+            return others[0](plain)
+        return plain if others else _misfit(plain, f"one of {', '.join(words)}")
 
     return read

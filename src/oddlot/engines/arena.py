@@ -19,12 +19,13 @@ from torch import Tensor
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.engines.mapped import travelling
+from oddlot.engines.orphans import MEMORY_NAME
 
 
 def anonymous_file(size: int) -> int:
     """The descriptor of a nameless file of `size` zero bytes, in memory where the system can."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("oddlot", os.MFD_CLOEXEC)
+        fd = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
@@ -60,10 +61,27 @@ class Arena:
         )
 
 
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """cloudpickle, but for arrays that are memory-mapped: it would put their numbers into each worker's own memory."""
+def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    """What pickle is to make of a tensor: one of the CPU travels as an array, whose memory workers share."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        reduced: tuple[Any, tuple[Any, ...]] = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]  # PyTorch's
+        return reduced
+    plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return _tensor, (plain.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad)
 
-    dispatch_table: ClassVar = ChainMap({np.memmap: travelling}, *cloudpickle.Pickler.dispatch_table.maps)
+
+def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bool) -> Tensor:
+    """The tensor that `_shared` took apart."""
+    numbers = torch.from_numpy(array).view(dtype).view(shape)
+    return numbers.requires_grad_(requires_grad)
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """cloudpickle, but for tensors and memory-mapped arrays, which it would copy into each worker's own memory."""
+
+    dispatch_table: ClassVar = ChainMap(
+        {np.memmap: travelling, Tensor: _shared}, *cloudpickle.Pickler.dispatch_table.maps
+    )
 
 
 def pack_parcel(value: Any) -> int:

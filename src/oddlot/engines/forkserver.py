@@ -1,6 +1,7 @@
 """A small process that has PyTorch imported and has computed nothing: workers are forked from it in milliseconds.
 
-It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent.
+It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Whatever a
+worker leaves behind ends before the worker's end is reported, so that nothing writes into memory that is used again.
 """
 
 import array
@@ -10,68 +11,130 @@ import select
 import signal
 import socket
 import sys
+import time
 from importlib import import_module
+from math import inf
 from typing import Any, NoReturn
 
+from oddlot.engines import orphans
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 
 PR_SET_PDEATHSIG = 1
 MOST_FDS = 8
+LOOK_SECONDS = 0.02
+"""between two looks at whether something has ended"""
+END_SECONDS = 0.1
+"""for a worker that has closed its socket to end by itself, which then tells how"""
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies, where the system offers that; elsewhere workers notice the closed socket."""
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Get this signal when the parent dies, where the system offers that; elsewhere the closed socket tells."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def main(fd: int, parent: int) -> None:
     """Serve one hub through the socket `fd`: fork on request, report who has ended, end with the hub."""
-    die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to all of us, they are the hub's to answer
-    import_module("oddlot.engines.worker")  # and PyTorch with it, once for all workers
-
-    hub = socket.socket(fileno=fd)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to all of us, they are the hub's to answer
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    server, children = os.getpid(), set[int]()
-    while True:
-        ready, _, _ = select.select([hub.fileno(), woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            _report_ended(hub, children)
-        if hub.fileno() in ready:
-            frame, fds = receive(hub)
-            if not frame or decode(frame)[0] is Say.QUIT:
-                _end(children)
-            body = decode(frame)[1]
-            child = _fork(hub, (woken, wake), fds, body, server)
-            children.add(child)
-            _tell(hub, children, encode(Say.FORKED, number=body["number"], pid=child))
+    die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
+    import_module("oddlot.engines.worker")  # and PyTorch with it, once for all workers
+    Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
 
 
-def _fork(
-    hub: socket.socket, pipe: tuple[int, int], fds: list[int], body: dict[str, Any], server: int
-) -> int:
-    """Start a worker that has the descriptors `fds` and none of ours; its process id."""
-    child = os.fork()
-    if child == 0:
-        from oddlot.engines import worker
+class Server:
+    """Forks the workers of one hub, and sees to it that they, and what they start, end."""
 
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        for ours in (hub.detach(), *pipe):
-            os.close(ours)
-        worker.main(fds, body, parent=server)
-    for given in fds:
-        os.close(given)
-    return child
+    def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:
+        self.hub, self.pipe, self.parent = hub, pipe, parent
+        self.pid = os.getpid()
+        self.workers = set[int]()
+        self.lost: dict[int, float] = {}
+        """workers that the hub has lost, and when they are killed if they have not ended by themselves"""
+        self.ended: dict[int, int | None] = {}
+        """exit codes of workers whose end is not reported yet: something of them may still be there"""
+        orphans.adopt()
+
+    def serve(self) -> NoReturn:
+        """Answer until the hub is gone."""
+        while os.getppid() == self.parent:
+            wait = LOOK_SECONDS if self.ended or self.lost else None
+            ready, _, _ = select.select([self.hub.fileno(), self.pipe[0]], [], [], wait)
+            if self.pipe[0] in ready:
+                os.read(self.pipe[0], 4096)
+            self._bury()
+            if self.hub.fileno() in ready:
+                frame, fds = receive(self.hub)
+                kind, body = decode(frame) if frame else (Say.QUIT, {})
+                if kind is Say.QUIT:
+                    break
+                if kind is Say.KILL:
+                    self.lost[body["pid"]] = time.monotonic() + END_SECONDS
+                else:
+                    self._fork(fds, body)
+        self._end()
+
+    def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
+        """Start a worker that has the descriptors `fds` and none of ours, and tell its process id."""
+        child = os.fork()
+        if child == 0:
+            from oddlot.engines import worker
+
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            for ours in (self.hub.detach(), *self.pipe):
+                os.close(ours)
+            worker.main(fds, body, parent=self.pid)
+        for given in fds:
+            os.close(given)
+        orphans.lead_group(child)
+        self.workers.add(child)
+        self._tell(encode(Say.FORKED, number=body["number"], pid=child))
+
+    def _bury(self) -> None:
+        """Report the workers that have ended, once nothing that they left behind shares the run's memory."""
+        for worker in list(self.workers):
+            killed = time.monotonic() >= self.lost.get(worker, inf)
+            if killed:
+                orphans.kill_group(worker)
+            pid, status = os.waitpid(worker, os.WNOHANG)
+            if pid:
+                self.workers.remove(worker)
+                orphans.kill_group(worker)
+                code: int | None = os.waitstatus_to_exitcode(status)
+                self.ended[worker] = None if killed and code == -signal.SIGKILL else code
+        self.lost = {worker: at for worker, at in self.lost.items() if worker in self.workers}
+        left = orphans.sharing(found) if (found := orphans.orphans(self.workers)) and self.ended else []
+        orphans.kill(left)
+        if not left:
+            for worker, code in self.ended.items():
+                self._tell(encode(Say.EXITED, pid=worker, code=code))
+            self.ended.clear()
+
+    def _tell(self, frame: bytes) -> None:
+        try:
+            self.hub.send(frame)
+        except OSError:  # it has ended, or the run has
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """Kill all workers and all that they have started, and wait until they are gone."""
+        for worker in self.workers:
+            orphans.kill_group(worker)
+        for worker in self.workers:
+            os.waitpid(worker, 0)
+        while left := orphans.orphans(()):
+            orphans.kill(left)
+            select.select([], [], [], LOOK_SECONDS)
+        os._exit(0)
 
 
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
@@ -85,26 +148,3 @@ def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return frame, list(fds)
-
-
-def _report_ended(hub: socket.socket, children: set[int]) -> None:
-    for child in list(children):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            children.remove(child)
-            _tell(hub, children, encode(Say.EXITED, pid=pid, code=os.waitstatus_to_exitcode(status)))
-
-
-def _tell(hub: socket.socket, children: set[int], frame: bytes) -> None:
-    try:
-        hub.send(frame)
-    except OSError:  # it has ended, or the run has
-        _end(children)
-
-
-def _end(children: set[int]) -> NoReturn:
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-    for child in children:
-        os.waitpid(child, 0)
-    os._exit(0)

@@ -2,10 +2,8 @@
 
 import socket
 from dataclasses import dataclass, field
-from typing import Any
 
 from oddlot.core import words as w
-from oddlot.engines.messages import Say
 
 
 @dataclass(slots=True)
@@ -26,16 +24,9 @@ class Life:
     """its end is no fault of its"""
     killed: bool = False
     """on purpose"""
+    invalid: bool = False
+    """it has sent an invalid message, for which the hub has ended it"""
     exit_code: int | None = None
-    """once it has ended and the fork server has told; negative: the signal that ended it"""
+    """once it has ended by itself; negative: the signal that ended it. None: the hub has ended it"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
     """the update block of every task it holds"""
-
-    def is_told(self, kind: Say, body: dict[str, Any]) -> bool:
-        """Note what the fork server says, if it is about this life; true once it has ended."""
-        if kind is Say.FORKED and self.number == body["number"]:
-            self.pid = body["pid"]
-        elif kind is Say.EXITED and self.pid == body["pid"]:
-            self.exit_code = body["code"]
-            return True
-        return False

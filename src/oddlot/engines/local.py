@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from heapq import heappop, heappush
 from typing import Any
 
 from oddlot.core import words as w
@@ -31,15 +30,12 @@ from oddlot.engines.messages import (
 )
 from oddlot.engines.numbers import user_code_failed
 from oddlot.engines.nursery import Nursery
+from oddlot.engines.respawns import Respawns
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
 
 LONGEST_WAIT_SECONDS = 0.5
 """so that a signal handler's wish is seen soon"""
-RESPAWNS_A_MINUTE = 3
-DEATHS_BEFORE_GIVING_UP = 3
-PATIENCE_SECONDS = 2.0
-"""to hear from the fork server how a process ended"""
 EVALUATOR = "evaluator"
 
 
@@ -47,8 +43,8 @@ class LocalEngine:
     """Mailbox and port of worker processes.
 
     `workers` processes plus, once something is evaluated, one that only evaluates. A worker that dies is reported
-    lost and, with `respawn`, replaced under a new id: at once if it had brought something, and of those that had not
-    at most three a minute. The clock starts at `now` seconds.
+    lost and, with `respawn`, replaced under a new id (`Respawns`). Its blocks are used again only once its process has
+    ended: until then it might write into them. The clock starts at `now` seconds.
     """
 
     def __init__(
@@ -64,20 +60,16 @@ class LocalEngine:
         taken: Collection[w.NodeId] = (),
     ) -> None:
         self.nursery, self.arena, self.blocks = nursery, arena, blocks
-        self.respawn, self.dollars_per_hour, self.taken = respawn, dollars_per_hour, taken
+        self.respawns = Respawns(workers, respawn)
+        self.dollars_per_hour, self.taken = dollars_per_hour, taken
         self._began = time.monotonic() - now
         self.spin_seconds = setup.spin_seconds
         self.parcel = pack_parcel(setup)
         self.lives: dict[w.NodeId, Life] = {}
+        self.dying: list[Life] = []
+        """lost workers whose process has not ended yet, as far as is known"""
         self.births = [0] * workers
-        self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
-        self.in_vain = [0] * (workers + 1)
-        """for every worker and, last, the evaluator: how many lives in a row ended without an answer"""
-        self.barred, self.waits = [False] * workers, [False] * workers
-        """who is not to be replaced for now, and who would be otherwise"""
         self.ready: deque[Message] = deque()
-        self.timers: list[tuple[float, int]] = []
-        """when to respawn which worker"""
         self.evaluations: dict[int, int] = {}
         """block by version, of what the evaluator was asked"""
         self.selector = selectors.DefaultSelector()
@@ -95,12 +87,12 @@ class LocalEngine:
     def next(self, until: float) -> Message | None:
         """The next message, waiting for it until the time `until` or half a second at most."""
         if not self.ready:
-            due = min(until, self.timers[0][0]) if self.timers else until
+            due = min(until, self.respawns.next_at)
             for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
                 hear()
-            while self.timers and self.timers[0][0] <= self.now:
-                self._replace(heappop(self.timers)[1])
-        if not (self.ready or self.respawn or self.evaluations or self.lives.keys() - {EVALUATOR}):
+            for index in self.respawns.due(self.now):
+                self._spawn(index)
+        if not (self.ready or self.respawns.replaces or self.evaluations or self.lives.keys() - {EVALUATOR}):
             told = "all workers are gone, and Local(respawn=False) replaces none of them"
             raise JobError(told, "no_workers_left")
         return self.ready.popleft() if self.ready else None
@@ -197,12 +189,9 @@ class LocalEngine:
     def bar(self, machine: str, barred: bool) -> None:
         """Replace a worker that dies only once this is over."""
         index = int(machine.removeprefix("w")) - 1
-        self.barred[index] = barred
-        for life in self.lives.values():
+        for life in (*self.lives.values(), *self.dying):
             life.taken_away = life.taken_away or (barred and life.index == index)
-        if not barred and self.waits[index]:
-            self.waits[index] = False
-            heappush(self.timers, (self.now, index))
+        self.respawns.bar(index, barred, self.now)
 
     # --- what comes in -------------------------------------------------------------------------
 
@@ -211,10 +200,14 @@ class LocalEngine:
         if message is None:
             return
         kind, body = message
-        for life in list(self.lives.values()):
-            if life.is_told(kind, body):
+        for life in [*self.lives.values(), *self.dying]:
+            if kind is Say.FORKED and life.number == body["number"]:
+                life.pid = body["pid"]
+            elif kind is Say.EXITED and life.pid == body["pid"]:
+                life.exit_code = None if life.invalid else body["code"]
                 self._hear(life)  # what it had said before it ended
-                self._died(life)
+                self._lose(life)
+                self._bury(life)
 
     def _hear(self, life: Life) -> None:
         while self.lives.get(life.node) is life:
@@ -225,7 +218,7 @@ class LocalEngine:
             except ConnectionResetError:
                 continue  # it ended before it had read all; what it had said comes now
             if not frame:
-                self._died(life)
+                self._lose(life)
                 return
             try:
                 kind, body = decode(frame)
@@ -236,9 +229,8 @@ class LocalEngine:
             except FrameError as error:
                 told = f"{life.node} talks nonsense and is ended: {error}"
                 warn(told, "invalid_message", **{**error.fields, "node": life.node, "fault": error.code})
-                self._learn_pid(life)
-                self._signal(life.node, signal.SIGKILL)
-                self._died(life)
+                life.invalid = True
+                self._lose(life)
 
     def _learn_pid(self, life: Life) -> None:
         """The worker may be faster than the fork server, which is about to tell."""
@@ -259,7 +251,7 @@ class LocalEngine:
     def _said_done(self, life: Life, body: dict[str, Any]) -> None:
         facts = read_facts(body.get("facts"), life.node)
         block = self._end_task(life, facts.id)
-        self.in_vain[: len(self.births)] = [0] * len(self.births)
+        self.respawns.worked()
         life.fruitful = True
         try:
             self.ready.append(Arrival(facts, self.blocks.payload(facts, block)))
@@ -288,7 +280,7 @@ class LocalEngine:
     def _dismiss(self, life: Life) -> None:
         """Close the socket of a worker that leaves and has handed over all."""
         if life.leaving and not life.tasks:
-            self._died(life)
+            self._lose(life)
 
     def _said_evaluated(self, life: Life, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
@@ -298,7 +290,7 @@ class LocalEngine:
                 "unrequested_metrics",
                 version=told.version,
             )
-        self.in_vain[-1] = 0
+        self.respawns.measured()
         del self.evaluations[told.version]
         self.ready.append(told)
 
@@ -311,13 +303,6 @@ class LocalEngine:
         raise error
 
     # --- births and deaths ---------------------------------------------------------------------
-
-    def _replace(self, index: int) -> None:
-        """Now, or once it is barred no more."""
-        if self.barred[index]:
-            self.waits[index] = True
-        else:
-            self._spawn(index)
 
     def _spawn(self, index: int) -> None:
         name = f"w{index + 1}"
@@ -332,45 +317,28 @@ class LocalEngine:
         life = self.lives[node] = Life(node, index, number, ours)
         self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(life))
 
-    def _died(self, life: Life) -> None:
+    def _lose(self, life: Life) -> None:
+        """A worker is gone for the run: its process is killed, in case that it has only closed its socket."""
         if self.lives.get(life.node) is not life:
             return
         del self.lives[life.node]
+        self.dying.append(life)
         self.selector.unregister(life.socket)
         life.socket.close()
+        if life.ready and life.node != EVALUATOR:
+            self.ready.append(w.Lost(life.node))
+        if life.exit_code is None:
+            self._learn_pid(life)
+            self.nursery.kill(life.pid)
+
+    def _bury(self, life: Life) -> None:
+        """Its process has ended, and all that it had started: its memory may be used again."""
+        self.dying.remove(life)
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        if not life.leaving and not life.taken_away:
-            self._count_death(life)
-        if life.node == EVALUATOR:
+        self.respawns.died(life, self.now)
+        if life.node == EVALUATOR and EVALUATOR not in self.lives:
             self._fork(EVALUATOR, -1)
-            return
-        if life.ready:
-            self.ready.append(w.Lost(life.node))
-        if self.respawn and (life.leaving or life.fruitful or life.taken_away):
-            heappush(self.timers, (self.now, life.index))  # it was asked to go, or is bad luck
-        elif self.respawn:
-            deaths = self.deaths[life.index]
-            again = max(self.now, deaths[0] + 60.0) if len(deaths) == RESPAWNS_A_MINUTE else self.now
-            deaths.append(again)
-            heappush(self.timers, (again, life.index))
-
-    def _count_death(self, life: Life) -> None:
-        """A worker that never brings anything is not bad luck."""
-        self.in_vain[life.index] += 1
-        if self.in_vain[life.index] >= DEATHS_BEFORE_GIVING_UP:
-            if not life.killed:
-                self._await_exit_code(life)
-            raise _keep_dying(life)
-
-    def _await_exit_code(self, life: Life) -> None:
-        """The fork server tells it soon after the process's own socket is closed."""
-        until = self.now + PATIENCE_SECONDS
-        with selectors.DefaultSelector() as server:
-            server.register(self.nursery.socket, selectors.EVENT_READ)
-            while life.exit_code is None and server.select(max(0.0, until - self.now)):
-                if message := self.nursery.receive():
-                    life.is_told(*message)
 
     def _ask_evaluator(self, version: int) -> None:
         life = self.lives[EVALUATOR]
@@ -380,32 +348,6 @@ class LocalEngine:
     def _send(self, life: Life, frame: bytes) -> None:
         with suppress(OSError):  # it is dying or frozen: its end, or the task's deadline, will be told
             life.socket.send(frame)
-
-
-def _keep_dying(life: Life) -> JobError:
-    """It is the last one of as many as are enough."""
-    why = (
-        "was killed by a fault on purpose: have it strike less often"
-        if life.killed
-        else f"{_how(life)}: look for what ends them (too little memory?) in the lines above"
-    )
-    return JobError(
-        f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, {life.node}, "
-        f"{why}",
-        "workers_keep_dying",
-        node=life.node,
-        on_purpose=life.killed,
-        exit_code=life.exit_code,
-    )
-
-
-def _how(life: Life) -> str:
-    """How its process ended."""
-    if life.exit_code is None:
-        return "closed its socket"
-    if life.exit_code < 0:
-        return f"was ended by {signal.Signals(-life.exit_code).name}"
-    return f"exited with code {life.exit_code}"
 
 
 _HEAR: dict[Say, Callable[[LocalEngine, Life, dict[str, Any]], None]] = {

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, get_args
 
 from oddlot.core.errors import OddlotError
-from oddlot.core.plain import from_plain
+from oddlot.core.plain import Misfit, from_plain
 from oddlot.core.words import Cancelled, Evaluated, Facts, Kind, NodeId
 from oddlot.wire.framing import FrameError, pack, unpack
 
@@ -21,6 +21,7 @@ class Say(IntEnum):
     FORKED = 2
     EXITED = 3
     QUIT = 4
+    KILL = 5
     TASK = 10
     ABORT = 11
     EVALUATE = 12
@@ -88,7 +89,8 @@ def _read(kind: type, plain: Any) -> Any:
     try:
         return from_plain(kind, plain)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        told, reason = f"this is no {kind.__name__}: {error!r}", repr(error)
+        reason = str(error) if isinstance(error, Misfit) else repr(error)
+        told = f"this is no {kind.__name__}: {reason}"
         raise FrameError(told, "wrong_fields", kind=kind.__name__, reason=reason) from None
 
 

@@ -57,6 +57,11 @@ class Nursery:
             theirs.close()
         return self.forks, ours
 
+    def kill(self, pid: int) -> None:
+        """End a worker that is lost but may still run, and all that it has started; its exit follows."""
+        with suppress(OSError):  # the fork server is gone, and all workers with it, which `receive` tells
+            self.socket.send(encode(Say.KILL, pid=pid))
+
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
         """The next message, or None when there is none now. JobError when the fork server is gone."""
         frame = b""

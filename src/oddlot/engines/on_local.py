@@ -2,13 +2,11 @@
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from oddlot.core.checks import AtLeastOne, NotNegative, check_settings
 from oddlot.core.errors import UsageError
@@ -21,7 +19,6 @@ from oddlot.engines.nursery import Nursery, take_early
 from oddlot.engines.place import SPARE_VERSIONS, Numbers, Open, Opened, cores
 from oddlot.engines.worker import Setup
 from oddlot.machines.machine import Machine
-from oddlot.train.job import Job
 from oddlot.wire.codec import Plain
 
 MOST_THREADS = 256
@@ -96,14 +93,16 @@ def _open(
     arena = Arena(versions + on.workers * per_worker, block_bytes)
     threads = on.threads or max(1, cores() // on.workers)
     setup = Setup(
-        job=_portable(numbers.job),
+        job=numbers.job,
         layout=layout,
-        constants={name: _array(tensor) for name, tensor in numbers.constants.items()},
+        constants=numbers.constants,
         codec=None if isinstance(codec, Plain) else codec,
         seed=numbers.seed,
         shards=numbers.shards,
         keep_shards=numbers.keep_shards,
         threads=threads,
+        default_dtype=torch.get_default_dtype(),
+        default_device=torch.get_default_device(),
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,
@@ -115,20 +114,3 @@ def _open(
     )
     closing.callback(engine.close)
     return Opened(engine, blocks)
-
-
-def _portable(job: Job) -> Job:
-    """The job with its tensors as arrays, which workers share instead of copying."""
-    return replace(job, data=_arrays(job.data), evaluation=_arrays(job.evaluation))
-
-
-def _arrays(data: Any) -> Any:
-    if isinstance(data, tuple) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        return tuple(_array(part) if isinstance(part, Tensor) else part for part in data)
-    return data
-
-
-def _array(tensor: Tensor) -> Any:
-    """The numbers as an array; dtypes that numpy has not (bfloat16) stay a tensor."""
-    tensor = tensor.detach().cpu()
-    return tensor if tensor.dtype == torch.bfloat16 else tensor.numpy()

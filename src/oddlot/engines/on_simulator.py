@@ -96,6 +96,8 @@ def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]
     if blocks * layout.bytes > 0.8 * memory:
         raise _not_enough_memory(on, blocks, layout.bytes, memory)
     with users_code("the simulator"):
+        if numbers.job.worker_init is not None:
+            numbers.job.worker_init()
         device = choose_device(numbers.job.device)
         learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
     exact = Exact(learner, pool, numbers.codec)

@@ -25,6 +25,7 @@ from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
 from oddlot.engines.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.numbers import encoded
+from oddlot.engines.orphans import lead_group
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
 from oddlot.train.data import Cuts
@@ -46,13 +47,16 @@ class Setup:
 
     job: Job
     layout: Layout
-    constants: Mapping[str, Any]
-    """what no block holds, as arrays"""
+    constants: Mapping[str, torch.Tensor]
+    """what no block holds"""
     codec: Codec | None
     seed: int
     shards: Cuts
     keep_shards: bool
     threads: int
+    default_dtype: torch.dtype
+    default_device: torch.device
+    """PyTorch's, as the hub's process has set them"""
     machines: tuple[Machine, ...]
     """that the workers take as long as; none: each is as fast as it can"""
     blocks: int
@@ -83,17 +87,16 @@ class Worker:
         self.cuts: Iterator[int] = iter(())
         """samples before the task's minibatches that are to come"""
         setup: Setup = open_parcel(parcel_fd)
-        torch.set_num_threads(setup.threads)
+        _begin_process(setup)
         self.setup = setup
         self.machine = setup.machines[index] if setup.machines else None
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
         device = choose_device(setup.job.device, index)
-        constants = {name: torch.as_tensor(value) for name, value in setup.constants.items()}
         self.learner = Learner(
             setup.job,
             setup.layout,
-            constants,
+            setup.constants,
             setup.seed,
             setup.shards,
             device,
@@ -231,10 +234,22 @@ class Worker:
         return decode(frame)
 
 
+def _begin_process(setup: Setup) -> None:
+    """Set PyTorch up as the hub's process has it, and call the job's `worker_init`."""
+    torch.set_num_threads(setup.threads)
+    torch.set_default_dtype(setup.default_dtype)
+    if setup.default_device != torch.get_default_device():
+        torch.set_default_device(setup.default_device)
+    if setup.job.worker_init is not None:
+        setup.job.worker_init()
+
+
 def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     """The whole life of a forked worker. A user's exception goes to the hub with its traceback."""
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lead_group(os.getpid())
+    for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal whose group it is not in, it may print
+        signal.signal(number, signal.SIG_IGN)
     hub = socket.socket(fileno=fds[0])
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()

@@ -12,6 +12,7 @@ factor = 5                   # it waits five times as long as its step took afte
 for_seconds = 60             # without it for good
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -51,6 +52,8 @@ Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negativ
 Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001 <= seconds < inf)]
 """oftener, a run would do nothing else"""
 Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
+MOST_FAULTS = 5_000
+"""of a run: each may have many times"""
 MOST_TOLD = 4
 """times of a fault in its name"""
 
@@ -139,6 +142,13 @@ def _short(value: object) -> str:
     return ",".join(told if len(told) <= MOST_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
 
 
+def check_count(faults: int) -> None:
+    """UsageError: more faults than a run can have."""
+    if faults > MOST_FAULTS:
+        told = f"{faults:,} faults are more than {MOST_FAULTS:,}: give a fault many times, in `at_seconds` or a `file`"
+        raise UsageError(told, "too_many_faults", "faults", given=faults, most=MOST_FAULTS)
+
+
 @dataclass(frozen=True)
 class Chaos:
     """All that is to go wrong in a run; `seed` is of its chance alone."""
@@ -153,18 +163,19 @@ class Chaos:
         faults: object = self.faults
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
             raise InvalidValue("faults", faults, "a list of oddlot.Fault")
+        check_count(len(faults))
 
     def named(self) -> list[tuple[str, Fault]]:
         """The faults with their names, as the log tells them; equal ones are numbered."""
-        texts = [str(fault) for fault in self.faults]
-        numbers = [texts[: place + 1].count(text) for place, text in enumerate(texts)]
-        names = [
-            f"{text} #{number}" if number > 1 else text for text, number in zip(texts, numbers, strict=True)
-        ]
+        counts, names = Counter[str](), list[str]()
+        for fault in self.faults:
+            counts[text := str(fault)] += 1
+            names.append(f"{text} #{counts[text]}" if counts[text] > 1 else text)
         return list(zip(names, self.faults, strict=True))
 
     def check_machines(self, names: Sequence[str]) -> None:
         """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
+        known = frozenset(names)
         for place, fault in enumerate(self.faults):
-            if fault.machine and fault.machine not in names:
+            if fault.machine and fault.machine not in known:
                 raise UnknownName("machine", fault.machine, names[:100], key=f"faults.{place}.machine")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from oddlot.core.errors import UsageError
-from oddlot.machines.toml_file import checked_path, not_utf8, unreadable
+from oddlot.machines.toml_file import check_regular, checked_path, not_utf8, unreadable
 
 Parsed = TypeVar("Parsed")
 MOST_BYTES = 200_000_000
@@ -18,6 +18,7 @@ MOST_BYTES = 200_000_000
 def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     """What `parse` makes of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
     path = checked_path(path)
+    check_regular(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

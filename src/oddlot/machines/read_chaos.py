@@ -5,16 +5,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, ValidationInfo, create_model
+from pydantic import BeforeValidator, PlainValidator, ValidationInfo, create_model
 
 from oddlot.core.checks import Seed
 from oddlot.core.errors import UsageError
-from oddlot.machines.chaos import Chaos, Fault
+from oddlot.machines.chaos import Chaos, Fault, check_count
 from oddlot.machines.read_fleet import CAPACITIES
 from oddlot.machines.tables import Maker, as_fault, column, given, table_of
 from oddlot.machines.text import numbers, read_lines
 from oddlot.machines.toml_file import Table, at_line, checked_path, locate, read_table
 from oddlot.machines.traces import alive_rows
+
+MOST_LOST = 1_000_000
+"""machines of a preemption trace"""
 
 
 def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
@@ -28,9 +31,13 @@ def _times(lines: list[str]) -> Iterator[float]:
     if not any("," in line for line in lines):
         yield from numbers(lines)
         return
-    rows = list(alive_rows(lines))
+    rows, total = list(alive_rows(lines)), 0
     for (_, before), (time, now) in pairwise(rows):
-        yield from [time] * max(0, int(before - now))
+        total += (lost := max(0, int(before - now)))
+        if total > MOST_LOST:
+            told = f"more than {MOST_LOST:,} machines are lost: take a trace of fewer"
+            raise UsageError(told, "too_many_machines", machines=total)
+        yield from [time] * lost
 
 
 class FaultTable(Maker):
@@ -47,7 +54,15 @@ class FaultTable(Maker):
         return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
 
 
-Faults: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
+def _counted(faults: Any) -> Any:
+    """Refuse a list that is too long before each of its tables is looked at."""
+    with as_fault():
+        check_count(len(faults) if isinstance(faults, list) else 0)
+    return faults
+
+
+FaultTables: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
+Faults: Any = Annotated[FaultTables, BeforeValidator(_counted)]
 ChaosFile: Any = create_model(
     "ChaosFile",
     __base__=Table,

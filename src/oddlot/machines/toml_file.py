@@ -4,8 +4,8 @@ A file's tables are pydantic models derived from `Table`. The parser forgets the
 """
 
 import re
+import stat
 import tomllib
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +16,14 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError, joined
 from oddlot.core.nearest import nearest, or_nearest
+from oddlot.machines.toml_text import check_text, parsed
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
 MOST_LETTERS = 10_000_000
 """of a file"""
+MOST_FAULTS = 20
+"""of a file, that are told"""
 
 
 class Table(BaseModel):
@@ -77,36 +80,62 @@ def checked_path(path: object) -> Path:
     return Path(path)
 
 
-def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
-    """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
+def check_regular(path: Path) -> None:
+    """UsageError: a pipe, a socket or a device, reading from which may never end."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            told = f"{path} is a pipe, a socket or a device: save what it gives as a file, and name that"
+            raise UsageError(told, "not_a_file", path=str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file. UsageError: it cannot be read, or is too large to be one."""
+    check_regular(path)
     try:
         with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
             text = file.read(MOST_LETTERS + 1)
-        if len(text) > MOST_LETTERS:
-            told = f"{path} has more than {MOST_LETTERS:,} letters: that is no such file"
-            raise UsageError(told, "file_too_large", path=str(path))
-        return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from None
+    if len(text) > MOST_LETTERS:
+        told = f"{path} has more than {MOST_LETTERS:,} letters: that is no such file"
+        raise UsageError(told, "file_too_large", path=str(path))
+    return text
+
+
+def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
+    """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
+    text = read_text(path)
+    try:
+        check_text(text)
+        return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
+    except UsageError as error:
+        raise error.retold(f"{path}: {error}", path=str(path)) from None
     except RecursionError:
         told = f"{path} is not valid TOML: it has too many brackets in each other"
         raise UsageError(told, "nested_too_deeply", path=str(path)) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValidationError as error:
+        raise explain(path, text, error) from None
+    except ValueError as error:  # no TOML, or a whole number that Python refuses for its many digits
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
         bad = UsageError(f"not valid TOML: {error}", "invalid_toml", reason=str(error))
         raise at_line(path, int(number), bad) from None
-    except ValidationError as error:
-        raise explain(path, text, error) from None
 
 
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
-    """All that `error` found in the file, one line each: file, line, key and remedy."""
-    lines = [(locate(text, keys), fault) for keys, fault in faults(error)]
+    """What `error` found in the file, one line each: file, line, key and remedy. Of many faults, the first ones."""
+    found = faults(error)
+    lines = [(locate(text, keys), fault) for keys, fault in found[:MOST_FAULTS]]
     lines.sort(key=lambda line: (line[0], str(line[1])))
-    return joined([at_line(path, number, fault) for number, fault in lines])
+    told = [at_line(path, number, fault) for number, fault in lines]
+    if more := len(found) - MOST_FAULTS:
+        told += [UsageError(f"{path}: and {more:,} more", "more_errors", path=str(path), more=more)] * (
+            more > 0
+        )
+    return joined(told)
 
 
 def at_line(path: Path, line: int, error: UsageError) -> UsageError:
@@ -136,21 +165,16 @@ def faults(error: ValidationError) -> list[tuple[KeyPath, UsageError]]:
 
 
 def locate(text: str, keys: KeyPath) -> int:
-    """The number (from 1) of the line in valid TOML that first says `keys`, or as much of them as it says.
-
-    Works by reading ever shorter beginnings of the file: without the line sought, the keys are missing.
-    """
-    lines = text.split("\n")
-    keys = said(tomllib.loads(text), keys)
-
-    def says(count: int) -> bool:
-        while True:  # a beginning that ends inside a value is not TOML: read on to the value's end
-            try:
-                return said(tomllib.loads("\n".join(lines[:count])), keys) == keys
-            except tomllib.TOMLDecodeError:
-                count += 1
-
-    return max(1, bisect_left(range(len(lines)), True, key=says))
+    """The number (from 1) of the line in valid TOML that first says `keys`, or as much of them as it says."""
+    whole, statements = parsed(text)
+    wanted = said(whole, keys)
+    for each in statements if wanted else ():
+        depth = min(len(each.path), len(wanted))
+        if [*each.path[:depth]] == wanted[:depth]:
+            rest = wanted[depth:]
+            if not rest or (each.says(rest[0]) and said(tomllib.loads(each.text), rest) == rest):
+                return each.line
+    return 1
 
 
 def said(value: Any, keys: KeyPath) -> list[str | int]:

@@ -6,7 +6,9 @@ from math import isfinite
 from typing import Any
 
 from oddlot.core.errors import CheckpointError
-from oddlot.run_folder import DAMAGED, SUMMARY, RunFolder
+from oddlot.core.plain import DAMAGED
+from oddlot.disk import read_file
+from oddlot.run_folder import SUMMARY, RunFolder
 
 FAILED = "failed: "
 """how the ending of a run begins that has failed"""
@@ -26,7 +28,7 @@ def read_ending(run: RunFolder) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        ending = dict(json.loads(path.read_text()))
+        ending = dict(json.loads(read_file(path)))
         kinds = {"ended": str, "ended_version": int, "records": int}
         if any(type(ending[key]) is not kind for key, kind in kinds.items()):
             raise ValueError

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oddlot.core.errors import CheckpointError
+from oddlot.core.printable import printable
 from oddlot.core.words import Record, Struck
 from oddlot.engines.disturbed import GOES_ON
 from oddlot.log import read_header, read_log, surviving
@@ -74,7 +75,7 @@ class Figures:
         """The same, from run.json alone."""
         names = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
         kinds = [part.partition("(")[0] for part in settings["strategy"].split("(inner=")]
-        return f"{settings['job']} with {' around '.join(names.get(kind, kind) for kind in kinds)}"
+        return printable(f"{settings['job']} with {' around '.join(names.get(kind, kind) for kind in kinds)}")
 
     @property
     def told(self) -> str:

@@ -5,14 +5,17 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import LOCK_NB, LOCK_SH, flock
+from os import SEEK_END
 from pathlib import Path
 
 from oddlot.core import words as w
 from oddlot.core.errors import CheckpointError
-from oddlot.log import read_header, read_record, surviving
+from oddlot.disk import open_to_read
+from oddlot.lock import LOCK, read_holder
+from oddlot.log import Lines, read_header, surviving
 from oddlot.observe import Tally, take_into_account
 from oddlot.report.ending import read_ending
-from oddlot.run_folder import LOCK, RunFolder
+from oddlot.run_folder import RunFolder
 from oddlot.units import duration
 
 KILLED = "nobody is at work on it any more: it was killed, or could not write"
@@ -30,40 +33,53 @@ class Follower:
     records: list[w.Record] = field(default_factory=list)
     """all of them, in the order of the log"""
     offset: int = 0
+    """of the first byte that is not read yet"""
 
     def __post_init__(self) -> None:
-        self.size = max(1, int(read_header(self.run.log)["conductor"]["ledger"]["size"]))
-        self.tally = Tally(self.size)
+        self.size = int(read_header(self.run.log)["conductor"]["ledger"]["size"])
+        self._begin()
+
+    def _begin(self) -> None:
+        self.offset, self.records, self.tally = 0, [], Tally(self.size)
+        self.lines = Lines(self.run.log)
 
     def read(self) -> list[w.Record]:
         """The records that are new; the tally has them too. CheckpointError: the log is damaged."""
+        if self.offset:
+            try:
+                return self._read_on()
+            except CheckpointError:  # a resumed run may have replaced what was not sound
+                self._begin()
+        return self._read_on()
+
+    def _read_on(self) -> list[w.Record]:
         try:
-            size = self.run.log.stat().st_size
+            with open_to_read(self.run.log) as file:
+                size = file.seek(0, SEEK_END)
+                file.seek(self.offset)
+                data = file.read(max(0, size - self.offset))
         except OSError as error:
             path, reason = str(self.run.log), error.strerror
             told = f"{path} is gone ({reason}): look at the run again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
         if size < self.offset:  # a resumed run has cut off what was not sound
-            self.offset, self.records, self.tally = 0, [], Tally(self.size)
-        with self.run.log.open("rb") as file:
-            file.seek(self.offset)
-            data = file.read(size - self.offset)
-        data = data[: data.rfind(b"\n") + 1]
-        lines = data.splitlines()
-        if self.offset == 0:
-            lines = lines[1:]  # the header
-        first = len(self.records) + 2
-        self.offset += len(data)
-        new = [read_record(self.run.log, number, line) for number, line in enumerate(lines, first)]
+            self._begin()
+            return self._read_on()
+        *lines, rest = data.split(b"\n")
+        if lines and self.offset == 0:
+            self.lines.header(lines.pop(0))
+        self.offset += len(data) - len(rest)
+        new = [self.lines.record(line) for line in lines]
         self.records += new
-        if any(
-            isinstance(record.event, w.Resumed) for record in new
-        ):  # some of what was counted holds no more
+        self._count(new)
+        return new
+
+    def _count(self, new: list[w.Record]) -> None:
+        if any(isinstance(each.event, w.Resumed) for each in new):  # some of what was counted holds no more
             self.tally = Tally(self.size)
             take_into_account(self.tally, surviving(self.records), self.run.log)
         else:
             take_into_account(self.tally, new, self.run.log)
-        return new
 
     @property
     def ended(self) -> str:
@@ -84,7 +100,7 @@ def state_of(folder: Path) -> str:
 def is_held(folder: Path) -> bool:
     """Whether a process works on the run in the folder: it holds the lock."""
     try:
-        with (folder / LOCK).open() as file:
+        with open_to_read(folder / LOCK) as file:
             flock(file, LOCK_SH | LOCK_NB)
     except BlockingIOError:
         return True
@@ -96,7 +112,7 @@ def is_held(folder: Path) -> bool:
 def stopped_process(folder: Path) -> int:
     """The process that holds the run, if it is one of this machine and stands still (SIGSTOP); 0 otherwise."""
     with suppress(OSError):
-        holder = re.match(r"process (\d+) on (.*)\n", (folder / LOCK).read_text(errors="replace"))
+        holder = re.match(r"process ([0-9]+) on (.*)\n", read_holder(folder))
         if holder and holder[2] == platform.node():
             status = Path(f"/proc/{holder[1]}/stat").read_text().rpartition(")")[2]
             return int(holder[1]) if status.split()[:1] == ["T"] else 0

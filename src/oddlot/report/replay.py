@@ -17,6 +17,7 @@ from oddlot.core.errors import (
     ProtocolError,
     UsageError,
 )
+from oddlot.core.plain import DAMAGED
 from oddlot.core.strategy import Strategy
 from oddlot.log import numbered, read_header, read_log
 from oddlot.report.ending import check_whole, read_ending
@@ -61,11 +62,13 @@ class Replay:
     difference: Difference | None = None
 
 
-def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) -> Replay:
+def replay(
+    folder: str | PathLike[str], strategy: type[Strategy] | None = None, *, import_strategy: bool = False
+) -> Replay:
     """Feed the log of the run in `folder` to a fresh conductor, and stop where it decides otherwise.
 
-    The strategy's class is found where the log says, or is given. CheckpointError: the log cannot be read, or
-    is not whole.
+    Give the class of a `strategy` that is not one of oddlot's. `import_strategy` imports it from where the log says,
+    which runs the code of that module. CheckpointError: the log cannot be read, or is not whole.
     """
     if not isinstance(folder, str | PathLike):
         raise InvalidValue("folder", folder, "a run's folder")
@@ -73,17 +76,21 @@ def replay(folder: str | PathLike[str], strategy: type[Strategy] | None = None) 
     run.settings()  # CheckpointError: there is no run
     path = run.log
     header = read_header(path)
-    kind = strategy or find_strategy(str(header.get("strategy", "")))
+    kind = strategy or find_strategy(str(header.get("strategy", "")), import_strategy)
     try:
         conductor = Conductor.from_plain(header["conductor"], kind)
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+    except (*DAMAGED, UsageError) as error:
         name = getattr(kind, "__name__", repr(kind))
         fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
         told = f"{path}:1 holds no books of a {name}: {error!r}"
         raise CheckpointError(told, "other_strategy", **fields) from None
     log = list(read_log(path))
     check_whole(run, read_ending(run), len(log))
-    return compare(conductor, numbered(log))
+    try:
+        return compare(conductor, numbered(log))
+    except DAMAGED as error:
+        told = f"{path} cannot be replayed, since the strategy or its books fail: {error!r}"
+        raise CheckpointError(told, "not_replayable", path=str(path), reason=repr(error)) from error
 
 
 def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Replay:
@@ -99,20 +106,27 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, w.Record]]) -> Re
     return Replay(count, conductor)
 
 
-def find_strategy(place: str) -> type[Strategy]:
-    """The class at `package.module:Class`, or at `package.module:Class[package.module:Inner]`. UsageError: what can be
-    done where it is not there."""
+def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
+    """Return the class at `package.module:Class`, or at `package.module:Class[package.module:Inner]`.
+
+    UsageError: it is not there, or is not one of oddlot's and must not be imported.
+    """
     outer, bracket, inner = place.removesuffix("]").partition("[")
     module, _, name = outer.partition(":")
     try:
         if module == "__main__":
             raise ImportError("it was defined in a script or a notebook")
+        if module and module.partition(".")[0] != "oddlot" and not import_strategy:
+            told = f"the run's strategy {place!r} is not one of oddlot's, and importing it runs its code. "
+            told += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
+            raise UsageError(told, "import_not_allowed", strategy=place)
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         if not isinstance(found, type) or not hasattr(found, "on"):
             raise ImportError("it is no strategy")
-        found = found[find_strategy(inner)] if bracket else found  # type: ignore[index]  # it is generic, or refused
+        inside = find_strategy(inner, import_strategy) if bracket else None
+        found = found[inside] if inside else found  # type: ignore[index]  # it is generic, or refused
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
             f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "

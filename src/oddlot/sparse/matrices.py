@@ -87,7 +87,7 @@ def _of_dense(matrix: NDArray[Any]) -> Csr:
 def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     """Labels as a matrix. ValueError: there are not as many as examples, or one is not among the `labels` known."""
     sparse = hasattr(y, "indptr") or hasattr(y, "tocsr")
-    found = _not_zero(checked(y, "y")) if sparse else _of_array(_array(y), labels)
+    found = _positive(checked(y, "y")) if sparse else _of_array(_array(y), labels)
     if len(found) != examples:
         error = ValueError(f"X has {examples:,} examples, y {len(found):,}")
         raise coded(error, "different_lengths", name="y", given=len(found), expected=examples)
@@ -97,8 +97,12 @@ def checked_labels(y: Any, examples: int, labels: int | None = None) -> Csr:
     return found
 
 
-def _not_zero(matrix: Csr) -> Csr:
-    """Without the places where a zero is stored."""
+def _positive(matrix: Csr) -> Csr:
+    """Without the places where a zero is stored. ValueError: a value is negative, as where -1 stands for no label."""
+    if (negative := np.flatnonzero(matrix.data < 0)).size:
+        given, row = float(matrix.data[negative[0]]), _row(matrix.indptr, negative[0])
+        told = f"y has {given:g} in row {row}: store a positive number for each label, and nothing or 0 for the others"
+        raise coded(ValueError(told), "negative_label", name="y", row=row, given=given)
     there = matrix.data != 0
     if there.all():
         return matrix

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,17 @@ def _function(name: str) -> Callable[..., Any]:
     if not callable(function):
         names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
         told = f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
-        raise UnknownName("function", function_name, names).retold(told, module=module_name)
+        if hides := _hides_one_here(module):
+            told += f". {module.__file__} hides the module of this name in the current folder: rename yours"
+        raise UnknownName("function", function_name, names).retold(told, module=module_name, hides=hides)
     return function  # type: ignore[no-any-return]  # checked above
+
+
+def _hides_one_here(module: ModuleType) -> bool:
+    """Whether the current folder, which comes last where modules are looked for, has one of this name too."""
+    here, name = Path.cwd(), module.__name__.partition(".")[0]
+    there = (here / f"{name}.py").is_file() or (here / name).is_dir()
+    return there and here not in Path(module.__file__ or here).parents
 
 
 def _import(name: str) -> ModuleType:

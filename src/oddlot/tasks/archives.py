@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from oddlot.core.errors import UsageError
+from oddlot.core.unpacked import most_unpacked
 from oddlot.machines.toml_file import unreadable
 
-OPENERS: dict[str, Callable[[Path], Any]] = {
-    ".tar": lambda path: path.open("rb"),
+OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".tar": lambda file: file,
     ".tar.gz": gzip.open,
     ".tgz": gzip.open,
     ".tar.xz": lzma.open,
@@ -31,6 +32,7 @@ DAMAGED = (
     EOFError,
     ValueError,
     OverflowError,
+    RecursionError,
 )
 """what Python raises about archives that are none, or not whole"""
 Read = Callable[[int], bytes]
@@ -44,15 +46,30 @@ class Readable(Protocol):
 
 
 class _Patient:
-    """A file that refuses to read very much at once."""
+    """A file that refuses to read very much at once, and to unpack more than an archive of its size holds."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.seek, self.tell = file, file.seek, file.tell
+    def __init__(self, packed: IO[bytes], path: Path) -> None:
+        self.packed, self.path, self.size = packed, path, path.stat().st_size
+        self.file = _opener(path.name)(packed)
+        self.tell = self.file.tell
+
+    def seek(self, place: int) -> int:
+        self._check(place, self.size)
+        there: int = self.file.seek(place)
+        return there
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= LONGEST_READ:
             raise tarfile.ReadError(f"a header claims {size} bytes")
-        return self.file.read(size)
+        self._check(self.tell(), self.packed.tell())
+        content: bytes = self.file.read(size)
+        return content
+
+    def _check(self, place: int, packed: int) -> None:
+        """UsageError: so many packed bytes do not hold as much as lies before this place."""
+        if self.file is not self.packed and place > (most := most_unpacked(packed)):
+            told = f"{self.path} unpacks to more than {most:,} bytes, far more than pictures of its size"
+            raise UsageError(told, "unpacks_to_too_much", path=str(self.path), most=most)
 
 
 def members(path: Path) -> Iterator[tuple[str, Read]]:
@@ -62,8 +79,8 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
     """
     with ExitStack() as closing:
         try:
-            file = closing.enter_context(_opener(path.name)(path))
-            tar = closing.enter_context(tarfile.open(fileobj=_Patient(file), mode="r:"))  # type: ignore[call-overload]  # it needs no more of a file
+            file = _Patient(closing.enter_context(path.open("rb")), path)
+            tar = closing.enter_context(tarfile.open(fileobj=file, mode="r:"))  # type: ignore[call-overload]  # it needs no more of a file
         except DAMAGED as error:
             raise _damaged(path, error) from None
         except OSError as error:
@@ -94,7 +111,7 @@ def at_most(most: int, file: Readable) -> bytes:
     return content
 
 
-def _opener(name: str) -> Callable[[Path], Any]:
+def _opener(name: str) -> Callable[[IO[bytes]], Any]:
     return next(opener for end, opener in OPENERS.items() if name.endswith(end))
 
 
@@ -114,7 +131,7 @@ def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
         raise UsageError(told, "not_a_file", path=str(path), member=member.name)
 
 
-def _drain(file: IO[bytes], path: Path) -> None:
+def _drain(file: Readable, path: Path) -> None:
     """Read to the end, where the checksum of what is compressed lies."""
     try:
         while file.read(PIECE_BYTES):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError, short
+from oddlot.machines.toml_file import check_regular
 from oddlot.tasks.archives import at_most, members
 from oddlot.tasks.cache import SIDE, Split, Splits
 
@@ -71,6 +72,7 @@ def read_folder(folder: Path) -> Splits:
     """The pictures of the six files in an unpacked folder. UsageError names the file and its fault."""
 
     def content(name: str) -> bytes:
+        check_regular(folder / name)
         try:
             with (folder / name).open("rb") as file:
                 return at_most(MOST_BYTES, file)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
 from oddlot.core.warned import warn
+from oddlot.disk import sync_path
 from oddlot.machines.toml_file import unreadable
-from oddlot.train.storage import sync_path
 
 SPLITS = ("train", "test")
 SIDE = 32

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.core.errors import UsageError
+from oddlot.core.unpacked import most_unpacked
 from oddlot.machines.toml_file import unreadable
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -34,8 +35,9 @@ def read_idx(path: Path) -> NDArray[Any]:
     UsageError names the file and its fault; no more memory is taken than the file's data fill.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return _read(stream)
+        most = most_unpacked(path.stat().st_size) if path.suffix == ".gz" else None
+        with path.open("rb") if most is None else gzip.open(path) as stream:
+            return _read(stream, most)
     except UsageError as error:
         told = f"{path} is not a whole IDX file: {error}. Get the file again"
         raise error.retold(told, path=str(path)) from None
@@ -89,7 +91,8 @@ def _missing(
     )
 
 
-def _read(stream: Readable) -> NDArray[Any]:
+def _read(stream: Readable, most: int | None) -> NDArray[Any]:
+    """The array. UsageError: there is none, or its header claims more bytes than `most`."""
     head = _read_up_to(stream, 4)
     if len(head) < 4 or head[:2] != b"\0\0":
         given = head.hex(" ")
@@ -107,11 +110,14 @@ def _read(stream: Readable) -> NDArray[Any]:
         raise UsageError("it ends within its header", "truncated_header")
     shape = [int(size) for size in np.frombuffer(sizes, ">u4")]
     dtype = np.dtype(DTYPES[head[2]])
-    return _read_array(stream, shape, dtype)
+    return _read_array(stream, shape, dtype, most)
 
 
-def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _read_array(stream: Readable, shape: list[int], dtype: np.dtype[Any], most: int | None) -> NDArray[Any]:
     size = prod(shape) * dtype.itemsize
+    if most is not None and size > most:
+        told = f"its header claims {size} bytes of data, shape {shape}, far more than a packed file of its size holds"
+        raise UsageError(told, "unpacks_to_too_much", shape=shape, claimed=size, most=most)
     data = _read_up_to(stream, size + 1)
     if len(data) < size:
         told = f"its header claims {size} bytes of data, shape {shape}, but only {len(data)} follow"

@@ -1,11 +1,15 @@
 """The process's own sources of chance, which the user's code draws from: seeded for it, and put back afterwards."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+"""of a dataset's own: those that `reseed` knows"""
 
 
 def seed_all(number: int, device: torch.device | None = None) -> None:
@@ -19,6 +23,30 @@ def seed_all(number: int, device: torch.device | None = None) -> None:
         torch.mps.manual_seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - what users' augmentations draw from
     random.seed(number)
+
+
+def generators_of(data: Any) -> list[Any]:
+    """The generators that a dataset keeps in an attribute `rng`, also those of the datasets that it is made of.
+
+    A `Subset` has its dataset in `dataset`, a `ConcatDataset` its datasets in `datasets`.
+    """
+    own = getattr(data, "rng", None)
+    inner = [getattr(data, "dataset", None), *(getattr(data, "datasets", None) or ())]
+    found = [own] if isinstance(own, GENERATORS) else []
+    return found + [each for one in inner if one is not None for each in generators_of(one)]
+
+
+def reseed(generators: Sequence[Any], number: int) -> None:
+    """Seed these generators, the first with `number`, the next with the one that follows."""
+    for place, generator in enumerate(generators):
+        match generator:
+            case torch.Generator():
+                generator.manual_seed(number + place)
+            case np.random.Generator():
+                bits = generator.bit_generator
+                bits.state = type(bits)(number + place).state
+            case _:
+                generator.seed((number + place) % 2**32)
 
 
 @contextmanager

@@ -6,7 +6,9 @@
 anew in each of its lives, so that no name ever comes twice and nothing is replaced.
 """
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,12 +25,18 @@ from safetensors.torch import load, load_file
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
-from oddlot.train.storage import PIECE_BYTES, Storage, unreadable
+from oddlot.core.plain import DAMAGED, from_plain
+from oddlot.disk import open_to_read
+from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
 
 FORMAT = 1
 UNFINISHED = "unfinished_checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
-NAME = re.compile(r"(\d{8,})-(\d+)-([0-9a-f]{6})")
+NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
+PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
+"""the name of a part of the log, in its folder"""
+MOST_HEADER_BYTES = 100_000_000
+"""of a safetensors file: what its library reads"""
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -60,6 +68,15 @@ class Part(NamedTuple):
         """What `Storage.write` told of it."""
         return {"bytes": self.bytes, "crc32": self.crc32}
 
+    @classmethod
+    def read(cls, plain: dict[str, Any]) -> "Part":
+        """The part that a manifest names. One of `DAMAGED`: none of this run's log."""
+        part: Part = from_plain(cls, [plain["name"], plain["bytes"], plain["crc32"]])
+        folder, _, name = part.name.partition("/")
+        if folder != LOG_PARTS or not PART.fullmatch(name) or part.bytes < 0:
+            raise ValueError(f"{part.name!r} is no part of the log")
+        return part
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -86,7 +103,9 @@ class Checkpoint:
             else:
                 data = self.storage.read(tensors_name)
                 layout, tensors = _layout(BytesIO(data)), load(data)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            if not isinstance(conductor, dict):
+                raise ValueError(f"{CONDUCTOR} holds no books")
+        except (OSError, SafetensorError, *DAMAGED) as error:
             raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
         return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
 
@@ -174,8 +193,8 @@ def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
     """The log's parts that a checkpoint names; none where it is damaged. OSError: it cannot be read."""
     try:
         manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
-        return tuple(Part(**part) for part in manifest["log"])
-    except (FileNotFoundError, TypeError, KeyError, CheckpointError):
+        return tuple(map(Part.read, manifest["log"]))
+    except (FileNotFoundError, CheckpointError, *DAMAGED):
         return ()
 
 
@@ -199,8 +218,10 @@ def _check_log_beside(checkpoint: Checkpoint) -> None:
 
 def check_log(checkpoint: Checkpoint, log: Path) -> None:
     """CheckpointError: the file is not the log from which this checkpoint came about."""
-    with log.open("rb") as file:
-        if any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
+    size = sum(part.bytes for part in checkpoint.log)
+    with open_to_read(log) as file:
+        is_whole = os.fstat(file.fileno()).st_size >= size
+        if not is_whole or any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
             raise _gone_on(checkpoint, f"after other records than {log} has", log=str(log))
 
 
@@ -274,7 +295,10 @@ def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
 
 def _layout(file: IO[bytes]) -> Any:
     """The layout in the metadata of a safetensors file."""
-    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    length = int.from_bytes(file.read(8), "little")
+    if length > MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {length:,} bytes")
+    header = json.loads(file.read(length))
     return json.loads(header["__metadata__"]["layout"])
 
 
@@ -304,26 +328,31 @@ def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
             raise Damaged(told, UNFINISHED, path=path) from error
         told = f"checkpoint {path} is damaged: {missing} is missing"
         raise Damaged(told, "missing_file", path=path, file=missing) from error
-    except (IsADirectoryError, CheckpointError, ValueError, KeyError, TypeError) as error:
+    except (IsADirectoryError, CheckpointError, *DAMAGED) as error:
         raise _damaged(path, error) from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            told = f"checkpoint {path} is passed over: {error.filename} is a symbolic link"
+            raise Damaged(told, "symbolic_link", path=path, link=error.filename) from error
         raise unreadable(path, error, "checkpoint ", "; try again") from error
 
 
 def _checked(storage: Storage, name: str, with_log: bool) -> Checkpoint:
     """The checkpoint, if its files are what its manifest says."""
     manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), storage.path(name))
-    version, records = manifest["version"], manifest["records"]
+    version, records = (from_plain(int, manifest[name]) for name in ("version", "records"))
+    job = from_plain(str, manifest["job"])
+    files = from_plain(dict[str, dict[str, int]], manifest["files"])
     if age(name) != (records, version):
         raise CheckpointError("its manifest.json is another one's", "other_manifest", file=MANIFEST)
     for file in (CONDUCTOR, TENSORS):
-        storage.check(f"{name}/{file}", manifest["files"][file])
-    log = tuple(Part(**part) for part in manifest["log"])
+        storage.check(f"{name}/{file}", files[file])
+    log = tuple(map(Part.read, from_plain(list[dict[str, Any]], manifest["log"])))
     for part in log if with_log else ():
         storage.check(part.name, part.check)
     if with_log and not log:
         raise CheckpointError("the run's log is not beside it", "no_log_beside")
-    return Checkpoint(storage, name, version, records, manifest["job"], log)
+    return Checkpoint(storage, name, version, records, job, log)
 
 
 def _manifest(data: bytes, path: str) -> Any:
@@ -331,7 +360,7 @@ def _manifest(data: bytes, path: str) -> Any:
     try:
         manifest = json.loads(data)
         version, check = manifest["format"], manifest.pop("crc32")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except DAMAGED:
         told = "manifest.json is cut off, or holds something else"
         raise CheckpointError(told, "damaged_file", file=MANIFEST) from None
     if version != FORMAT:

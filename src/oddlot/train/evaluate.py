@@ -33,7 +33,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     for metric in streaming.values():
         metric.reset()
     with torch.no_grad():
-        loss, seen = _look_at_all(job, learner, data, streaming)
+        loss, seen = _look_at_all(job, learner, weights, data, streaming)
     for module, training in modes:
         module.training = training
     values = {"loss": loss} | _compute(job.metrics, streaming, seen)
@@ -41,13 +41,15 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 
 
 def _look_at_all(
-    job: Job, learner: Learner, data: Batches, streaming: Mapping[str, Any]
+    job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[float, list[Any]]:
     """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
     loss_sum, seen = 0.0, []
     rows = job.evaluation_batch or max(job.batch, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
+        if job.training_step is not None and job.as_buffers:
+            learner.weights.copy_(weights)  # which training_step may have changed in the batch before
         loss, outputs, targets = _batch(job, learner, move(data.fetch(indices), learner.device))
         loss_sum += loss * len(indices)
         outputs, targets = move((outputs, targets), torch.device("cpu"))
@@ -60,8 +62,8 @@ def _look_at_all(
 
 def _batch(job: Job, learner: Learner, batch: Any) -> tuple[float, Any, Any]:
     if job.training_step is not None:
-        loss = job.batch_loss(learner.model, batch).item()
-        return (loss, *job.outputs(learner.model, batch)) if job.metrics else (loss, None, None)
+        outputs, targets = job.outputs(learner.model, batch) if job.metrics else (None, None)
+        return job.batch_loss(learner.model, batch).item(), outputs, targets
     outputs, targets = job.outputs(learner.model, batch)
     assert job.loss is not None
     return scalar(job.loss(outputs, targets)).item(), outputs, targets

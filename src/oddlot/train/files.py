@@ -1,25 +1,45 @@
-"""Small files that are there whole or not at all, and what to do where they cannot be written."""
+"""Files that are there whole or not at all, and what to do where they cannot be written."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from oddlot.core.errors import JobError
-from oddlot.train.storage import sync_path
+from oddlot.core.masked import masked
+from oddlot.disk import rename, sync_path
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, which is there whole or not at all."""
+def write_model(model: "nn.Module", path: Path) -> None:
+    """Write the model's parameters and buffers; the file is there whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
     try:
-        draft.write_bytes(content)
+        draft.touch(exist_ok=False)
+        mode = draft.stat().st_mode
+        _save(model, draft)
+        draft.chmod(mode)  # as other files: safetensors lets only the owner read
         sync_path(draft)
-        draft.replace(path)
+        rename(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _save(model: "nn.Module", path: Path) -> None:
+    """Write the tensors of its state, of which tied ones are there once; extra state is left out."""
+    from safetensors.torch import save_model  # PyTorch comes with it
+    from torch import Tensor
+
+    state = {name: one.contiguous() for name, one in model.state_dict().items() if isinstance(one, Tensor)}
+    tensors: Any = SimpleNamespace(state_dict=lambda: state)  # nothing else of a module is asked for
+    save_model(tensors, str(path))
 
 
 @contextmanager
@@ -28,5 +48,6 @@ def told_where(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        told, reason = f"cannot write {path} ({error}): make room, then resume the run", str(error)
-        raise JobError(told, "unwritable_file", path=str(path), reason=reason) from error
+        place, reason = masked(str(path)), masked(str(error))
+        told = f"cannot write {place} ({reason}): make room, then resume the run"
+        raise JobError(told, "unwritable_file", path=place, reason=reason) from error

@@ -1,7 +1,7 @@
 """What is to be trained: a model, data, a loss, and how to take a step."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from oddlot.train.schedules import Schedule
 
 ROWS = 256
 """samples that are evaluated at once, unless the job says otherwise"""
+FUNCTIONS = ("loss", "training_step", "predict", "local_optimizer", "schedule", "collate", "worker_init")
+"""fields of a Job that are functions, or None"""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
 
@@ -35,6 +37,11 @@ class Job:
     such as 2.5, the same under every strategy; `Cosine`, `Linear`, `MultiStep` are ready-made. It counts once, where a
     gradient becomes a step: at the hub, or in a worker's local steps, but not in a server rule that merges these.
     `clip_norm` is the Euclidean norm to which the mean gradient of each minibatch is clipped before it is used.
+
+    Float buffers are averaged, `num_batches_tracked` adds up, other integers and flags take one worker's value; frozen
+    parameters whose names fit a pattern of `as_buffers` are merged likewise. A parameter without a gradient is left
+    alone, as by torch.optim. Each worker process calls `worker_init()` first. A random generator that the dataset keeps
+    in an attribute `rng` (numpy, random or torch) is seeded for each task, as the global ones are.
 
     `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
     `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch,
@@ -63,6 +70,10 @@ class Job:
     evaluation_batch: AtLeastOne | None = None
     """samples that are evaluated at once; None: 256, or `batch` if that is more"""
     collate: Callable[[list[Any]], Any] | None = None
+    as_buffers: Sequence[str] = ()
+    """frozen parameters that `training_step` itself changes, by name or pattern (`teacher.*`): merged as buffers are"""
+    worker_init: Callable[[], None] | None = None
+    """called first in each worker process"""
     sparse: bool = False
     """a batch touches few rows of the weights: what is not zero travels, where that is fewer bytes"""
     device: str = "auto"
@@ -79,10 +90,12 @@ class Job:
             told = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
             raise UsageError(told, "missing_loss", "loss")
         check_settings(self)
-        for name in ("loss", "training_step", "predict", "local_optimizer", "schedule", "collate"):
+        for name in FUNCTIONS:
             _check_function(name, getattr(self, name))
         if isinstance(self.schedule, type):
             raise _class_given("schedule", self.schedule, "(...)")
+        if isinstance(self.as_buffers, str) or not all(isinstance(one, str) for one in self.as_buffers):
+            raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]')
         _check_metrics(self.metrics)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -160,7 +173,20 @@ def _check_metrics(metrics: object) -> None:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The share of rows whose largest output is the target class: outputs [n, classes], targets [n]."""
+    """Return the share of rows whose largest output is the target class: outputs [n, classes], targets [n].
+
+    JobError: other shapes, which PyTorch would broadcast to a number that is no share.
+    """
+    shapes = tuple(outputs.shape), tuple(targets.shape)
+    if len(shapes[0]) != 2 or shapes[0][1] < 2 or shapes[1] != shapes[0][:1]:
+        raise JobError(
+            f"accuracy has outputs {list(shapes[0])} and targets {list(shapes[1])}. It needs outputs [n, classes], two "
+            "classes or more, and targets [n]. Squeeze targets of shape [n, 1]; for one output per sample, or for a "
+            "class per pixel, write a metric of your own",
+            "wrong_shape",
+            outputs=shapes[0],
+            targets=shapes[1],
+        )
     return (outputs.argmax(dim=1) == targets).sum().item() / len(targets)
 
 

@@ -3,21 +3,27 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from oddlot.core.errors import UsageError
+from oddlot.train.tensor_checks import MERGEABLE, check_tensors
 
 LINE_BYTES = 64
 """Every section and entry starts on a cache line, as PyTorch's own tensors do: views compute as fast."""
 
-Role = Literal["trainable", "buffer"]
+COUNTERS = frozenset({"num_batches_tracked"})
+"""names of integer buffers that count, so that the increments of workers add up"""
+
+Role = Literal["trainable", "buffer", "counter", "without_gradient"]
+"""What a section holds: trainable parameters; persistent buffers; integer buffers that count; and, of an update, a 1
+for each trainable parameter that had no gradient in its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +62,23 @@ class Entry:
 class Layout:
     """The names, shapes and places of a model's numbers; a weights block and an update block share it.
 
-    Tied parameters are there once. Frozen parameters and buffers that are neither float nor integer are
-    not there: they are the model's `constants`. The padding between entries is zero and stays zero.
+    Tied parameters are there once. Frozen parameters (but those of `as_buffers`), complex and unsaved buffers are not
+    there: they are the model's `constants`. The padding between entries is zero and stays zero.
     """
 
     sections: tuple[Section, ...]
     entries: tuple[Entry, ...]
 
     @classmethod
-    def from_module(cls, module: nn.Module) -> Self:
-        """The layout of a module. UsageError: nothing to train, lazy or complex parameters."""
+    def from_module(cls, module: nn.Module, as_buffers: Collection[str] = ()) -> Self:
+        """The layout of a module.
+
+        Frozen parameters whose name fits one of the patterns `as_buffers` (`teacher.*`) are merged as buffers are.
+        UsageError: nothing to train, a tensor that cannot be merged or saved, a pattern that fits no frozen parameter.
+        """
+        check_tensors(module)
         groups: dict[tuple[Role, torch.dtype], list[tuple[str, Tensor]]] = {}
         for name, parameter in _trainable(module).items():
-            _check_parameter(name, parameter)
             groups.setdefault(("trainable", parameter.dtype), []).append((name, parameter))
         if not any(parameter.numel() for pairs in groups.values() for _, parameter in pairs):
             raise UsageError(
@@ -77,9 +87,12 @@ class Layout:
                 "nothing_to_train",
                 model=type(module).__name__,
             )
-        for name, buffer in _moving_buffers(module).items():
-            groups.setdefault(("buffer", buffer.dtype), []).append((name, buffer))
-        return cls(*_place(groups))
+        trainable = sum(map(len, groups.values()))
+        for name, tensor in {**_frozen(module, as_buffers), **_persistent_buffers(module)}.items():
+            if tensor.dtype in MERGEABLE:
+                role: Role = "counter" if name.rpartition(".")[2] in COUNTERS else "buffer"
+                groups.setdefault((role, tensor.dtype), []).append((name, tensor))
+        return cls(*_place(groups, trainable))
 
     @property
     def bytes(self) -> int:
@@ -102,14 +115,27 @@ class Layout:
         """Plain dicts and lists, which tell whoever reads a checkpoint where each tensor lies."""
         return {"sections": [asdict(s) for s in self.sections], "entries": [asdict(e) for e in self.entries]}
 
-    def of_role(self, role: Role) -> list[int]:
+    def of_role(self, role: Role) -> Sequence[int]:
         """The indices of the sections of this role."""
-        return [index for index, section in enumerate(self.sections) if section.role == role]
+        return self._by_role.get(role, ())
+
+    @cached_property
+    def _by_role(self) -> dict[Role, list[int]]:
+        found: dict[Role, list[int]] = {}
+        for index, section in enumerate(self.sections):
+            found.setdefault(section.role, []).append(index)
+        return found
 
     @property
     def has_buffers(self) -> bool:
-        """Whether anything but trainable parameters is in a block."""
-        return bool(self.of_role("buffer"))
+        """Whether a block holds more of the model than trainable parameters."""
+        return bool(self.of_role("buffer") or self.of_role("counter"))
+
+    @cached_property
+    def trainable_entries(self) -> tuple[Entry, ...]:
+        """The trainable parameters, in the order in which `FlatBuffer.without_gradient` counts them."""
+        indices = set(self.of_role("trainable"))
+        return tuple(entry for entry in self.entries if entry.section in indices)
 
     def trainable(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """The module's trainable parameters, tied ones once."""
@@ -120,8 +146,9 @@ class Layout:
 
         The values become the block's. Tied tensors stay tied.
         """
-        for name, parameter in self.trainable(module):
-            parameter.data = flat.view(name)
+        for name, parameter in module.named_parameters():
+            if name in self.places:
+                parameter.data = flat.view(name)
         first_names: dict[int, str] = {}
         for owner, leaf, name, buffer in list(_buffer_slots(module)):
             first = first_names.setdefault(id(buffer), name)
@@ -131,7 +158,7 @@ class Layout:
                 owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
-        """What a worker needs once beside the block: frozen parameters, bool, complex and unsaved buffers."""
+        """What a worker needs once beside the block: frozen parameters, complex and unsaved buffers."""
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         return {name: tensor.detach() for name, tensor in known.items() if name not in self.places}
 
@@ -159,6 +186,9 @@ class FlatBuffer:
             memory[s.start : s.start + s.numbers * s.torch_dtype.itemsize].view(s.torch_dtype)
             for s in layout.sections
         ]
+        (index,) = layout.of_role("without_gradient")
+        self.without_gradient = self._sections[index][: len(layout.trainable_entries)]
+        """of an update, uint8 [trainable parameters]: 1 where the task gave a parameter no gradient"""
 
     @classmethod
     def empty(cls, layout: Layout, device: torch.device | str = "cpu") -> Self:
@@ -204,11 +234,14 @@ class FlatBuffer:
                 torch.lerp(there, here, share, out=here)
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
-        """The buffers as an update tells them: floats by their new values, integers by their increments."""
+        """The buffers of an update: new values, but of counters their increments."""
         for index in self.layout.of_role("buffer"):
+            self._sections[index].copy_(end.section(index))
+        for index in self.layout.of_role("counter"):
             out = self._sections[index].copy_(end.section(index))
-            if not out.is_floating_point():  # of the unsigned ones PyTorch subtracts uint8 alone
-                out.copy_(out.long() - start.section(index).long())
+            out.copy_(
+                out.long() - start.section(index).long()
+            )  # PyTorch subtracts no unsigned integers but uint8
 
     def toggle_(self, start: "FlatBuffer") -> None:
         """Every bit that is as in `start` becomes 0, every other one 1; a second time undoes it."""
@@ -247,35 +280,24 @@ def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
     return dict(seen.values())
 
 
-def _moving_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The persistent buffers that merging knows how to move: floats and integers."""
-    return {
-        name: buffer
-        for name, buffer in _persistent_buffers(module).items()
-        if buffer.dtype != torch.bool and not buffer.is_complex()
-    }
+def _frozen(module: nn.Module, patterns: Collection[str]) -> dict[str, Tensor]:
+    """The frozen parameters whose names fit one of the patterns. UsageError: none fits a pattern."""
+    frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
+    fitting = {pattern: [name for name in frozen if fnmatchcase(name, pattern)] for pattern in patterns}
+    for pattern, names in fitting.items():
+        if not names:
+            raise UsageError(
+                f"as_buffers: no frozen parameter's name fits {pattern!r}; frozen are {', '.join(frozen) or 'none'}",
+                "no_such_parameter",
+                "as_buffers",
+                given=pattern,
+                frozen=list(frozen),
+            )
+    return {name: frozen[name] for names in fitting.values() for name in names}
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**_trainable(module), **_moving_buffers(module)}
-
-
-def _check_parameter(name: str, parameter: nn.Parameter) -> None:
-    if is_lazy(parameter):
-        raise UsageError(
-            f"parameter {name} has no shape yet (lazy): "
-            "run one batch through the model in the job's model factory",
-            "lazy_parameter",
-            parameter=name,
-        )
-    if parameter.is_complex():
-        raise UsageError(
-            f"parameter {name} is {parameter.dtype}: complex parameters cannot be merged; "
-            "store the real and imaginary part as two real parameters",
-            "complex_parameter",
-            parameter=name,
-            dtype=parameter.dtype,
-        )
+    return {**dict(module.named_parameters()), **_persistent_buffers(module)}
 
 
 def _round_up(count: int, unit: int = LINE_BYTES) -> int:
@@ -283,9 +305,9 @@ def _round_up(count: int, unit: int = LINE_BYTES) -> int:
 
 
 def _place(
-    groups: Mapping[tuple[Role, torch.dtype], Sequence[tuple[str, Tensor]]],
+    groups: Mapping[tuple[Role, torch.dtype], Sequence[tuple[str, Tensor]]], trainable: int
 ) -> tuple[tuple[Section, ...], tuple[Entry, ...]]:
-    """One section for each group, one after the other, entries on cache lines."""
+    """One section for each group, one after the other, entries on cache lines; last, a byte for each trainable one."""
     sections: list[Section] = []
     entries: list[Entry] = []
     start = 0
@@ -296,4 +318,5 @@ def _place(
             offset += _round_up(tensor.numel(), LINE_BYTES // dtype.itemsize)
         sections.append(Section(role, str(dtype).removeprefix("torch."), start, offset))
         start += _round_up(offset * dtype.itemsize)
+    sections.append(Section("without_gradient", "uint8", start, _round_up(trainable)))
     return tuple(sections), tuple(entries)

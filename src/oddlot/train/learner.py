@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import JobError
-from oddlot.core.words import Task
-from oddlot.train.chance import seed_all
+from oddlot.core.words import Kind, Task
+from oddlot.train.chance import generators_of, reseed, seed_all
 from oddlot.train.clip import clip
 from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
 from oddlot.train.schedules import by_samples
+from oddlot.train.unchanged import Unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,12 @@ class Learner:
         self.names = [name for name, _ in layout.trainable(self.model)]
         self.parameters: list[Tensor] = [parameter for _, parameter in layout.trainable(self.model)]
         self.places = [parameter.data_ptr() for parameter in self.parameters]
+        self.had_gradient = [False] * len(self.parameters)
+        """of each, in any step of this task"""
+        self.unchanged = Unchanged(
+            dict(zip(self.names, self.parameters, strict=True)), _kept(self.model, layout)
+        )
+        self.generators = generators_of(job.data)
         block = self.weights.memory.untyped_storage().data_ptr()
         self.buffers = [
             (owner._buffers, name, view)
@@ -98,11 +105,15 @@ class Learner:
 
         `stop()` is asked before each minibatch; what was computed until then is returned, None if that is nothing.
         """
-        seed_all(seed_of(self.seed, task), self.device)
+        number = seed_of(self.seed, task)
+        seed_all(number, self.device)
+        reseed(self.generators, number)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # from here on the model moves
         if task.pull is not None and self.own.weights is not None:
             self.weights.pull_(self.own.weights, task.pull)
+        self.unchanged.begin()
+        self.had_gradient = [False] * len(self.parameters)
         try:
             work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
         except Exception:
@@ -111,6 +122,9 @@ class Learner:
         if work is None:
             return None
         self._check_parameters()
+        if task.kind == "gradient":
+            self.unchanged.check_trainable()
+        self.unchanged.check_constants()
         self._follow_buffers()
         if task.pull is not None:
             self.own.weights = self.own.weights or FlatBuffer.empty(weights.layout, self.device)
@@ -123,6 +137,7 @@ class Learner:
             case "weights":
                 out.copy_trainable_(self.weights)
         out.write_buffers_(weights, self.weights)
+        self._write_missing(out, task.kind)
         return work
 
     def _gradient(self, task: Task, stop: Callable[[], bool]) -> Work | None:
@@ -139,6 +154,7 @@ class Learner:
                 self._add_clipped(loss, samples if several else 1, self.job.clip_norm)
 
         work = self._minibatches(batches, stop, learn)
+        self._note_gradients()
         if work is not None and several:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], float(work.samples))
         return work
@@ -169,9 +185,11 @@ class Learner:
 
         def step(loss: Tensor, samples: int) -> None:
             nonlocal optimizer, pace
+            self.unchanged.check_trainable()
             for parameter in self.parameters:
                 parameter.grad = None
             _backward(loss)
+            self._note_gradients()
             if self.job.clip_norm is not None:
                 clip(self.parameters, self.job.clip_norm)
             optimizer = optimizer or make(self.parameters)
@@ -211,6 +229,27 @@ class Learner:
         mean = loss_sum / done
         return Work(done, mean if isfinite(mean) else None, loading, opened)
 
+    def _note_gradients(self) -> None:
+        """Remember which parameters have a gradient."""
+        if not all(self.had_gradient):
+            pairs = zip(self.had_gradient, self.parameters, strict=True)
+            self.had_gradient = [had or parameter.grad is not None for had, parameter in pairs]
+
+    def _write_missing(self, out: FlatBuffer, kind: Kind) -> None:
+        """Note which parameters had no gradient in this task; of a layer that steps itself, which ones stayed.
+
+        Weights are a point that the hub moves towards: all of them count.
+        """
+        flags = out.without_gradient
+        if kind == "weights" or all(self.had_gradient):
+            flags.zero_()
+            return
+        missing = [
+            not had and not (kind == "delta" and out.view(name).any())
+            for name, had in zip(self.names, self.had_gradient, strict=True)
+        ]
+        flags.copy_(torch.tensor(missing, dtype=torch.uint8, device="cpu"))
+
     def _write_gradient(self, out: FlatBuffer) -> None:
         targets = self.targets.get(out)
         if targets is None:
@@ -223,8 +262,8 @@ class Learner:
             torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
 
     def _check_parameters(self) -> None:
-        """A parameter that was replaced while training would silently stop learning."""
-        now = dict(self.weights.layout.trainable(self.model))
+        """JobError: a parameter was replaced, reshaped, frozen or unfrozen: it would silently stop learning."""
+        now = dict(self.model.named_parameters())
         for name, parameter, place in zip(self.names, self.parameters, self.places, strict=True):
             same = now.get(name) is parameter and parameter.data_ptr() == place
             if not same or parameter.shape != self.weights.layout.places[name].shape:
@@ -232,6 +271,14 @@ class Learner:
                     f"parameter {name} was replaced or changed its shape while training: change it in place"
                 )
                 raise JobError(told, "parameter_replaced", parameter=name)
+        known = set(self.names)
+        for name, parameter in now.items():
+            if parameter.requires_grad != (name in known):
+                done = "unfrozen" if parameter.requires_grad else "frozen"
+                told = (
+                    f"parameter {name} was {done} while training: decide in the model factory what is trained"
+                )
+                raise JobError(told, "requires_grad_changed", parameter=name, now=done)
 
     def _follow_buffers(self) -> None:
         """A buffer that was replaced, as by `self.mean = ...`, gives its values to the block and is bound again."""
@@ -286,6 +333,13 @@ def _backward(loss: Tensor) -> None:
             "loss_without_gradient",
         )
     loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def _kept(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
+    """What a model saves and no block holds: frozen parameters and complex buffers."""
+    known = dict(model.named_parameters()) | dict(model.named_buffers())
+    saved = model.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in known.items() if name in saved and name not in layout.places}
 
 
 def copy_constants(model: nn.Module, constants: Mapping[str, Tensor]) -> None:

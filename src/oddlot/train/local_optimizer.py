@@ -75,7 +75,7 @@ class LocalOptimizer:
                 self.memory[place] = (
                     torch.zeros_like(one),
                     torch.zeros_like(one),
-                    torch.tensor(0.0, dtype=counts),
+                    torch.tensor(0.0, dtype=counts, device="cpu"),
                 )
         means, squares, steps = zip(*(self.memory[place] for place in places), strict=True)
         step = adamw if isinstance(rule, AdamW) else adam

@@ -10,6 +10,7 @@ from torch import Tensor
 from oddlot.train.kernels import chunks, mixer, move
 from oddlot.train.layout import FlatBuffer, Role
 from oddlot.train.rules import Directions, Numerics
+from oddlot.train.step_counts import Stretch, Stretches
 
 Updates = Sequence[tuple[FlatBuffer, float]]
 """Update blocks with their shares."""
@@ -79,15 +80,26 @@ class Meter:
 
 
 def step(
-    rule: Numerics, weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None
+    rule: Numerics,
+    weights: FlatBuffer,
+    updates: Updates,
+    out: FlatBuffer,
+    stretches: Stretches,
+    meter: Meter | None = None,
 ) -> None:
-    """Write one step of the rule along the sum of share x update into `out`, which may be `weights`."""
+    """Write one step of the rule along the sum of share x update into `out`, which may be `weights`.
+
+    Parameters in a stretch without a step keep their values.
+    """
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):
         mix = mixer(source)
         summed = meter is not None or not rule.linear or source.dtype != _wide(source)
         scratch = _scratch(source) if summed else source
-        for span in chunks(source.numel(), source.device):
+        for span, steps in _spans(stretches[index], source.device):
+            if steps is None and not meter:
+                target[span].copy_(source[span])
+                continue
             old = source[span].clone() if meter else source[span]
             direction: Directions = ([stream[span] for stream in streams], shares)
             if summed:
@@ -95,10 +107,20 @@ def step(
                 direction = ([scratch[: old.numel()].to(source.dtype)], [1.0])
             if meter:
                 meter.watch(index, span, direction[0][0])
-            rule.apply(index, span, direction=direction, source=source[span], target=target[span])
+            if steps is None:
+                target[span].copy_(source[span])
+            else:
+                rule.apply(index, span, steps, direction=direction, source=source[span], target=target[span])
             if meter:
                 meter.moved(old, target[span])
     _move_buffers(weights, updates, out)
+
+
+def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple[slice, int | None]]:
+    """The chunks of each stretch, with its number of steps."""
+    for start, stop, steps in stretches:
+        for chunk in chunks(stop - start, device):
+            yield slice(start + chunk.start, start + chunk.stop), steps
 
 
 def blend(weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None) -> None:
@@ -152,17 +174,21 @@ def _towards(
 
 
 def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> None:
-    """Floats go min(1, sum of shares) of the way to the updates' mean; integers add their mean increment."""
+    """Floats go min(1, sum of shares) of the way to the updates' mean; counters add the mean of the increments.
+
+    Other buffers (integers, flags) take the value of the update with the largest share, the first of equal ones.
+    """
     total = sum(share for _, share in updates)
     way = min(1.0, total)
     means = [share / total if total else 0.0 for _, share in updates]
+    chosen = means.index(max(means))
     for _, source, target, streams in _sections("buffer", weights, updates, out):
         if source.is_floating_point():
             for _ in _towards(source, target, streams, [way * mean for mean in means], 1 - way):
                 pass
         else:
-            mean = sum(
-                (stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0
-            )
-            # PyTorch adds no unsigned integers but uint8.
-            target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))
+            target.copy_(streams[chosen] if total else source)
+    for _, source, target, streams in _sections("counter", weights, updates, out):
+        mean = sum((stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0)
+        # PyTorch adds no unsigned integers but uint8.
+        target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

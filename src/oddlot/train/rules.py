@@ -35,7 +35,6 @@ class Numerics:
     def __init__(self, rule: Rule, sections: Mapping[int, Tensor]) -> None:
         self.rule = rule
         self.lr = rule.lr
-        self.steps = 0
         self.state = {
             f"{name}/{index}": torch.zeros_like(section)
             for name in _memories(rule)
@@ -45,13 +44,12 @@ class Numerics:
 
     def begin(self, factor: float = 1.0) -> None:
         """The next step, with so much of the learning rate."""
-        self.steps += 1
         self.lr = self.rule.lr * factor
 
     def apply(
-        self, index: int, span: slice, *, direction: Directions, source: Tensor, target: Tensor
+        self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """The step that has begun, on a chunk of section `index`.
+        """The step that has begun, on a chunk of section `index` whose parameters take their `steps`-th one.
 
         All tensors are that chunk; target may be source. Adam takes a single tensor as direction and uses it up.
         """
@@ -59,9 +57,9 @@ class Numerics:
             case SGD():
                 self._sgd(self.rule, (index, span), direction, source, target)
             case _:
-                self._adam(self.rule, (index, span), direction, source, target)
+                self._adam(self.rule, (index, span), steps, direction, source, target)
 
-    def load(self, state: Mapping[str, Tensor], steps: int) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a saved memory. CheckpointError when it is not this rule's."""
         if state.keys() != self.state.keys() or any(state[k].shape != v.shape for k, v in self.state.items()):
             raise CheckpointError(
@@ -73,7 +71,6 @@ class Numerics:
             )
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
-        self.steps = steps
 
     def _sgd(self, rule: SGD, place: Place, direction: Directions, source: Tensor, target: Tensor) -> None:
         """All is linear, so every update is read once, straight into the momentum or the weights."""
@@ -98,7 +95,13 @@ class Numerics:
         move(mix, source, target, 1 - decay, tensors, [-self.lr * share for share in shares])
 
     def _adam(
-        self, rule: Adam | AdamW, place: Place, direction: Directions, source: Tensor, target: Tensor
+        self,
+        rule: Adam | AdamW,
+        place: Place,
+        steps: int,
+        direction: Directions,
+        source: Tensor,
+        target: Tensor,
     ) -> None:
         index, span = place
         ((gradient,), _) = direction
@@ -111,8 +114,8 @@ class Numerics:
             gradient.add_(source, alpha=rule.weight_decay)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**self.steps)).add_(rule.eps)
-        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**self.steps), out=target)
+        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**steps)).add_(rule.eps)
+        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**steps), out=target)
 
 
 def _sgd_at_once(

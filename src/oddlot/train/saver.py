@@ -1,7 +1,6 @@
 """Checkpoints written in the background, beside a run that goes on."""
 
 import json
-import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +11,10 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import JobError
+from oddlot.disk import sync_path
 from oddlot.train.checkpoint import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
-from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage, sync_path
+from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage
 
-PART = re.compile(r"\d+-\d+-[0-9a-f]{6}\.jsonl")
 MOST_PARTS = 100
 KEEP = 3
 

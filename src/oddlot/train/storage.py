@@ -1,6 +1,8 @@
 """Files in a folder that fsspec reaches: of this machine, or of an object store."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -9,6 +11,8 @@ from typing import IO, Any
 from zlib import crc32
 
 from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.core.masked import masked, passwords
+from oddlot.disk import sync_path
 
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
@@ -20,6 +24,8 @@ class Storage:
 
     On this machine a file is there whole, or not at all. An object store may keep a part of what could not be written:
     a size and a CRC-32 prove what a file holds.
+    Names are paths below the folder: one that leads out of it, by `..` or by a symbolic link, is refused. The folder
+    itself may be a link. Passwords in the URL are masked in all that is shown.
     Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
     """
 
@@ -36,22 +42,24 @@ class Storage:
         try:
             self._fs, self._root = url_to_fs(self.url)
         except (ValueError, ImportError) as error:
-            told = f"{self.url} cannot be reached: {error}"
-            raise UsageError(told, "unreachable_place", url=self.url, reason=str(error)) from None
+            url, reason = str(self), self._masked(str(error))
+            raise UsageError(
+                f"{url} cannot be reached: {reason}", "unreachable_place", url=url, reason=reason
+            ) from None
 
     def __str__(self) -> str:
-        return self.url
+        return masked(self.url)
 
     def path(self, name: str) -> str:
         """Where a file or folder is, as an error would name it."""
-        return f"{self.url.rstrip('/')}/{name}"
+        return f"{str(self).rstrip('/')}/{name}"
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> dict[str, int]:
         """Write a file, safely on the disk if it is of this machine; its size and CRC-32."""
         size, check = 0, Future[int]()
         check.set_result(0)
         # A piece is checked while it is written: together they would take half as long again.
-        at = f"{self._at(name)}.partial" if self.is_local else self._at(name)
+        at = self._at(f"{name}.partial" if self.is_local else name)
         with (
             ThreadPoolExecutor(1) as aside,
             self._reached(),
@@ -100,7 +108,11 @@ class Storage:
         return sorted(_last(path) for path in found if path.rstrip("/") != self._at(folder))
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it."""
+        """Remove a file, or a folder with all that is in it; of a symbolic link only the link."""
+        folder, _, last = name.rpartition("/")
+        if self.is_local and (link := Path(self._at(folder)) / last).is_symlink():
+            link.unlink()
+            return
         with self._reached(), suppress(FileNotFoundError):
             self._fs.rm(self._at(name), recursive=True)
 
@@ -132,16 +144,38 @@ class Storage:
             raise
 
     def _at(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}".rstrip("/")
+        """The path of a file or folder. OSError: it is not below this one."""
+        at = self._root.rstrip("/")
+        for part in name.split("/") if name else ():
+            if part in {"", ".", ".."} or "\0" in part:
+                raise OSError(errno.EINVAL, "not a name in this folder", name)
+            at = f"{at}/{part}"
+            if self.is_local:
+                _check_own(at)
+        return at
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except OSError:
-            raise
+        except OSError as error:
+            if not passwords(self.url):
+                raise
+            shown = [self._masked(each) if isinstance(each, str) else each for each in error.args]
+            name = () if error.filename is None else (self._masked(str(error.filename)),)
+            kind = type(error) if type(error).__module__ == "builtins" else OSError
+            raise kind(*shown, *name) from None
         except Exception as error:  # every object store has errors of its own
-            raise OSError(f"{type(error).__name__}: {error}") from error
+            told = self._masked(f"{type(error).__name__}: {error}")
+            if passwords(self.url):
+                raise OSError(told) from None
+            raise OSError(told) from error
+
+    def _masked(self, text: str) -> str:
+        """Without this URL's password, also where the text has the URL without its beginning."""
+        for password in passwords(self.url):
+            text = text.replace(f":{password}@", ":***@")
+        return masked(text)
 
 
 @contextmanager
@@ -156,13 +190,16 @@ def _thrown_away_on_error(file: Any) -> Iterator[None]:
         raise
 
 
-def sync_path(path: Path) -> None:
-    """See to it that a file, or a folder's list of files, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _check_own(path: str) -> None:
+    """OSError: what is at the path leads to another place, or is a pipe or a device."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "a symbolic link", path)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", path)
 
 
 def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:

@@ -16,6 +16,7 @@ from oddlot.train.kernels import is_finite
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.merge import Change, Meter
 from oddlot.train.rules import Numerics
+from oddlot.train.step_counts import StepCounts
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class Store:
         self._holds: dict[int, int] = {}
         trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
         self._rule = Numerics(rule, trainable)
+        self._steps = StepCounts(self.layout)
         self._schedule = schedule
         self._meter: Meter | None = None
 
@@ -144,13 +146,15 @@ class Store:
     ) -> Change | None:
         """One step of the rule along the sum of share x direction, for gradients and deltas.
 
-        Buffers move by min(1, sum of shares) towards the updates' mean. A `Change` where measured. A step that is to
-        follow the schedule is told how many samples were `merged` before.
+        A parameter that had a gradient in none of the updates keeps its value; one that had it in some counts as zero
+        in the others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. A
+        `Change` where measured. A schedule needs the number of samples that were `merged` before.
         """
         updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
         self._rule.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
         base, out, meter = self._open(measure)
-        merge.step(self._rule, base, updates, out, meter)
+        stretches = self._steps.advance([flat for flat, _ in updates])
+        merge.step(self._rule, base, updates, out, stretches, meter)
         return self._close(shares, out, meter)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
@@ -170,7 +174,7 @@ class Store:
 
         `kept` are the held versions that are to be there again.
         """
-        state = {"version": torch.tensor(self.version), "rule_steps": torch.tensor(self._rule.steps)}
+        state = {"version": torch.tensor(self.version), "rule_steps": self._steps.counts}
         state |= {f"rule/{name}": tensor for name, tensor in self._rule.state.items()}
         state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
         for version in kept:
@@ -192,8 +196,9 @@ class Store:
         if counts.keys() != {"version", "rule_steps"} or "weights" not in groups:
             told = f"the checkpoint lacks weights or counts: it has {sorted(state)}"
             raise CheckpointError(told, "missing_tensors", found=sorted(state))
-        self._rule.load(groups.pop("rule", {}), int(counts["rule_steps"]))
+        self._rule.load(groups.pop("rule", {}))
         _copy_sections(groups.pop("weights"), self.weights, "weights")
+        self._steps.load(counts["rule_steps"])
         self.version = int(counts["version"])
         for group, sections in groups.items():
             word, _, rest = group.partition("/")
@@ -227,9 +232,8 @@ class Store:
             told = f"update {facts.id} was announced as {facts.kind} and came as {payload.kind}"
             raise Refusal(told, "other_kind", update=facts.id, announced=facts.kind, kind=payload.kind)
         if flat.layout is not self.layout and flat.layout.fingerprint != self.layout.fingerprint:
-            there, here = flat.layout.bytes, self.layout.bytes
-            told = f"update {facts.id} has {there} bytes in another layout than the model's {here} bytes"
-            raise Refusal(told, "other_layout", update=facts.id, bytes=there, expected=here)
+            told = f"update {facts.id} is of another model: its block has another layout"
+            raise Refusal(told, "other_layout", update=facts.id, bytes=flat.layout.bytes)
         sections = zip(flat.sections(), self.weights.sections(), strict=True)
         if not all(_is_sound(section, now) for (_, section), (_, now) in sections):
             raise self._not_finite(facts.id, flat)

@@ -14,6 +14,8 @@ from oddlot.sparse.kernels import parsing
 POWERS = 10.0 ** np.arange(309)
 MOST_COLUMNS = np.iinfo(np.int32).max
 MOST_DIGITS = 18
+PIECE_BYTES, LEAST_BYTES, MOST_RATIO = 1 << 20, 1 << 26, 200
+"""what is unpacked at once; what a packed file may hold, however small it is, and over its size: texts have 3 to 20"""
 SHOWN = 40
 """characters of a bad line"""
 FAULTS = {
@@ -53,9 +55,12 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     if path.is_dir():
         told = f"{path} is a folder: one of its files is expected, such as {path / 'train.txt'}"
         raise coded(BadSet(told), "not_a_file", path=str(path))
+    if path.exists() and not path.is_file():  # which reading may never end
+        told = f"{path} is a pipe, a socket or a device: save what it gives as a file, and name that"
+        raise coded(BadSet(told), "not_a_file", path=str(path))
     data = _unzipped(path)
     before = data.find(b"\n") + 1 or len(data)
-    points, features, labels = _sizes(path, data[:before])
+    points, features, labels = _sizes(path, bytes(data[:before]))
     text = np.frombuffer(data, np.uint8)[before:]
     marks = np.zeros(3, np.int64)
     parsing.count_marks(text, marks)
@@ -80,9 +85,21 @@ def read_xmc(path: str | Path) -> tuple[Csr, Csr]:
     return x, Csr(y_starts, y_columns, y_values, (points, labels))
 
 
-def _unzipped(path: Path) -> bytes:
+def _unzipped(path: Path) -> bytes | bytearray:
+    """What the file holds. BadSet: it is damaged, its first line is none of a set, or it unpacks to too much."""
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    data = bytearray()
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with path.open("rb") as packed, gzip.open(packed) as file:
+            while piece := file.read(PIECE_BYTES):
+                if not data:
+                    _sizes(path, piece.partition(b"\n")[0])
+                data += piece
+                if len(data) > (most := max(LEAST_BYTES, MOST_RATIO * packed.tell())):
+                    told = f"{path} unpacks to more than {most:,} bytes, far more than a set of its size"
+                    raise coded(BadSet(told), "unpacks_to_too_much", path=str(path), most=most)
+        return data
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         told = f"{path} is not a whole gzip file: {error}"
         raise coded(BadSet(told), "damaged_file", path=str(path), reason=str(error)) from None
@@ -105,7 +122,9 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     return points, features, labels
 
 
-def _fault(path: Path, data: bytes, fault: NDArray[np.int64], before: int, **sizes: int) -> BadSet:
+def _fault(
+    path: Path, data: bytes | bytearray, fault: NDArray[np.int64], before: int, **sizes: int
+) -> BadSet:
     """What the parser has stopped at: what is wrong, in which line, counted from 0 after the first, and where."""
     what, line, at = (int(number) for number in fault)
     at += before

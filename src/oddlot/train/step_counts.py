@@ -1,0 +1,97 @@
+"""How many optimizer steps each parameter has had: a parameter without a gradient is left alone."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import CheckpointError
+from oddlot.train.layout import FlatBuffer, Layout
+
+
+class Stretch(NamedTuple):
+    """Neighbouring parameters of a section that take the same step; `steps` counts it, None where they take none."""
+
+    start: int
+    stop: int
+    steps: int | None
+
+
+Stretches = Mapping[int, Sequence[Stretch]]
+"""By section, in numbers from its start; they cover it."""
+
+
+class StepCounts:
+    """The steps that each trainable parameter has had: int64 [parameters], in the layout's order.
+
+    As in torch.optim, a parameter whose gradient is None takes no step: no weight decay, no momentum, and Adam's bias
+    correction counts its own steps.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._counts = torch.zeros(len(layout.trainable_entries), dtype=torch.int64, device="cpu")
+        self._all: int | None = 0
+        """the count that all parameters have; None where they differ, as `_counts` has it"""
+
+    @property
+    def counts(self) -> Tensor:
+        """The steps of each parameter."""
+        return self._counts if self._all is None else self._counts.fill_(self._all)
+
+    def advance(self, updates: Sequence[FlatBuffer]) -> Stretches:
+        """Count one step of every parameter that had a gradient in any of the updates."""
+        missing = _in_none(updates)
+        if missing is None and self._all is not None:
+            self._all += 1
+            sections = self.layout.sections
+            return {at: (Stretch(0, sections[at].numbers, self._all),) for at in self._sections}
+        self.counts.add_(1 if missing is None else (~missing).long())
+        self._all = None
+        return self._stretches(missing)
+
+    def load(self, counts: Tensor) -> None:
+        """Continue from saved counts. CheckpointError: they are another model's."""
+        mine = self._counts
+        if counts.shape != mine.shape or counts.dtype != mine.dtype or bool((counts < 0).any()):
+            shape = list(counts.shape)
+            told = f"the checkpoint counts the steps of {shape} parameters, the model has {len(mine)}"
+            raise CheckpointError(told, "other_model", shape=shape, parameters=len(mine))
+        mine.copy_(counts)
+        first = int(mine[0])
+        self._all = first if bool((mine == first).all()) else None
+
+    @property
+    def _sections(self) -> Sequence[int]:
+        return self.layout.of_role("trainable")
+
+    def _stretches(self, missing: Tensor | None) -> Stretches:
+        """Parameters with equal counts that lie beside each other, with the padding behind them."""
+        left_alone = [False] * len(self._counts) if missing is None else missing.tolist()
+        counts = self._counts.tolist()
+        steps = [None if alone else count for alone, count in zip(left_alone, counts, strict=True)]
+        found: dict[int, list[Stretch]] = {at: [] for at in self._sections}
+        for entry, count in zip(self.layout.trainable_entries, steps, strict=True):
+            found[entry.section].append(Stretch(entry.offset, entry.offset, count))
+        return {at: _joined(parts, self.layout.sections[at].numbers) for at, parts in found.items()}
+
+
+def _in_none(updates: Sequence[FlatBuffer]) -> Tensor | None:
+    """Bool [parameters]: which had a gradient in none of the updates; None where every one had."""
+    missing: Tensor | None = None
+    for flat in updates:
+        flags = flat.without_gradient
+        if not flags.any():
+            return None
+        flags = flags.bool().cpu()
+        missing = flags if missing is None else missing & flags
+    return missing if missing is not None and missing.any() else None
+
+
+def _joined(parts: Sequence[Stretch], end: int) -> list[Stretch]:
+    """Those that start where others end, and lie beside each other with one count, in one."""
+    starts = [part for at, part in enumerate(parts) if not at or part.steps != parts[at - 1].steps]
+    stops = [after.start for _, after in pairwise(starts)] + [end]
+    return [Stretch(part.start, stop, part.steps) for part, stop in zip(starts, stops, strict=True)]

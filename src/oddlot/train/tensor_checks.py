@@ -1,0 +1,136 @@
+"""Checks of a model's parameters and buffers before a run starts: each must be mergeable, copyable and savable."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from oddlot.core.errors import UsageError
+from oddlot.core.warned import warn
+
+MERGEABLE = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.bool,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+    }
+    | {torch.int8, torch.uint8, torch.uint64, torch.uint32, torch.uint16}
+)
+"""dtypes that a block may hold"""
+SAVABLE = MERGEABLE | {torch.complex64}
+"""dtypes that safetensors writes"""
+
+
+def check_tensors(module: nn.Module) -> None:
+    """Check every parameter and buffer of the module.
+
+    UsageError: a tensor has no shape or memory yet (lazy, meta), is sparse or quantized, has a dtype that cannot be
+    saved, is a complex trainable parameter, or shares memory with itself or another tensor.
+    """
+    for what, name, tensor in _named_tensors(module):
+        _check_kind(what, name, tensor)
+        if what == "parameter" and tensor.requires_grad and tensor.is_complex():
+            raise _refused(
+                what,
+                name,
+                "complex_parameter",
+                f"is {tensor.dtype}: complex parameters cannot be merged",
+                "store the real and the imaginary part as two real parameters",
+                dtype=tensor.dtype,
+            )
+        if _overlaps_itself(tensor):
+            raise _refused(
+                what,
+                name,
+                "overlapping_tensor",
+                "has elements that share memory, as after expand()",
+                "use .clone() or .contiguous() when you create it",
+            )
+    _check_apart(module)
+
+
+def warn_of_extra_state(module: nn.Module) -> None:
+    """Warn about modules with `get_extra_state`: such state is neither merged nor saved."""
+    names = [
+        name or type(owner).__name__
+        for name, owner in module.named_modules()
+        if type(owner).get_extra_state is not nn.Module.get_extra_state
+    ]
+    if names:
+        warn(
+            f"get_extra_state of {', '.join(names[:3])}: extra state stays in each worker and is not saved; keep it in "
+            "a buffer if it matters",
+            "extra_state",
+            modules=names,
+        )
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Each parameter and buffer once."""
+    yield from (("parameter", name, parameter) for name, parameter in module.named_parameters())
+    yield from (("buffer", name, buffer) for name, buffer in module.named_buffers())
+
+
+def _check_kind(what: str, name: str, tensor: Tensor) -> None:
+    """UsageError: no operation that a run needs works on such a tensor."""
+    if is_lazy(tensor):
+        told = "has no shape yet (lazy)"
+        help_ = "run one batch through the model in the job's model factory"
+        raise _refused(what, name, "lazy_parameter", told, help_)
+    if tensor.device.type == "meta":
+        told, help_ = "is on the meta device, so it has no values", "create the model on a real device"
+        raise _refused(what, name, "meta_tensor", told, help_)
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        told = f"is {kind}: such tensors cannot be copied to workers or saved"
+        help_ = "keep its .to_dense(), or build it in forward()"
+        raise _refused(what, name, "not_dense", told, help_, layout=kind)
+    if tensor.dtype not in SAVABLE:
+        told, help_ = f"is {tensor.dtype}, which cannot be merged or saved", "keep it as float32 or bfloat16"
+        raise _refused(what, name, "unsupported_dtype", told, help_, dtype=tensor.dtype)
+
+
+def _refused(what: str, name: str, code: str, told: str, help_: str, **fields: Any) -> UsageError:
+    return UsageError(f"{what} {name} {told}: {help_}", code, "", **{what: name, **fields})
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements share memory; a few exotic as_strided() views are refused although theirs do not."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach = stride * (size - 1) + reach
+    return False
+
+
+def _check_apart(module: nn.Module) -> None:
+    """UsageError: two tensors share memory and are not one tensor under two names, which would stay tied."""
+    seen: dict[int, list[tuple[str, str, Tensor]]] = {}
+    for what, name, tensor in _named_tensors(module):
+        if not tensor.numel():
+            continue
+        others = seen.setdefault(tensor.untyped_storage().data_ptr(), [])
+        for _, other_name, other in others:
+            if _share_memory(tensor, other):
+                told, help_ = f"shares memory with {other_name}", "use one of them, or .clone()"
+                raise _refused(what, name, "shared_memory", told, help_, other=other_name)
+        others.append((what, name, tensor))
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one storage have a byte in common."""
+    if one.element_size() != other.element_size():
+        return True
+    used = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.uint8)
+    for tensor in (one, other):
+        used.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).add_(1)
+    return bool((used > 1).any())

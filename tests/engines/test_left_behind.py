@@ -1,0 +1,90 @@
+"""Processes that a worker leaves behind: none of them writes into memory that is used again, or outlives the run."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import oddlot
+from oddlot import Asynchronous
+from tests.fits import a_job, local, this_worker
+from tests.processes import ends, program, says
+
+
+def close_socket(path: Path) -> None:
+    """The hub takes the worker for dead."""
+    path.write_text(str(os.getpid()))
+    this_worker().hub.close()
+    signal.pause()
+
+
+def daemonize(path: Path) -> None:
+    """The worker goes on as another process, in a session of its own."""
+    if os.fork():
+        os._exit(1)
+    os.setsid()
+    path.write_text(str(os.getpid()))
+    signal.pause()
+
+
+class Once:
+    """A loss that misbehaves in the first task of a run."""
+
+    def __init__(self, act: Any, path: Path) -> None:
+        self.act, self.path = act, path
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not self.path.exists():
+            self.act(self.path)
+        return cross_entropy(outputs, targets)
+
+
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.parametrize("act", [close_socket, daemonize])
+def test_a_lost_worker_has_ended_before_its_memory_is_used_again(act: Any, tmp_path: Path) -> None:
+    path, ended = tmp_path / "pid", list[bool]()
+
+    def watch(record: Any) -> None:
+        if record.event == oddlot.core.words.Joined("w1.2"):
+            ended.append(not Path(f"/proc/{path.read_text()}").exists())
+
+    run = oddlot.fit(
+        a_job(loss=Once(act, path)), Asynchronous(), local(1), until="epochs>=2", observers=[watch]
+    )
+    assert ended == [True]
+    assert run.summary["workers_lost"] == 1
+
+
+def start_a_program(path: Path) -> None:
+    """In a session of its own; whoever started it does not wait for it."""
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    path.write_text(str(started.pid))
+
+
+RUN = """
+from pathlib import Path
+
+import oddlot
+from tests.engines.test_left_behind import Once, start_a_program
+from tests.fits import a_job, local
+
+path = Path("PATH")
+watch = lambda _: path.exists() and path.read_text() and print("started", flush=True)
+job = a_job(loss=Once(start_a_program, path))
+oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[watch])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_worker_has_started_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
+    """Whether the run ends by itself or its hub is killed."""
+    path = tmp_path / "pid"
+    with program("-c", RUN.replace("PATH", str(path))) as process:
+        says(process, "started")
+        with ends([int(path.read_text())]):
+            process.send_signal(number)

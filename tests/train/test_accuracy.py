@@ -1,0 +1,31 @@
+"""The metric that comes with oddlot."""
+
+import pytest
+import torch
+
+from oddlot import accuracy
+from oddlot.core.errors import JobError
+from tests.transcripts import raises
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [
+        ((4, 1), (4, 1)),
+        ((4, 1), (4,)),
+        ((4, 3), (4, 1)),
+        ((4,), (4,)),
+        ((4, 2, 8, 8), (4, 8, 8)),
+        ((4, 3), (3,)),
+        ((4, 3), (4, 3)),
+    ],
+)
+def test_shapes_that_would_be_broadcast_are_refused(
+    outputs: tuple[int, ...], targets: tuple[int, ...]
+) -> None:
+    with raises(JobError, "wrong_shape", outputs=outputs, targets=targets):
+        accuracy(torch.zeros(outputs), torch.zeros(targets))
+
+
+def test_it_is_the_share_of_rows_that_are_right() -> None:
+    assert accuracy(torch.eye(4)[:, :3], torch.tensor([0, 1, 1, 0])) == 0.75
