@@ -35,6 +35,7 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
         ("train digits --set job={batch=8} --set job.batch=9", "said_twice", {"flag": "--set job.batch=9"}),
         ("train digits --set task=mnist", "said_twice", {"flag": "--set task=mnist"}),
         ("train digits --until dollars>=1", "goal_without_price", {"flag": "--until dollars>=1"}),
+        ("train digits --workers 1000000000", "too_many_workers", {"flag": "--workers 1000000000"}),
         ("train digits --set threads=9999", "too_many_threads", {"flag": "--set threads=9999"}),
         ("train os:getcwd", "task_returns_no_job", {"task": "os:getcwd", "given": "str"}),
         ("train digits --resume", "no_run", {"path": "runs/digits-N"}),

@@ -1,6 +1,7 @@
 """Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -364,3 +365,29 @@ def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
 def test_an_error_of_ours_in_a_worker_keeps_its_code_and_fields() -> None:
     with raises(JobError, "loss_not_scalar", shape=[8, 2]):
         oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_no_message_is_lost_where_a_socket_is_full() -> None:
+    """A worker that is busy, or stopped, does not read what it is given next."""
+    on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch=1)
+    with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
+        node = run.joined()
+        engine.freeze(node)
+        run.deliver(w.Joined(node))
+        assert engine.lives[node].outbox, "there was room for all"
+        engine.thaw(node)
+        answers = [message(run) for _ in range(700)]
+        assert all(isinstance(answer, Arrival) for answer in answers)
+
+
+def test_too_many_open_files_are_named() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        with raises(JobError, "too_many_open_files", limit=128):
+            oddlot.fit(a_job(count=200), Asynchronous(), local(150), until="epochs>=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,6 +1,7 @@
 """One life of a worker process, as the hub sees it."""
 
 import socket
+from collections import deque
 from dataclasses import dataclass, field
 
 from oddlot.core import words as w
@@ -28,5 +29,7 @@ class Life:
     """it has sent an invalid message, for which the hub has ended it"""
     exit_code: int | None = None
     """once it has ended by itself; negative: the signal that ended it. None: the hub has ended it"""
+    outbox: deque[bytes] = field(default_factory=deque)
+    """messages for which its socket had no room"""
     tasks: dict[w.TaskId, int] = field(default_factory=dict)
     """the update block of every task it holds"""

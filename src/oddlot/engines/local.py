@@ -1,5 +1,6 @@
 """Workers as processes of this machine: one hub thread, sockets for words, shared memory for tensors."""
 
+import errno
 import os
 import selectors
 import signal
@@ -8,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from oddlot.core import words as w
@@ -34,6 +36,7 @@ from oddlot.engines.respawns import Respawns
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
 
+NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 LONGEST_WAIT_SECONDS = 0.5
 """so that a signal handler's wish is seen soon"""
 EVALUATOR = "evaluator"
@@ -315,7 +318,7 @@ class LocalEngine:
         number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
         ours.setblocking(False)
         life = self.lives[node] = Life(node, index, number, ours)
-        self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(life))
+        self.selector.register(ours, selectors.EVENT_READ, partial(self._attend, life))
 
     def _lose(self, life: Life) -> None:
         """A worker is gone for the run: its process is killed, in case that it has only closed its socket."""
@@ -346,8 +349,28 @@ class LocalEngine:
             self._send(life, encode(Say.EVALUATE, version=version, weights=self.evaluations[version]))
 
     def _send(self, life: Life, frame: bytes) -> None:
-        with suppress(OSError):  # it is dying or frozen: its end, or the task's deadline, will be told
-            life.socket.send(frame)
+        """Send a message, or keep it until the socket has room: a worker with many tasks in flight reads slowly."""
+        life.outbox.append(frame)
+        if len(life.outbox) == 1:
+            self._send_waiting(life)
+
+    def _send_waiting(self, life: Life) -> None:
+        try:
+            while life.outbox:
+                life.socket.send(life.outbox[0])
+                life.outbox.popleft()
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # it is dying: its end will be told
+                life.outbox.clear()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if life.outbox else 0)
+        if self.selector.get_key(life.socket).events != events:
+            self.selector.modify(life.socket, events, partial(self._attend, life))
+
+    def _attend(self, life: Life) -> None:
+        """Its socket has something to read, or room."""
+        if life.outbox and self.lives.get(life.node) is life:
+            self._send_waiting(life)
+        self._hear(life)
 
 
 _HEAR: dict[Say, Callable[[LocalEngine, Life, dict[str, Any]], None]] = {

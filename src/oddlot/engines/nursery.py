@@ -1,10 +1,13 @@
 """The hub's side of the fork server: ask for workers, hear who has ended."""
 
+import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from oddlot.core.errors import JobError
@@ -19,6 +22,21 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError:  # macOS has no SEQPACKET; there the fork server alone tells of an end
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+@contextmanager
+def named_limit() -> Iterator[None]:
+    """JobError: this process may not open any more files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        told = (
+            f"too many open files: {limit:,} are the most; raise the limit (ulimit -n), or use fewer workers"
+        )
+        raise JobError(told, "too_many_open_files", limit=limit) from None
 
 
 class Nursery:
@@ -44,7 +62,8 @@ class Nursery:
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
         """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket."""
         self.forks += 1
-        ours, theirs = packet_pair()
+        with named_limit():
+            ours, theirs = packet_pair()
         try:
             frame = encode(Say.FORK, number=self.forks, index=index)
             socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])

@@ -21,6 +21,8 @@ from oddlot.engines.worker import Setup
 from oddlot.machines.machine import Machine
 from oddlot.wire.codec import Plain
 
+MOST_WORKERS = 10_000
+"""each is a process that has PyTorch in it"""
 MOST_THREADS = 256
 """for tests on small machines; with too many a process ends without a word"""
 SPIN_SECONDS = 0.003
@@ -59,6 +61,9 @@ class Local:
             machines, workers = len(self.as_if), self.workers
             told = f"as_if has {machines} machines for {workers} workers"
             raise UsageError(told, "different_lengths", "as_if", machines=machines, workers=workers)
+        if self.workers > MOST_WORKERS:
+            told = f"workers = {self.workers}: {MOST_WORKERS} is the most on one machine"
+            raise UsageError(told, "too_many_workers", "workers", workers=self.workers, most=MOST_WORKERS)
         most = max(MOST_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
