@@ -119,19 +119,24 @@ TENSORS: list[Tensor] = [
     torch.ones(50_000) > 0,
     torch.tensor(3.0),
     torch.eye(300).to_sparse(),
+    torch.ones(1).expand(1 << 30),
+    torch.tensor([1j]).conj(),
 ]
 
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype} {tensor.layout}")
 def test_a_tensor_deep_inside_a_dataset_comes_back_as_it_was(tensor: Tensor) -> None:
-    (back, again), _ = sent([tensor, tensor])
+    (back, again), size = sent([tensor, tensor])
+    assert size < 1_000_000, "what expand() makes travels as its one number"
     assert back is again
     assert (back.dtype, back.layout, back.requires_grad) == (
         tensor.dtype,
         tensor.layout,
         tensor.requires_grad,
     )
-    assert torch.equal(back.to_dense() if back.is_sparse else back, tensor.to_dense())
+    assert torch.equal(
+        *(one.to_dense() if one.is_sparse or not one.ndim else one[:9] for one in (back, tensor))
+    )
 
 
 def test_tensors_inside_datasets_share_the_parcels_memory() -> None:

@@ -152,10 +152,9 @@ REFUSED: list[tuple[str, nn.Module, dict[str, Any]]] = [
     ("lazy_parameter", nn.Sequential(nn.LazyLinear(3)), {"parameter": "0.weight"}),
     ("meta_tensor", nn.Linear(2, 2, device="meta"), {"parameter": "weight"}),
     ("not_dense", with_buffers(edges=torch.eye(3).to_sparse()), {"buffer": "edges", "layout": "sparse_coo"}),
-    ("not_dense", with_buffers(unsaved=torch.eye(3).to_sparse()), {"buffer": "unsaved"}),
     ("unsupported_dtype", with_buffers(scale=FLOAT8), {"buffer": "scale", "dtype": torch.float8_e4m3fn}),
     ("overlapping_tensor", with_buffers(ids=LINE[:, None].expand(10, 4)), {"buffer": "ids"}),
-    ("overlapping_tensor", with_buffers(unsaved=LINE.unfold(0, 3, 1)), {"buffer": "unsaved"}),
+    ("overlapping_tensor", with_buffers(windows=LINE.unfold(0, 3, 1)), {"buffer": "windows"}),
     ("shared_memory", with_buffers(a=LINE[:6], b=LINE[4:]), {"buffer": "b", "other": "a"}),
 ]
 
@@ -176,6 +175,28 @@ def test_tensors_that_lie_beside_each_other_in_one_memory_are_fine() -> None:
     table = torch.arange(24.0).view(4, 6)
     ids = torch.arange(10).expand(1, 10)
     Layout.from_module(with_buffers(left=table[:, :3], right=table[:, 3:], ids=ids, unsaved=LINE, again=LINE))
+
+
+@pytest.mark.parametrize(
+    "buffer", [torch.eye(3).to_sparse(), FLOAT8, LINE.expand(4, 10), torch.ones(2, dtype=torch.complex128)]
+)
+def test_an_unsaved_buffer_may_be_anything_and_is_the_factorys_where_it_cannot_be_copied(
+    buffer: torch.Tensor,
+) -> None:
+    layout = Layout.from_module(model := with_buffers(unsaved=buffer))
+    assert "unsaved" not in layout.constants(model)
+
+
+def test_numbers_that_are_infinite_on_both_sides_stay_so_when_they_are_pulled() -> None:
+    """A causal mask: between two infinities lies nothing."""
+    layout = Layout.from_module(with_buffers(mask=torch.full((4, 4), -torch.inf).triu(1)))
+    here, home = FlatBuffer.empty(layout), FlatBuffer.empty(layout)
+    for flat, weight in ((here, 1.0), (home, 3.0)):
+        flat.view("mask").copy_(torch.full((4, 4), -torch.inf).triu(1))
+        flat.view("weight").fill_(weight)
+    here.pull_(home, 0.25)
+    assert torch.equal(here.view("mask"), home.view("mask"))
+    assert set(here.view("weight").flatten().tolist()) == {2.5}
 
 
 def test_frozen_parameters_are_buffers_by_name_and_a_pattern_fits_one() -> None:

@@ -16,6 +16,7 @@ from oddlot.core.errors import JobError, UsageError
 from oddlot.core.rules import SGD
 from oddlot.core.spans import Span
 from oddlot.core.words import Kind, Task
+from oddlot.train.chance import generators_of
 from oddlot.train.data import order
 from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
@@ -227,12 +228,13 @@ class Ties(nn.Module):
         self.inner = nn.Linear(4, 4)
         self.tied = nn.Linear(4, 4)
         self.tied.weight = self.inner.weight
-        self.unused = nn.Parameter(torch.ones(3))
         self.scale = nn.Parameter(torch.ones(4, dtype=torch.float64))
+        self.last = nn.Parameter(torch.ones(4))
+        self.unused = nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.words(x) + self.fixed(x)
-        result: Tensor = self.tied(self.inner(hidden).relu()) * self.scale.float()
+        result: Tensor = self.tied(self.inner(hidden).relu()) * self.scale.float() + self.last
         return result
 
 
@@ -309,72 +311,97 @@ def test_parameters_that_are_replaced_frozen_or_change_shape_are_told(name: str,
 
 
 class Teacher(nn.Module):
-    """A student, and a frozen teacher."""
+    """A student, a frozen teacher, and buffers of many kinds."""
 
     def __init__(self) -> None:
         super().__init__()
         self.student, self.teacher = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
         self.register_buffer("phase", torch.tensor([1j]))
+        self.register_buffer("count", torch.tensor([1]))
+        self.register_buffer("late", None)
 
 
-def follow(model: Any, batch: Any) -> Tensor:
-    with torch.no_grad():
-        model.teacher.weight.lerp_(model.student.weight, 0.5)
-    return cross_entropy(model.student(batch[0]), batch[1])
+def follow(model: Any) -> None:
+    model.teacher.weight.lerp_(model.student.weight, 0.5)
 
 
-def unfreeze(model: Any, batch: Any) -> Tensor:
-    model.teacher.weight.requires_grad_(True)
-    return cross_entropy(model.student(batch[0]), batch[1])
+BESIDE: list[tuple[str, str, Callable[[Any], object]]] = [
+    ("constant_changed", "teacher.weight", follow),
+    ("constant_changed", "teacher.weight", lambda m: m.teacher.weight.copy_(m.teacher.weight.flip(0))),
+    ("constant_changed", "teacher.bias", lambda m: setattr(m.teacher.bias, "data", m.teacher.bias + 1)),
+    (
+        "constant_changed",
+        "teacher.bias",
+        lambda m: setattr(m.teacher, "bias", nn.Parameter(torch.ones(2), requires_grad=False)),
+    ),
+    ("constant_changed", "phase", lambda m: m.phase.mul_(1j)),
+    ("constant_changed", "phase", lambda m: setattr(m, "phase", m.phase * 1j)),
+    ("constant_changed", "late", lambda m: setattr(m, "late", torch.ones(2))),
+    ("buffer_reshaped", "count", lambda m: setattr(m, "count", m.count + 0.5)),
+    ("requires_grad_changed", "teacher.weight", lambda m: m.teacher.weight.requires_grad_(True)),
+    ("weights_changed", "student.bias", lambda m: m.student.bias.add_(1)),
+    ("weights_changed", "student.weight", lambda m: m.student.weight.copy_(m.student.weight.flip(0))),
+]
 
 
-def turn(model: Any, batch: Any) -> Tensor:
-    model.phase.mul_(1j)
-    return cross_entropy(model.student(batch[0]), batch[1])
+def acting(act: Callable[[Any], object]) -> Callable[[Any, Any], Tensor]:
+    """A training step that does something else beside."""
 
+    def step(model: Any, batch: Any) -> Tensor:
+        with torch.no_grad():
+            act(model)
+        return cross_entropy(model.student(batch[0]), batch[1])
 
-def step_inside(model: Any, batch: Any) -> Tensor:
-    with torch.no_grad():
-        model.student.bias.add_(1)
-    return cross_entropy(model.student(batch[0]), batch[1])
+    return step
 
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
-@pytest.mark.parametrize(
-    ("step", "code", "name"),
-    [
-        (follow, "constant_changed", "teacher.weight"),
-        (turn, "constant_changed", "phase"),
-        (unfreeze, "requires_grad_changed", "teacher.weight"),
-        (step_inside, "weights_changed", "student.bias"),
-    ],
-)
-def test_what_changes_beside_the_optimizer_is_refused(kind: Kind, step: Any, code: str, name: str) -> None:
-    with raises(JobError, code, parameter=name):
-        Bench(a_job(Teacher, loss=None, training_step=step)).compute((0, 8), kind=kind)
+@pytest.mark.parametrize("number", range(len(BESIDE)), ids=[f"{code} {name}" for code, name, _ in BESIDE])
+def test_what_changes_beside_the_optimizer_is_refused(kind: Kind, number: int) -> None:
+    code, name, act = BESIDE[number]
+    with raises(JobError, code, **{"buffer" if code == "buffer_reshaped" else "parameter": name}):
+        Bench(a_job(Teacher, loss=None, training_step=acting(act))).compute((0, 8), kind=kind)
 
 
-def test_weights_are_compared_in_the_first_tasks_and_in_every_100th() -> None:
+def test_a_training_step_that_steps_its_own_optimizer_is_told_before_its_graph_is_used_again() -> None:
+    def step(model: Any, batch: Any) -> Tensor:
+        loss = cross_entropy(model.student(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.optim.SGD(model.student.parameters(), 0.1).step()
+        return loss
+
+    with raises(JobError, "weights_changed", parameter="student.weight"):
+        Bench(a_job(Teacher, loss=None, training_step=step)).compute((0, 8))
+
+
+def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
+    """It changes its weights in each forward pass; a gradient would lose that, a delta has it."""
+    rows = torch.arange(10), torch.arange(10) % 4
+    job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch=8, device="cpu")
+    Bench(job).compute((0, 8), kind="delta")
+    with raises(JobError, "weights_changed", parameter="weight"):
+        Bench(job).compute((0, 8), kind="gradient")
+
+
+def test_weights_are_compared_in_the_first_tasks_and_in_every_101st() -> None:
     """Most tasks pay nothing for it: what such a one loses is noticed later."""
     on = [False]
-
-    def step(model: Any, batch: Any) -> Tensor:
-        return (follow if on[0] else unchanging)(model, batch)
-
-    def unchanging(model: Any, batch: Any) -> Tensor:
-        return cross_entropy(model.student(batch[0]), batch[1])
-
+    step = acting(lambda model: follow(model) if on[0] else None)
     bench = Bench(a_job(Teacher, loss=None, training_step=step))
-    for task in range(100):
+    for task in range(101):
         on[0] = task > 10
         bench.compute((0, 8))
-    on[0] = True
     with raises(JobError, "constant_changed", parameter="teacher.weight"):
         bench.compute((0, 8))
 
 
-def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so() -> None:
-    job = a_job(Teacher, loss=None, training_step=follow, as_buffers=["teacher.w*"])
+@pytest.mark.parametrize(
+    "act",
+    [follow, lambda m: setattr(m.teacher.weight, "data", (m.teacher.weight + m.student.weight) / 2)],
+    ids=["in place", "replaced"],
+)
+def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so(act: Callable[[Any], object]) -> None:
+    job = a_job(Teacher, loss=None, training_step=acting(act), as_buffers=["teacher.w*"])
     bench = Bench(job)
     start = {name: view.clone() for name, view in bench.weights.views()}
     _, found = bench.compute((0, 8))
@@ -423,6 +450,13 @@ class Noisy(Dataset[tuple[Tensor, int]]):
         return noise, index % 2
 
 
+@pytest.mark.parametrize("parts", [3, np.arange(3), None])
+def test_attributes_of_a_dataset_that_are_no_datasets_are_left_alone(parts: Any) -> None:
+    data = Noisy(np.random.default_rng(3))
+    data.datasets, data.dataset = parts, data  # type: ignore[attr-defined]
+    assert generators_of(data) == [data.rng]
+
+
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(ConcatDataset([data]), range(40))])
 @pytest.mark.parametrize("make", GENERATORS)
 def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
@@ -440,7 +474,7 @@ def test_a_buffer_that_changes_its_shape_is_told() -> None:
             result: Tensor = self.linear(x)
             return result
 
-    with raises(JobError, "buffer_reshaped", buffer="mean", before=[3], after=[8]):
+    with raises(JobError, "buffer_reshaped", buffer="mean", before="float32 [3]", after="float32 [8]"):
         Bench(a_job(Growing)).compute((0, 8))
 
 

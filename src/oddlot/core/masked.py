@@ -2,7 +2,7 @@
 
 import re
 
-_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"]*):([^\s/\"]+)(?=@)")
+_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"]*):([^\s@\"]+)(?=@)")
 
 
 def masked(text: str) -> str:

@@ -63,11 +63,12 @@ class Arena:
 
 def _shared(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
     """What pickle is to make of a tensor: one of the CPU travels as an array, whose memory workers share."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+    plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
+    if not plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # after expand() it may be very large
         reduced: tuple[Any, tuple[Any, ...]] = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]  # PyTorch's
         return reduced
-    plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return _tensor, (plain.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad)
+    numbers = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return _tensor, (numbers.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad)
 
 
 def _tensor(array: Any, dtype: torch.dtype, shape: torch.Size, requires_grad: bool) -> Tensor:

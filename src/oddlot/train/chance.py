@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 """of a dataset's own: those that `reseed` knows"""
@@ -25,15 +26,19 @@ def seed_all(number: int, device: torch.device | None = None) -> None:
     random.seed(number)
 
 
-def generators_of(data: Any) -> list[Any]:
+def generators_of(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
     """The generators that a dataset keeps in an attribute `rng`, also those of the datasets that it is made of.
 
     A `Subset` has its dataset in `dataset`, a `ConcatDataset` its datasets in `datasets`.
     """
-    own = getattr(data, "rng", None)
-    inner = [getattr(data, "dataset", None), *(getattr(data, "datasets", None) or ())]
+    if not isinstance(data, Dataset) or id(data) in seen:
+        return []
+    seen |= {id(data)}
+    own, parts = getattr(data, "rng", None), getattr(data, "datasets", ())
     found = [own] if isinstance(own, GENERATORS) else []
-    return found + [each for one in inner if one is not None for each in generators_of(one)]
+    for inner in (getattr(data, "dataset", None), *(parts if isinstance(parts, list | tuple) else ())):
+        found += generators_of(inner, seen)
+    return found
 
 
 def reseed(generators: Sequence[Any], number: int) -> None:

@@ -31,6 +31,7 @@ from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
 
 FORMAT = 1
 UNFINISHED = "unfinished_checkpoint"
+BEGIN_ANEW = "begin anew: no checkpoint is older than that"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
@@ -165,7 +166,8 @@ def newest(
             found = _verified(storage, name, with_log)
             if records is not None and found.records > records:
                 _check_log_beside(found)  # else nobody else can go on from it either
-                raise _log_too_short(found, records)
+                older = [other for other in names if age(other)[0] <= records and not void(age(other)[0])]
+                raise _log_too_short(found, records, bool(older))
         except Damaged as error:
             damage.append(error)
             continue
@@ -225,7 +227,7 @@ def check_log(checkpoint: Checkpoint, log: Path) -> None:
             raise _gone_on(checkpoint, f"after other records than {log} has", log=str(log))
 
 
-def _log_too_short(checkpoint: Checkpoint, records: int) -> CheckpointError:
+def _log_too_short(checkpoint: Checkpoint, records: int, is_older_there: bool) -> CheckpointError:
     """Only so many records of the log that is here are sound, which are fewer than the checkpoint was made after."""
     counts = {"records": checkpoint.records, "sound": records}
     if checkpoint.log:
@@ -235,7 +237,8 @@ def _log_too_short(checkpoint: Checkpoint, records: int) -> CheckpointError:
     path = checkpoint.storage.path(checkpoint.name)
     return CheckpointError(
         f"checkpoint {path} was made after {checkpoint.records} records, but only {records} of the log are sound: "
-        "restore the log from a copy, or move that checkpoint away to go on from an older one",
+        "restore the log from a copy, or "
+        + ("move that checkpoint away to go on from an older one" if is_older_there else BEGIN_ANEW),
         "log_too_short",
         path=path,
         **counts,

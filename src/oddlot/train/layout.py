@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import UsageError
-from oddlot.train.tensor_checks import MERGEABLE, check_tensors
+from oddlot.train.tensor_checks import MERGEABLE, check_tensors, is_plain
 
 LINE_BYTES = 64
 """Every section and entry starts on a cache line, as PyTorch's own tensors do: views compute as fast."""
@@ -158,9 +158,16 @@ class Layout:
                 owner._buffers[leaf] = flat.view(first).data
 
     def constants(self, module: nn.Module) -> dict[str, Tensor]:
-        """What a worker needs once beside the block: frozen parameters, complex and unsaved buffers."""
+        """What a worker needs once beside the block: frozen parameters, complex and unsaved buffers.
+
+        Unsaved buffers that cannot be copied, as sparse ones, are left to the job's model factory.
+        """
         known = dict(module.named_parameters()) | dict(module.named_buffers())
-        return {name: tensor.detach() for name, tensor in known.items() if name not in self.places}
+        return {
+            name: tensor.detach()
+            for name, tensor in known.items()
+            if name not in self.places and is_plain(tensor)
+        }
 
 
 class FlatBuffer:
@@ -231,7 +238,9 @@ class FlatBuffer:
         """Become `home`, moved so far towards what is here; integers stay as they are."""
         for here, there in zip(self._sections, home._sections, strict=True):
             if here.is_floating_point():
-                torch.lerp(there, here, share, out=here)
+                equal = here == there  # as infinities of a mask, between which nothing lies
+                torch.lerp(there, torch.where(equal, there, here), share, out=here)
+                here[equal] = there[equal]
 
     def write_buffers_(self, start: "FlatBuffer", end: "FlatBuffer") -> None:
         """The buffers of an update: new values, but of counters their increments."""

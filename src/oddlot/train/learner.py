@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -76,19 +77,26 @@ class Learner:
         self.had_gradient = [False] * len(self.parameters)
         """of each, in any step of this task"""
         self.unchanged = Unchanged(
-            dict(zip(self.names, self.parameters, strict=True)), _kept(self.model, layout)
+            self.model,
+            dict(zip(self.names, self.parameters, strict=True)),
+            partial(_kept, self.model, layout),
         )
         self.generators = generators_of(job.data)
-        block = self.weights.memory.untyped_storage().data_ptr()
-        self.buffers = [
-            (owner._buffers, name, view)
-            for owner in self.model.modules()
-            for name, view in owner._buffers.items()
-            if view is not None and view.untyped_storage().data_ptr() == block
-        ]
+        self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
         self.own = Own()
+
+    def _bound(self) -> list[tuple[dict[str, Any], str, Tensor]]:
+        """Where the model has each buffer, and each parameter that is merged as one; its view of the block."""
+        views = {view.data_ptr(): view for name, view in self.weights.views() if name not in set(self.names)}
+        found: list[tuple[dict[str, Any], str, Tensor]] = []
+        for owner in self.model.modules():
+            for holder in (owner._buffers, owner._parameters):
+                for leaf, tensor in holder.items():
+                    if tensor is not None and tensor.data_ptr() in views:
+                        found.append((holder, leaf, views[tensor.data_ptr()]))
+        return found
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them; returns the bytes copied."""
@@ -123,7 +131,7 @@ class Learner:
             return None
         self._check_parameters()
         if task.kind == "gradient":
-            self.unchanged.check_trainable()
+            self.unchanged.check_trainable(local=False)
         self.unchanged.check_constants()
         self._follow_buffers()
         if task.pull is not None:
@@ -148,6 +156,7 @@ class Learner:
         several = len(batches) > 1  # they add up, each with the weight of its samples
 
         def learn(loss: Tensor, samples: int) -> None:
+            self.unchanged.check_trainable(local=False)
             if self.job.clip_norm is None:
                 _backward(loss * samples if several else loss)
             else:
@@ -185,7 +194,8 @@ class Learner:
 
         def step(loss: Tensor, samples: int) -> None:
             nonlocal optimizer, pace
-            self.unchanged.check_trainable()
+            self.unchanged.check_trainable(local=True)
+            self.unchanged.stepped()
             for parameter in self.parameters:
                 parameter.grad = None
             _backward(loss)
@@ -244,10 +254,9 @@ class Learner:
         if kind == "weights" or all(self.had_gradient):
             flags.zero_()
             return
-        missing = [
-            not had and not (kind == "delta" and out.view(name).any())
-            for name, had in zip(self.names, self.had_gradient, strict=True)
-        ]
+        had = dict(zip(self.names, self.had_gradient, strict=True))
+        names = [entry.name for entry in self.weights.layout.trainable_entries]  # grouped by dtype
+        missing = [not had[name] and not (kind == "delta" and out.view(name).any()) for name in names]
         flags.copy_(torch.tensor(missing, dtype=torch.uint8, device="cpu"))
 
     def _write_gradient(self, out: FlatBuffer) -> None:
@@ -282,16 +291,24 @@ class Learner:
 
     def _follow_buffers(self) -> None:
         """A buffer that was replaced, as by `self.mean = ...`, gives its values to the block and is bound again."""
-        for buffers, name, view in self.buffers:
-            now = buffers[name]
-            if now is view:
+        for holder, leaf, view in self.bound:
+            now = holder.get(leaf)
+            if now is not None and now.data_ptr() == view.data_ptr() and now.shape == view.shape:
                 continue
-            if now is None or now.shape != view.shape:
-                before, after = list(view.shape), None if now is None else list(now.shape)
-                told = f"buffer {name} went from shape {before} to {after}: keep its shape"
-                raise JobError(told, "buffer_reshaped", buffer=name, before=before, after=after)
-            view.copy_(now)
-            buffers[name] = view
+            alike = now is not None and now.is_floating_point() == view.is_floating_point()
+            if now is None or now.shape != view.shape or not alike:
+                before, after = _told(view), _told(now)
+                told = f"buffer {leaf} went from {before} to {after}: keep its shape and dtype"
+                raise JobError(told, "buffer_reshaped", buffer=leaf, before=before, after=after)
+            view.copy_(now.detach())
+            if isinstance(now, nn.Parameter):
+                now.data = view
+            else:
+                holder[leaf] = view.data
+
+
+def _told(tensor: Tensor | None) -> str:
+    return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 class _Pace:

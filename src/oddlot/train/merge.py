@@ -183,11 +183,13 @@ def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> Non
     means = [share / total if total else 0.0 for _, share in updates]
     chosen = means.index(max(means))
     for _, source, target, streams in _sections("buffer", weights, updates, out):
-        if source.is_floating_point():
+        if not total:
+            target.copy_(source)
+        elif source.is_floating_point():
             for _ in _towards(source, target, streams, [way * mean for mean in means], 1 - way):
                 pass
         else:
-            target.copy_(streams[chosen] if total else source)
+            target.copy_(streams[chosen])
     for _, source, target, streams in _sections("counter", weights, updates, out):
         mean = sum((stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0)
         # PyTorch adds no unsigned integers but uint8.

@@ -29,7 +29,7 @@ SAVABLE = MERGEABLE | {torch.complex64}
 
 
 def check_tensors(module: nn.Module) -> None:
-    """Check every parameter and buffer of the module.
+    """Check every parameter and saved buffer of the module.
 
     UsageError: a tensor has no shape or memory yet (lazy, meta), is sparse or quantized, has a dtype that cannot be
     saved, is a complex trainable parameter, or shares memory with itself or another tensor.
@@ -72,10 +72,17 @@ def warn_of_extra_state(module: nn.Module) -> None:
         )
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor can be copied into."""
+    dense = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    return dense and tensor.dtype in SAVABLE and not _overlaps_itself(tensor)
+
+
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Each parameter and buffer once."""
+    """Each parameter and saved buffer once."""
+    saved = module.state_dict(keep_vars=True)
     yield from (("parameter", name, parameter) for name, parameter in module.named_parameters())
-    yield from (("buffer", name, buffer) for name, buffer in module.named_buffers())
+    yield from (("buffer", name, buffer) for name, buffer in module.named_buffers() if name in saved)
 
 
 def _check_kind(what: str, name: str, tensor: Tensor) -> None:
@@ -114,23 +121,34 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 def _check_apart(module: nn.Module) -> None:
     """UsageError: two tensors share memory and are not one tensor under two names, which would stay tied."""
-    seen: dict[int, list[tuple[str, str, Tensor]]] = {}
+    storages: dict[int, list[tuple[str, str, Tensor]]] = {}
     for what, name, tensor in _named_tensors(module):
-        if not tensor.numel():
-            continue
-        others = seen.setdefault(tensor.untyped_storage().data_ptr(), [])
-        for _, other_name, other in others:
-            if _share_memory(tensor, other):
-                told, help_ = f"shares memory with {other_name}", "use one of them, or .clone()"
-                raise _refused(what, name, "shared_memory", told, help_, other=other_name)
-        others.append((what, name, tensor))
+        if tensor.numel():
+            storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((what, name, tensor))
+    for tensors in storages.values():
+        used = torch.zeros(
+            tensors[0][2].untyped_storage().nbytes() if len(tensors) > 1 else 0,
+            dtype=torch.uint8,
+            device="cpu",
+        )
+        for number, (what, name, tensor) in enumerate(tensors if len(tensors) > 1 else ()):
+            places = _bytes_of(tensor, used)
+            if places.any():
+                other = next(before for _, before, one in tensors[:number] if _share_memory(one, tensor))
+                told, help_ = f"shares memory with {other}", "use one of them, or .clone()"
+                raise _refused(what, name, "shared_memory", told, help_, other=other)
+            places.fill_(1)
+
+
+def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
+    """The bytes of the tensor in `memory`, which stands for its storage."""
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    return memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size)
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one storage have a byte in common."""
-    if one.element_size() != other.element_size():
-        return True
-    used = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.uint8)
-    for tensor in (one, other):
-        used.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).add_(1)
-    return bool((used > 1).any())
+    used = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.uint8, device="cpu")
+    _bytes_of(one, used).fill_(1)
+    return bool(_bytes_of(other, used).any())

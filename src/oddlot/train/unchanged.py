@@ -1,29 +1,36 @@
 """Finds weights that a job's own code changes beside the optimizer: no update would carry such a change to the hub."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oddlot.core.errors import JobError
 
-EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 100
+EARLY_CHECKS, CHECK_EVERY = (0, 1, 10), 101
 """a worker's tasks, counted from 0, in which weights are compared: a teacher that begins as its student first moves in
-the second one"""
+the second one. 101 is prime: code that acts in every n-th task is seen one day"""
+CHUNK_NUMBERS = 1 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Unchanged:
-    """Compares the weights of a learner's model in its first tasks and in every 100th.
+    """Compares the weights of a learner's model in its first tasks and in every 101st.
 
-    `constants` are frozen parameters and buffers that no block holds: they never change. `trainable` parameters change
-    between the steps of an optimizer in local steps alone, and there not before the first backward pass.
+    `constants` gives frozen parameters and buffers that no block holds: they never change. `trainable` parameters
+    change in local steps alone, and there not before the first backward pass. Those of an embedding with `max_norm`
+    change in each forward pass; local steps carry that to the hub.
     """
 
-    def __init__(self, trainable: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, trainable: Mapping[str, Tensor], constants: Callable[[], Mapping[str, Tensor]]
+    ):
         self.trainable, self.constants = trainable, constants
-        self._constant_bits = _bits(constants.values())
-        self._loaded: list[int] | None = None
+        self.renormed = {
+            id(owner.weight) for owner in model.modules() if getattr(owner, "max_norm", None) is not None
+        }
+        self._constant_bits = _bits(constants())
+        self._loaded: dict[str, int] = {}
         self._tasks = 0
         self.checks = False
         """whether this task is one of those in which weights are compared"""
@@ -32,22 +39,23 @@ class Unchanged:
         """A task begins, its weights loaded."""
         self.checks = self._tasks in EARLY_CHECKS or self._tasks % CHECK_EVERY == 0
         self._tasks += 1
-        self._loaded = _bits(self.trainable.values()) if self.checks else None
+        self._loaded = _bits(self.trainable) if self.checks else {}
 
-    def check_trainable(self) -> None:
-        """JobError: the job's own code has changed a trainable parameter since the task began.
+    def stepped(self) -> None:
+        """The optimizer of local steps has moved the weights, which are not compared any more in this task."""
+        self._loaded = {}
 
-        Only the first call of a task compares.
-        """
-        loaded, self._loaded = self._loaded, None
-        if loaded is None:
+    def check_trainable(self, local: bool) -> None:
+        """JobError: the job's own code has changed a trainable parameter since the task began."""
+        if not self._loaded:
             return
-        for name, before, now in zip(self.trainable, loaded, _bits(self.trainable.values()), strict=True):
-            if before != now:
+        now = _bits(self.trainable)
+        for name, parameter in self.trainable.items():
+            if now[name] != self._loaded[name] and not (local and id(parameter) in self.renormed):
                 raise JobError(
                     f"the job's own code changed the trainable parameter {name}, and the change would be lost: return "
-                    "the loss and leave steps to oddlot. A layer that steps itself, such as "
-                    "SampledLinear(optimizer=...), needs optimizer=None, or a strategy with local steps",
+                    "the loss and leave steps to oddlot. A layer that changes its own weights, such as "
+                    "SampledLinear(optimizer=...) or nn.Embedding(max_norm=...), needs a strategy with local steps",
                     "weights_changed",
                     parameter=name,
                 )
@@ -56,23 +64,38 @@ class Unchanged:
         """JobError: the job's own code has changed a frozen parameter, or a buffer that cannot be merged."""
         if not self.checks:
             return
-        now = _bits(self.constants.values())
-        for (name, tensor), before, after in zip(
-            self.constants.items(), self._constant_bits, now, strict=True
-        ):
-            if before != after:
-                is_, help_ = "a frozen parameter", f"Job(as_buffers=[{name!r}, ...]) merges it as a buffer"
-                if tensor.is_complex():
-                    is_, help_ = "a complex buffer", "keep real and imaginary part as two real buffers"
-                raise JobError(
-                    f"the job's own code changed {name}, {is_}, and the change would be lost: {help_}",
-                    "constant_changed",
-                    parameter=name,
-                )
+        tensors = self.constants()
+        now = _bits(tensors)
+        for name in [*self._constant_bits, *(name for name in now if name not in self._constant_bits)]:
+            if now.get(name) != self._constant_bits.get(name):
+                raise _changed(name, tensors.get(name), is_new=name not in self._constant_bits)
 
 
-def _bits(tensors: Iterable[Tensor]) -> list[int]:
-    """The sum of each tensor's bits as integers, which a change of its values changes."""
-    flat = (tensor.detach().reshape(-1) for tensor in tensors)
-    whole = (torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in flat)
-    return [int(one.view(_INTEGERS[one.element_size()]).sum(dtype=torch.int64)) for one in whole]
+def _changed(name: str, tensor: Tensor | None, is_new: bool) -> JobError:
+    is_, help_ = "a frozen parameter", f"Job(as_buffers=[{name!r}, ...]) merges it as a buffer"
+    if is_new or tensor is None:
+        is_, help_ = (
+            "which is not as the model factory made it",
+            "register it in the model factory, with its shape",
+        )
+    elif tensor.is_complex():
+        is_, help_ = "a complex buffer", "keep real and imaginary part as two real buffers"
+    told = f"the job's own code changed {name}, {is_}, and the change would be lost: {help_}"
+    return JobError(told, "constant_changed", parameter=name)
+
+
+def _bits(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """A number for the bits of each tensor, and for their places, which a change of its values changes."""
+    return {name: _hash(tensor.detach()) for name, tensor in tensors.items()}
+
+
+def _hash(tensor: Tensor) -> int:
+    """The sum of bits x (2 x place + 1), modulo 2**64."""
+    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    bits = flat.contiguous().reshape(-1).view(_INTEGERS[flat.element_size()])
+    total = 0
+    for start in range(0, bits.numel(), CHUNK_NUMBERS):
+        chunk = bits[start : start + CHUNK_NUMBERS].to(torch.int64)
+        places = torch.arange(start, start + chunk.numel(), device=chunk.device)
+        total += int((chunk * (2 * places + 1)).sum())
+    return total % 2**64
