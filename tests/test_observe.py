@@ -12,6 +12,7 @@ from oddlot.core import words as w
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.ledger import Ledger
+from oddlot.core.spans import Span
 from oddlot.log import Log, given_out, read_log, read_sound, surviving
 from oddlot.observe import Tally, resumed_after, take_into_account, tally_of
 from oddlot.strategies import Synchronous
@@ -62,7 +63,7 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
     assert tally.samples_wasted == 0
     tally.finish()
     assert tally.summary()["wasted"] == {"unfinished": 8}
-    tally = tally_of([begun, w.Record(1.0, w.Refused("w1:1", "NaN"), (), "skipped")], 16)
+    tally = tally_of([begun, w.Record(1.0, w.Refused("w1:1", "NaN"), (w.Skip((Span(0, 0, 8),)),))], 16)
     assert (tally.epochs, tally.samples_skipped, tally.samples_wasted, tally.refused) == (0.5, 8, 0, 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from oddlot.bill import Bill
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO, SKIPPED
+from oddlot.core.conductor import ECHO
 from oddlot.core.errors import CheckpointError
 from oddlot.core.plain import DAMAGED
 from oddlot.core.spans import samples_in
@@ -215,7 +215,7 @@ class Tally:
                 self._wasted(task, "cancelled")
                 self._answered(task, node, record.now)
             case w.Refused(task, reason):
-                self._refused(task, reason, record.remark == SKIPPED)
+                self._refused(task, reason, record)
                 self._answered(task, task.rpartition(":")[0], record.now)
             case w.Evaluated(version, metrics):
                 self._evaluated(version, metrics)
@@ -267,11 +267,11 @@ class Tally:
             before = facts.loss if self.training_loss is None else self.training_loss
             self.training_loss = before + SMOOTHING * (facts.loss - before)
 
-    def _refused(self, task: w.TaskId, reason: str, skipped: bool) -> None:
+    def _refused(self, task: w.TaskId, reason: str, record: w.Record) -> None:
         self.refused += 1
         self.last_refusal = reason
-        if skipped:
-            self.samples_skipped += self.under_way.pop(task, 0)
+        if any(isinstance(action, w.Skip) for action in record.actions):
+            self.under_way.pop(task, None)  # its samples are counted there
         self._wasted(task, "refused")
 
     def _action(self, action: w.Action, now: float) -> None:
@@ -295,6 +295,8 @@ class Tally:
                 self.wasted["dropped"] += self.inbox.pop(update, 0)
             case w.Abort(task):
                 self._wasted(task, "cancelled")
+            case w.Skip(spans):
+                self.samples_skipped += samples_in(spans)
 
     def _evaluated(self, version: int, metrics: Any) -> None:
         if self.versions - version < MOST_NOTED:

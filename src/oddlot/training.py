@@ -84,7 +84,7 @@ class Training:
         self.opened = open_engine(self._numbers(), now, past.nodes if past else frozenset())
         self.log: Log | None = None
         self.store = self._store(past)
-        observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number]
+        observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number, _warn_of_hung]
         self.engine = self._with_chaos(conductor, past)
         numbers = self.opened.shadow or self.store
         self.host = Host(conductor, numbers, self.engine, observers, _advisers(conductor))
@@ -405,6 +405,13 @@ class Training:
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
             warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
+
+
+def _warn_of_hung(record: w.Record) -> None:
+    for action in record.actions:
+        if isinstance(action, w.Evict):
+            told = f"worker {action.node} has not answered for ten times its timeout and is replaced"
+            warn(told, "worker_hung", node=action.node)
 
 
 def _advisers(conductor: Conductor) -> list[Adviser]:

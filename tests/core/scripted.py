@@ -46,6 +46,10 @@ class Stage:
         self.conductor.handle(event, self.conductor.now if now is None else now)
         return list(self.strategy.told)
 
+    def actions(self, event: w.Stimulus, now: float | None = None) -> tuple[w.Action, ...]:
+        """What is done about this; the strategy says nothing."""
+        return self.say([], event, now)
+
     def start(self, node: str, samples: int = 8, kind: w.Kind = "gradient") -> w.Task:
         """A task for the worker, who joins if it is not there."""
         if node not in self.conductor.busy:

@@ -145,7 +145,7 @@ def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
     assert stage.conductor.alarm == 600.0
     assert stage.tell(w.Ticked(), now=599.9) == []
     assert stage.tell(w.Ticked(), now=600.0) == [w.Cancelled("a:1", "a")]
-    assert stage.conductor.alarm == inf
+    assert stage.conductor.alarm == 6_000.0, "when it counts as hung"
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
     assert list(stage.conductor.stalled) == ["a"]
@@ -160,6 +160,7 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
     (wished,) = stage.say([w.Assign("c", 8, deadline=100.0)])
     assert isinstance(wished, w.Start)
     assert stage.tell(w.Ticked(), now=100.0) == [w.Cancelled(wished.task.id, "c")]
+    stage.tell(w.Cancelled(wished.task.id, "c"), now=150.0)
     for now in (600.0, 1_200.0, 1_800.0):
         assert stage.conductor.alarm == now
         assert stage.tell(w.Ticked(), now=now) == []
@@ -169,7 +170,40 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
     stage.tell(w.Leaving("leaving"), now=2_000.0)
     assert stage.tell(w.Ticked(), now=2_400.0) == [w.Cancelled(first.id, "a")], "one waits, so one lapses"
     assert stage.tell(w.Ticked(), now=3_000.0) == [w.Cancelled("c:2", "c")], "b waits still"
+    assert stage.conductor.alarm == 24_000.0
+
+
+def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
+    """At least 30 s: its timeout is a second here. One that answers another task is not."""
+    stage = Stage(in_flight=2)
+    for _ in range(5):
+        stage.tell(stage.answer(stage.start("a")), now=stage.conductor.now + 0.01)
+    begun = stage.conductor.now
+    hung, other = stage.start("a"), stage.start("a")
+    timeout = stage.conductor.alarm - begun
+    stage.tell(w.Ticked(), now=begun + timeout)
+    assert stage.conductor.alarm == begun + 30.0
+    stage.tell(w.Cancelled(other.id, "a"), now=begun + 20.0)
+    assert stage.actions(w.Ticked(), now=begun + 30.0) == ()
+    assert stage.conductor.alarm == pytest.approx(begun + 50.0)
+    assert stage.actions(w.Ticked(), now=stage.conductor.alarm) == (w.Evict("a"),)
+    assert stage.conductor.ledger.strikes.keys() == {f"0:{at}" for at in range(40, 48)}
+    assert hung.spans == (Span(0, 40, 48),)
     assert stage.conductor.alarm == inf
+    stage.tell(w.Lost("a"))
+    assert not stage.conductor.held
+
+
+def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() -> None:
+    """The first of its tasks; a lost machine counts against none."""
+    stage = Stage(Ledger(32, skip_bad=True), in_flight=2)
+    for life, cause in enumerate(["exit code 3", None, "SIGSEGV", "SIGABRT"]):
+        node = f"w{life}"
+        first = stage.start(node)
+        stage.start(node)
+        actions = stage.actions(w.Lost(node, cause), now=float(life))
+        assert first.spans == (Span(0, 0, 8),)
+        assert actions == ((w.Skip(first.spans),) if life == 3 else ())
 
 
 def test_a_lease_after_the_first_answer_lapses_whoever_waits() -> None:
@@ -192,6 +226,7 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
     assert stage.conductor.alarm == patience
     assert stage.tell(w.Ticked(), now=patience) == [w.Cancelled(other.id, "b")]
+    stage.tell(w.Cancelled(other.id, "b"), now=patience)
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
 
 
@@ -434,7 +469,7 @@ def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
     assert start.task.merged == 8
     again = start.task
     for _ in range(3):
-        (start,) = stage.say([w.Assign("a", 4, "weights")], w.Refused(again.id, "bad"))
+        *_, start = stage.say([w.Assign("a", 4, "weights")], w.Refused(again.id, "bad"))
         assert isinstance(start, w.Start)
         again = start.task
     assert again.merged == 12

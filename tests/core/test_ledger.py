@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oddlot.core.errors import BadSamples
 from oddlot.core.lanes import MOST_SPANS
-from oddlot.core.ledger import Ledger
+from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.spans import Span
 from tests.transcripts import raises
@@ -289,7 +289,7 @@ def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
     ledger = Ledger(10)
     for task in "ab":
         ledger.lease(task, 4, "n")
-        assert not ledger.refuse(task, "NaN in fc.weight")
+        assert not ledger.refuse(task, "NaN in fc.weight").spans
     ledger.lease("c", 4, "n")
     with raises(BadSamples, "bad_samples", spans=(Span(0, 0, 4),)):
         ledger.refuse("c", "NaN in fc.weight")
@@ -299,11 +299,42 @@ def test_bad_samples_are_skipped_where_that_is_wished_and_close_their_epoch() ->
     ledger = Ledger(4, epochs=1, skip_bad=True)
     for task in "ab":
         ledger.lease(task, 4, "n")
-        assert not ledger.refuse(task, "bad")
+        assert not ledger.refuse(task, "bad").spans
     ledger.lease("c", 4, "n")
     ledger.share("d", "c")
-    assert ledger.refuse("c", "bad")
+    assert ledger.refuse("c", "bad") == ((Span(0, 0, 4),), True)
     assert (ledger.skipped, ledger.done, ledger.leases) == (4, True, {})
+
+
+def struck(ledger: Ledger, task: str, samples: int) -> Skipped:
+    """A process ends while it computes so many samples."""
+    spans = ledger.lease(task, samples, "n")
+    ledger.give_back(task)
+    return ledger.strike(spans, "ended by SIGSEGV")
+
+
+def test_samples_that_three_processes_computed_when_they_ended_are_named() -> None:
+    """Only those that all three had."""
+    ledger = Ledger(10)
+    struck(ledger, "a", 8)
+    struck(ledger, "b", 6)
+    with raises(BadSamples, "bad_samples", spans=(Span(0, 0, 4),)):
+        struck(ledger, "c", 4)
+
+
+def test_deadly_samples_are_skipped_where_that_is_wished_and_a_merge_forgives() -> None:
+    ledger = Ledger(10, epochs=1, skip_bad=True)
+    for task in "ab":
+        assert struck(ledger, task, 4) == ((), False)
+    ledger.lease("c", 2, "n")
+    ledger.arrive("c", 2)
+    ledger.merge("c")
+    assert not ledger.strike((Span(0, 0, 2),), "hung").spans, "they were computed after all"
+    assert struck(ledger, "d", 2) == ((Span(0, 2, 4),), False)
+    for task in "ef":
+        assert struck(ledger, task, 6) == ((), False)
+    assert struck(ledger, "g", 6) == ((Span(0, 4, 10),), True)
+    assert (ledger.skipped, ledger.done, ledger.strikes) == (8, True, {"0:0": 1, "0:1": 1})
 
 
 def test_a_lease_has_a_bounded_number_of_spans() -> None:

@@ -95,7 +95,7 @@ def test_an_answer_without_samples_teaches_nothing() -> None:
     it = roster()
     it.result("a", 0, 5.0, now=5.0)
     assert it.members["a"].results == 0
-    assert it.members["a"].last_result is None
+    assert it.members["a"].last_heard == 5.0
 
 
 @pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 2), (20, 2)])
@@ -149,7 +149,7 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
 
 def test_totals_are_kept() -> None:
     member = roster(results=3).members["a"]
-    assert (member.results, member.samples, member.last_result, member.joined) == (3, 12, 9.0, 0.0)
+    assert (member.results, member.samples, member.last_heard, member.joined) == (3, 12, 9.0, 0.0)
 
 
 def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:

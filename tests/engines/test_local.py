@@ -5,8 +5,8 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import oddlot
 from oddlot import Asynchronous, JobError, Local, Strategy, Synchronous, UsageError
+from oddlot.core import conductor, roster
 from oddlot.core import words as w
 from oddlot.core.errors import short
-from oddlot.engines import respawns
+from oddlot.engines import evaluations, respawns
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import LocalEngine
 from oddlot.engines.messages import Say, decode
@@ -30,9 +32,9 @@ from oddlot.train.job import Job
 from oddlot.train.store import Store
 from oddlot.training import prepared
 from tests.engines.log import events
-from tests.fits import Place, a_job, fleet, local, net, rows, this_worker
+from tests.fits import SAMPLES, Place, a_job, fleet, local, net, rows, this_worker
 from tests.processes import ends
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -365,6 +367,101 @@ def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
 def test_an_error_of_ours_in_a_worker_keeps_its_code_and_fields() -> None:
     with raises(JobError, "loss_not_scalar", shape=[8, 2]):
         oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
+
+
+# --- hung and deadly -----------------------------------------------------------------------------
+
+
+DEADLY: dict[str, Callable[[], object]] = {
+    "ended by exit code 3": lambda: os._exit(3),
+    "ended by SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "ended by SIGABRT": os.abort,
+    "hung": signal.pause,
+}
+
+
+class Deadly(Dataset[tuple[Tensor, Tensor]]):
+    """Whoever reads row 7 does this."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.rows = how, rows()
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == 7:
+            DEADLY[self.how]()
+        return self.rows[0][index], self.rows[1][index]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts are learned after one answer, and a worker counts as hung soon."""
+    monkeypatch.setattr(conductor, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(conductor, "HUNG_TIMEOUTS", 1.0)
+    monkeypatch.setattr(roster, "SECONDS_UNTIL_KNOWN", 0.5)
+    monkeypatch.setattr(roster, "LEAST_PATIENCE_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("strategy", [Synchronous(), Asynchronous()], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("how", DEADLY)
+def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str, strategy: Strategy) -> None:
+    with (
+        warns("worker_hung") if how == "hung" else nullcontext(),
+        pytest.raises(JobError) as caught,
+    ):
+        oddlot.fit(a_job(data=Deadly(how)), strategy, local(1), until="epochs>=5")
+    assert caught.value.code == "bad_samples"
+    assert 7 in caught.value.fields["rows"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", ["ended by SIGSEGV", "hung"])
+def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
+    with warns("worker_hung") if how == "hung" else nullcontext():
+        run = oddlot.fit(a_job(data=Deadly(how)), Asynchronous(), local(1), until="epochs>=1", skip_bad=True)
+    assert run.ended == "epochs>=1"
+    assert 1 <= run.summary["samples_skipped"] <= 2 * 8
+    assert run.summary["samples_merged"] == SAMPLES - run.summary["samples_skipped"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_workers_that_are_all_stopped_are_replaced() -> None:
+    with warns("worker_hung"), trial(local(2), epochs=10**6) as (run, engine):
+        busy = run.host.conductor.busy
+        run.until(lambda: len(busy) == 2 and len(events(run.records, w.Arrived)) > 10)
+        for node in list(busy):
+            engine.freeze(node)
+        run.until(lambda: len(events(run.records, w.Lost)) == 2)
+        run.until(lambda: busy.keys() == {"w1.2", "w2.2"})
+
+
+def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(evaluations, "FIRST_SECONDS", 0.5)
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+        run.deliver(w.Joined(run.joined()))
+        run.host.evaluate(0)
+        run.until(lambda: bool(events(run.records, w.Evaluated)))
+        engine.freeze("evaluator")
+        version = run.host.conductor.version
+        engine.evaluate(version, run.host.store.acquire(version))
+        with warns("evaluator_hung"):
+            run.until(lambda: len(events(run.records, w.Evaluated)) == 2)
+
+
+def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+        run.deliver(w.Joined(run.joined()))
+        for count in range(1, 5):
+            version = run.host.conductor.version
+            engine.evaluate(version, run.host.store.acquire(version))
+            run.until(lambda count=count: len(events(run.records, w.Evaluated)) == count)  # type: ignore[misc]
+            before = engine.nursery.forks
+            engine.kill("evaluator")
+            run.until(lambda before=before: engine.nursery.forks > before)  # type: ignore[misc]
 
 
 # --- limits --------------------------------------------------------------------------------------

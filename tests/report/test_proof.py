@@ -3,6 +3,7 @@
 import pytest
 
 from oddlot.core import words as w
+from oddlot.core.spans import Span
 from oddlot.report.proof import Proof, prove
 from tests.report.records import arrived, merged, start
 from tests.transcripts import check, transcribe
@@ -116,7 +117,10 @@ def test_a_gap_is_no_whole_epoch() -> None:
 
 def test_samples_that_were_given_up_are_counted() -> None:
     refused = [begins(start("a:1", (0, 0, 4))), w.Record(1.0, w.Refused("a:1", "NaN"))]
-    given_up = [begins(start("a:2", (0, 0, 4))), w.Record(1.0, w.Refused("a:2", "NaN"), remark="skipped")]
+    given_up = [
+        begins(start("a:2", (0, 0, 4))),
+        w.Record(1.0, w.Refused("a:2", "NaN"), (w.Skip((Span(0, 0, 4),)),)),
+    ]
     rest = [begins(start("b:1", (0, 4, 16))), merges("b:1", 12)]
     assert prove([*refused, *rest], 16).whole == 0
     assert counts(prove([*refused, *given_up, *rest], 16)) == (1, 12, 4)

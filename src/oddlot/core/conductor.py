@@ -16,14 +16,16 @@ from oddlot.core import words as w
 from oddlot.core.check_books import check_books
 from oddlot.core.deadlines import Deadlines
 from oddlot.core.errors import ProtocolError
-from oddlot.core.ledger import Ledger
+from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.plain import Misfit, from_plain, to_plain
 from oddlot.core.roster import SECONDS_UNTIL_ANY_ANSWER, Roster
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.streams import stream
 
-ECHO, SKIPPED = "echo", "skipped"
+ECHO = "echo"
+HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
+"""a worker that has sent nothing for so many times its task's timeout, and for so many seconds, is killed"""
 MOST_KEPT = 16
 """versions that a strategy may hold at once: each is a whole model"""
 
@@ -60,6 +62,12 @@ class Conductor:
     """versions that the strategy holds, and how often"""
     alarms: list[float] = field(default_factory=list)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    held: dict[w.TaskId, w.Task] = field(default_factory=dict)
+    """what workers have and have not answered, open or not"""
+    evictions: Deadlines = field(default_factory=Deadlines)
+    """when workers that let a deadline pass count as hung"""
+    silence: dict[w.TaskId, float] = field(default_factory=dict)
+    """of the tasks in there: after how many seconds without a word"""
     tasks_made: int = 0
 
     def __post_init__(self) -> None:
@@ -68,7 +76,7 @@ class Conductor:
     @property
     def alarm(self) -> float:
         """When to call with `Ticked` at the latest; infinity for never."""
-        return min(self.alarms[0] if self.alarms else inf, self.deadlines.first)
+        return min(self.alarms[0] if self.alarms else inf, self.deadlines.first, self.evictions.first)
 
     @property
     def done(self) -> bool:
@@ -81,12 +89,11 @@ class Conductor:
 
     def handle(self, event: w.Stimulus, now: float) -> w.Record:
         """Settle the event in the books, ask the strategy, and make its commands concrete."""
-        self.now, skipped = now, self.ledger.skipped
+        self.now = now
         settled = list(_SETTLE[type(event)](self, event))
-        shown = deque(one for one in settled if not isinstance(one, w.Abort))
+        shown = deque(one for one in settled if not isinstance(one, _DIRECT))
         remark = ECHO if isinstance(event, w.Arrived) and event not in shown else ""
-        remark = SKIPPED if self.ledger.skipped > skipped else remark
-        actions: list[w.Action] = [one for one in settled if isinstance(one, w.Abort)]
+        actions: list[w.Action] = [one for one in settled if isinstance(one, _DIRECT)]
         view = View(self)
         while shown:
             for command in list(self.strategy.on(shown.popleft(), view)):
@@ -96,6 +103,7 @@ class Conductor:
                 if consequence is not None:
                     shown.append(consequence)
         self.deadlines.forget(self.open)
+        self.evictions.forget(self.held)
         return w.Record(now, event, tuple(actions), remark)
 
     # --- settling: what an event means for the books, what the strategy is told, who came too late
@@ -118,18 +126,22 @@ class Conductor:
             self.stalled.pop(event.node, None)
             yield event
 
-    def _lost(self, event: w.Lost) -> Iterator[w.Event]:
+    def _lost(self, event: w.Lost) -> Iterator[w.Event | w.Skip]:
         node = event.node
         if node not in self.busy:
             return
-        for task in self.busy.pop(node):
-            if self.open.pop(task, None):
-                self.ledger.give_back(task)
+        held = [self.held.pop(task) for task in self.busy.pop(node)]
+        for task in held:
+            self.silence.pop(task.id, None)
+            if self.open.pop(task.id, None):
+                self.ledger.give_back(task.id)
         self.slots.pop(node, None)
         self.idle.pop(node, None)
         self.stalled.pop(node, None)
         self.roster.lose(node)
         self.ledger.lose(node)
+        if event.cause is not None and held:  # it computes them in their order
+            yield from self._skipped(self.ledger.strike(held[0].spans, f"ended by {event.cause}"))
         yield event
 
     def _arrived(self, event: w.Arrived) -> Iterator[w.Event | w.Abort]:
@@ -152,17 +164,22 @@ class Conductor:
                 self.ledger.give_back(event.task)
             yield event
 
-    def _refused(self, event: w.Refused) -> Iterator[w.Event]:
+    def _refused(self, event: w.Refused) -> Iterator[w.Event | w.Skip]:
         if not self.expects(event.task):
             yield from self._cancelled(w.Cancelled(event.task, event.task.rpartition(":")[0]))
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
-        if self.ledger.refuse(task.id, event.reason):
-            yield w.Changed(self.version)
+        yield from self._skipped(self.ledger.refuse(task.id, event.reason))
         yield w.Cancelled(task.id, task.node)
 
-    def _ticked(self, _: w.Ticked) -> Iterator[w.Event]:
+    def _skipped(self, skipped: Skipped) -> Iterator[w.Event | w.Skip]:
+        if skipped.spans:
+            yield w.Skip(skipped.spans)
+        if skipped.closed:
+            yield w.Changed(self.version)
+
+    def _ticked(self, _: w.Ticked) -> Iterator[w.Event | w.Evict | w.Skip]:
         waiting = None
         for name, provisional in self.deadlines.due(self.now):
             if (task := self.open.get(name)) is None:
@@ -175,15 +192,36 @@ class Conductor:
             self._close(name)
             self.ledger.give_back(name)
             self.roster.lapsed(task.node)
+            since = self.busy[task.node][name]
+            self.silence[name] = max(HUNG_SECONDS, HUNG_TIMEOUTS * (self.now - since))
+            self.evictions.set(since + self.silence[name], name)
             yield w.Cancelled(name, task.node)
+        yield from self._evict_hung()
         while self.alarms and self.alarms[0] <= self.now:
             yield w.Rang(heappop(self.alarms))
+
+    def _evict_hung(self) -> Iterator[w.Event | w.Evict | w.Skip]:
+        """Workers that hold a task for too long, and have not answered any other one meanwhile."""
+        evicted = set[w.NodeId]()
+        for name, _ in self.evictions.due(self.now):
+            if (task := self.held.get(name)) is None or task.node in evicted:
+                continue
+            heard = self.roster.members[task.node].last_heard or 0.0
+            hung_at = max(heard, self.busy[task.node][name]) + self.silence[name]
+            if hung_at > self.now:
+                self.evictions.set(hung_at, name)
+                continue
+            evicted.add(task.node)
+            yield w.Evict(task.node)
+            yield from self._skipped(self.ledger.strike(task.spans, "hung"))
 
     def _resumed(self, event: w.Resumed) -> Iterator[w.Event]:
         for name, value in event.settings.items():
             setattr(self if name == "in_flight" else self.ledger, name, value)
         for node in list(self.busy):
-            yield from self._lost(w.Lost(node))
+            for told in self._lost(w.Lost(node)):
+                assert isinstance(told, w.Lost)  # no sample is blamed
+                yield told
 
     def _noted(self, _: w.Struck | w.Priced | w.Ordered | w.Gone | w.Stopped) -> Iterator[w.Event]:
         """For the log alone."""
@@ -197,6 +235,8 @@ class Conductor:
         since = self.busy.get(node, {}).pop(task, None)
         if since is None:
             return False
+        del self.held[task]
+        self.silence.pop(task, None)
         nobody_had = self.roster.usual is None
         self.roster.result(node, samples, self.now - since, self.now)
         if nobody_had and self.roster.usual is not None:
@@ -252,7 +292,9 @@ class Conductor:
         self.deadlines.set(self.now + patience, task_id, provisional)
         kind, pull = command.kind, command.pull
         merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
-        task = self.open[task_id] = w.Task(task_id, node, spans, version, kind, pull, merged)
+        task = self.open[task_id] = self.held[task_id] = w.Task(
+            task_id, node, spans, version, kind, pull, merged
+        )
         self.busy[node][task_id] = self.now
         self.stalled.pop(node, None)
         return w.Start(task), None
@@ -413,7 +455,10 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: from_plain(hints[key], value) for key, value in plain.items() if key in hints}
 
 
-_SETTLE: dict[type, Callable[[Conductor, Any], Iterator[w.Event | w.Abort]]] = {
+_DIRECT = w.Abort | w.Evict | w.Skip
+"""what settling may yield beside events: actions that no strategy has asked for"""
+
+_SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     w.Joined: Conductor._joined,
     w.Leaving: Conductor._leaving,
     w.Lost: Conductor._lost,

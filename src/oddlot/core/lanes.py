@@ -41,6 +41,20 @@ class Lane:
                 if a.epoch == b.epoch and a.stop == b.start:
                     self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
 
+    def withdraw(self, span: Span) -> list[Span]:
+        """Take out what of the span is among the returned ones."""
+        found, kept = [], []
+        for one in self.returned:
+            start, stop = max(one.start, span.start), min(one.stop, span.stop)
+            if one.epoch != span.epoch or start >= stop:
+                kept.append(one)
+                continue
+            found.append(Span(one.epoch, start, stop))
+            around = Span(one.epoch, one.start, start), Span(one.epoch, stop, one.stop)
+            kept += [part for part in around if part.start < part.stop]
+        self.returned = kept
+        return found
+
     def take(self, samples: int) -> tuple[Span, ...]:
         """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones.
 

@@ -8,13 +8,24 @@ waits in the inbox, or merged.
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from oddlot.core.errors import BadSamples
 from oddlot.core.lanes import Lane, Lanes
-from oddlot.core.spans import Span, samples_in, split
+from oddlot.core.spans import Span, joined, samples_in, split
 from oddlot.core.words import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
+STRIKES_UNTIL_BAD = 3
+"""processes that ended or hung while they computed a sample"""
+HOW_TO_SKIP = "pass skip_bad=True (--set skip_bad=true)"
+
+
+class Skipped(NamedTuple):
+    """Samples that were given up, and whether that closed an epoch."""
+
+    spans: tuple[Span, ...] = ()
+    closed: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +62,8 @@ class Ledger:
     """by open task, or by update that waits in the inbox; tasks that share samples share the lease"""
     refusals: dict[str, int] = field(default_factory=dict)
     """by "epoch:position": how often an update with this sample was refused"""
+    strikes: dict[str, int] = field(default_factory=dict)
+    """likewise: how many processes ended or hung while they computed this sample"""
 
     def __post_init__(self) -> None:
         if not self.lanes:
@@ -136,38 +149,61 @@ class Ledger:
         self._forgive(spans)
         return self._count(spans)
 
-    def refuse(self, task: TaskId, reason: str) -> bool:
-        """The task's numbers were bad: its samples go back, or are skipped (or stop the run) at the third time.
-
-        True when skipping them closed an epoch.
-        """
+    def refuse(self, task: TaskId, reason: str) -> Skipped:
+        """The task's numbers were bad: its samples go back, or are skipped (or stop the run) at the third time."""
         lease = self.leases[task]
-        worst = 0
-        for epoch, start, stop in lease.spans:
-            for position in range(start, stop):
-                key = f"{epoch}:{position}"
-                self.refusals[key] = self.refusals.get(key, 0) + 1
-                worst = max(worst, self.refusals[key])
+        worst = max(self._counted(self.refusals, lease.spans).values())
         if worst < REFUSALS_UNTIL_BAD:
             self.give_back(task)
-            return False
+            return Skipped()
         if not self.skip_bad:
             raise BadSamples(
                 lease.spans,
                 f"gave bad numbers {worst} times, the last time in task {task}: {reason}. "
-                "Lower the learning rate, mend the samples, or pass skip_bad=True (--set skip_bad=true)",
+                f"Lower the learning rate, mend the samples, or {HOW_TO_SKIP}",
             )
         for other in lease.tasks:
             del self.leases[other]
-        self._forgive(lease.spans)
-        self.skipped += samples_in(lease.spans)
-        return self._count(lease.spans)
+        return self._skip(lease.spans)
+
+    def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
+        """A process ended, or hung, while it computed these samples, which have gone back.
+
+        Those with which that happened three times are skipped, or stop the run.
+        """
+        counts = self._counted(self.strikes, spans)
+        deadly = [Span(*place) for place, count in counts.items() if count >= STRIKES_UNTIL_BAD]
+        if deadly and not self.skip_bad:
+            times = max(counts.values())
+            told = f"were being computed by {times} processes that {why}. Mend the samples, or {HOW_TO_SKIP}"
+            raise BadSamples(joined(deadly), told)
+        found = []
+        for span in deadly:
+            number = self._index.at(span.start)
+            found += self.lanes[number].withdraw(span)
+            self._index.note(number)
+        return self._skip(joined(found)) if found else Skipped()
+
+    def _counted(self, counts: dict[str, int], spans: tuple[Span, ...]) -> dict[tuple[int, int, int], int]:
+        """One more for each of these samples; how many each has now, by its span of one."""
+        found = {}
+        for epoch, start, stop in spans:
+            for position in range(start, stop):
+                key = f"{epoch}:{position}"
+                counts[key] = found[epoch, position, position + 1] = counts.get(key, 0) + 1
+        return found
+
+    def _skip(self, spans: tuple[Span, ...]) -> Skipped:
+        self._forgive(spans)
+        self.skipped += samples_in(spans)
+        return Skipped(spans, self._count(spans))
 
     def _forgive(self, spans: tuple[Span, ...]) -> None:
-        """These samples are done with, and their refusals are over."""
-        for epoch, start, stop in spans if self.refusals else ():
-            for position in range(start, stop):
-                self.refusals.pop(f"{epoch}:{position}", None)
+        """These samples are done with, and what was counted against them is over."""
+        for counts in filter(None, (self.refusals, self.strikes)):
+            for epoch, start, stop in spans:
+                for position in range(start, stop):
+                    counts.pop(f"{epoch}:{position}", None)
 
     @property
     def _latest(self) -> float:

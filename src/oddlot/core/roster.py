@@ -26,7 +26,8 @@ class Member:
     joined: float
     results: int = 0
     samples: int = 0
-    last_result: float | None = None
+    last_heard: float | None = None
+    """when it last answered a task, whatever the answer"""
     seconds_per_sample: list[float] = field(default_factory=list)
     """of the latest results, from assignment to arrival"""
     pace: float = 0.0
@@ -67,11 +68,13 @@ class Roster:
     def result(self, node: NodeId, samples: int, seconds: float, now: float) -> None:
         """An answer came, in time or late, `seconds` after it was asked for."""
         member = self.members.get(node)
-        if member is None or not samples:
+        if member is None:
+            return
+        member.last_heard = now
+        if not samples:
             return
         member.results += 1
         member.samples += samples
-        member.last_result = now
         member.lapses = 0
         recent = member.seconds_per_sample
         recent.append(pace := seconds / samples)

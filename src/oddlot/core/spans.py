@@ -18,6 +18,17 @@ def samples_in(spans: tuple[Span, ...]) -> int:
     return sum(span.stop - span.start for span in spans)
 
 
+def joined(spans: list[Span]) -> tuple[Span, ...]:
+    """The same samples in order, in as few spans as they need."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and (found[-1].epoch, found[-1].stop) == (span.epoch, span.start):
+            found[-1] = Span(span.epoch, found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
 def split(spans: tuple[Span, ...], samples: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """The first `samples` samples, and the rest."""
     done, rest = [], []

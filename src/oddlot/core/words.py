@@ -86,6 +86,9 @@ class Lost:
     """A worker is gone; what it was computing has gone back to the ledger."""
 
     node: NodeId
+    cause: str | None = None
+    """how its process ended while it computed a task, if its samples may be why (`SIGSEGV`, `exit code 3`); None for a
+    machine that was lost"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +361,21 @@ class Abort:
     node: NodeId
 
 
-Action = Start | Abort | HandOver | Evaluate | Step | Blend | Drop | Keep | Release
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Kill this worker, which has hung; `Lost` follows."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """These samples are given up: they count as done, and do not reach the model."""
+
+    spans: tuple[Span, ...]
+
+
+Action = Start | Abort | Evict | Skip | HandOver | Evaluate | Step | Blend | Drop | Keep | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,4 +386,4 @@ class Record:
     event: Stimulus
     actions: tuple[Action, ...] = ()
     remark: str = ""
-    """`echo` marks an answer that came too late to count, `skipped` a refusal after which the samples were given up"""
+    """`echo` marks an answer that came too late to count"""

@@ -36,6 +36,10 @@ class Around:
         """Ask the node to stop."""
         self.engine.abort(task, node)
 
+    def evict(self, node: w.NodeId) -> None:
+        """Kill a worker that has hung."""
+        self.engine.evict(node)
+
     def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
         """Ask the node to answer with what it has done."""
         self.engine.hand_over(task, node)

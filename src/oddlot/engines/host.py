@@ -63,6 +63,9 @@ class Port(Protocol):
     def abort(self, task: w.TaskId, node: w.NodeId) -> None:
         """Ask the node to stop at its next minibatch; an arrival or `Cancelled` follows unless it is lost."""
 
+    def evict(self, node: w.NodeId) -> None:
+        """Kill the node, which has hung; `Lost` follows."""
+
     def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
         """Ask the node to answer after the minibatch that it computes; an arrival follows unless it is lost."""
 
@@ -213,10 +216,8 @@ class Host:
             case w.Start(task):
                 self.holds[task.id] = task.version
                 self.port.start(task, self.store.acquire(task.version))
-            case w.Abort(task_id, node):
-                self.port.abort(task_id, node)
-            case w.HandOver(task_id):
-                self.port.hand_over(task_id, task_id.rpartition(":")[0])
+            case w.Abort() | w.Evict() | w.HandOver():
+                self._interrupt(action)
             case w.Step(shares, measure, merged):
                 change = self.store.step(shares, measure, merged)
             case w.Blend(shares, measure):
@@ -230,6 +231,16 @@ class Host:
             case w.Release(version):
                 self.store.release(version)
         return change
+
+    def _interrupt(self, action: w.Abort | w.Evict | w.HandOver) -> None:
+        """A node is to stop, or to hand over what it has."""
+        match action:
+            case w.Abort(task_id, node):
+                self.port.abort(task_id, node)
+            case w.Evict(node):
+                self.port.evict(node)
+            case w.HandOver(task_id):
+                self.port.hand_over(task_id, task_id.rpartition(":")[0])
 
     def _tell(self) -> str:
         lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.story]

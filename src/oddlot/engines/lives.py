@@ -71,6 +71,8 @@ class Lives:
         self.berths: dict[str, _Berth] = {
             machine.name: self._berth(machine) for machine in all_machines(fleet)
         }
+        self.restarts = set[w.NodeId]()
+        """lives that end without their machine"""
         self.prices_to_come = 0
         """entries of the agenda that bring nobody"""
         self.fruitless, self.most_fruitless = 0, FRUITLESS_LIVES + 10 * len(self.berths)
@@ -92,10 +94,15 @@ class Lives:
         berth = self.berths[node.partition(".")[0]]
         berth.node, berth.ready = "", False
 
+    def restart(self, node: w.NodeId) -> None:
+        """The life is about to end, and the machine is not: another one follows at once."""
+        self.restarts.add(node)
+
     def noticed(self, node: w.NodeId) -> None:
         """The hub knows: another machine is ordered if one may come."""
         berth = self.berths[node.partition(".")[0]]
-        pause = berth.machine.seconds_to_return
+        pause = 0.0 if node in self.restarts else berth.machine.seconds_to_return
+        self.restarts.discard(node)
         if pause is not None:
             self.agenda.at(self.agenda.now + pause, partial(self._order, berth))
         elif berth.barred:

@@ -18,6 +18,7 @@ from oddlot.core.plain import to_plain
 from oddlot.core.warned import warn
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
+from oddlot.engines.evaluations import Evaluations
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.life import Life
 from oddlot.engines.mailbox import life_name
@@ -32,7 +33,7 @@ from oddlot.engines.messages import (
 )
 from oddlot.engines.numbers import user_code_failed
 from oddlot.engines.nursery import Nursery
-from oddlot.engines.respawns import Respawns
+from oddlot.engines.respawns import Respawns, cause_of
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
 
@@ -73,8 +74,7 @@ class LocalEngine:
         """lost workers whose process has not ended yet, as far as is known"""
         self.births = [0] * workers
         self.ready: deque[Message] = deque()
-        self.evaluations: dict[int, int] = {}
-        """block by version, of what the evaluator was asked"""
+        self.evaluations = Evaluations()
         self.selector = selectors.DefaultSelector()
         self.selector.register(nursery.socket, selectors.EVENT_READ, self._hear_nursery)
         for index in range(workers):
@@ -90,12 +90,15 @@ class LocalEngine:
     def next(self, until: float) -> Message | None:
         """The next message, waiting for it until the time `until` or half a second at most."""
         if not self.ready:
-            due = min(until, self.respawns.next_at)
+            due = min(until, self.respawns.next_at, self.evaluations.deadline)
             for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
                 hear()
             for index in self.respawns.due(self.now):
                 self._spawn(index)
-        if not (self.ready or self.respawns.replaces or self.evaluations or self.lives.keys() - {EVALUATOR}):
+            self._check_evaluator()
+        if not (
+            self.ready or self.respawns.replaces or self.evaluations.blocks or self.lives.keys() - {EVALUATOR}
+        ):
             told = "all workers are gone, and Local(respawn=False) replaces none of them"
             raise JobError(told, "no_workers_left")
         return self.ready.popleft() if self.ready else None
@@ -132,6 +135,12 @@ class LocalEngine:
         if life := self.lives.get(node):
             self._send(life, encode(Say.ABORT, task=task))
 
+    def evict(self, node: w.NodeId) -> None:
+        """The worker is killed and replaced, which is no failed start: its samples are counted by the books."""
+        if life := self.lives.get(node):
+            life.taken_away = True
+            self._signal(node, signal.SIGKILL)
+
     def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
         """The worker looks for this before each minibatch."""
         if life := self.lives.get(node):
@@ -139,7 +148,7 @@ class LocalEngine:
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Ask the evaluator, a process of its own that is started at the first call."""
-        self.evaluations[version] = self.blocks.number(weights)
+        self.evaluations.blocks[version] = self.blocks.number(weights)
         if EVALUATOR in self.lives:
             self._ask_evaluator(version)
         else:
@@ -246,7 +255,7 @@ class LocalEngine:
         self._learn_pid(life)
         life.ready = True
         if life.node == EVALUATOR:
-            for version in self.evaluations:
+            for version in self.evaluations.blocks:
                 self._ask_evaluator(version)
         else:
             self.ready.append(w.Joined(life.node, self.dollars_per_hour))
@@ -287,14 +296,14 @@ class LocalEngine:
 
     def _said_evaluated(self, life: Life, body: dict[str, Any]) -> None:
         told = read_evaluated(body)
-        if life.node != EVALUATOR or told.version not in self.evaluations:
+        if life.node != EVALUATOR or told.version not in self.evaluations.blocks:
             raise FrameError(
                 f"nobody asked it for the metrics of version {told.version}",
                 "unrequested_metrics",
                 version=told.version,
             )
         self.respawns.measured()
-        del self.evaluations[told.version]
+        self.evaluations.done(told.version, self.now)
         self.ready.append(told)
 
     def _said_failed(self, life: Life, body: dict[str, Any]) -> None:
@@ -328,8 +337,6 @@ class LocalEngine:
         self.dying.append(life)
         self.selector.unregister(life.socket)
         life.socket.close()
-        if life.ready and life.node != EVALUATOR:
-            self.ready.append(w.Lost(life.node))
         if life.exit_code is None:
             self._learn_pid(life)
             self.nursery.kill(life.pid)
@@ -337,16 +344,29 @@ class LocalEngine:
     def _bury(self, life: Life) -> None:
         """Its process has ended, and all that it had started: its memory may be used again."""
         self.dying.remove(life)
+        if life.ready and life.node != EVALUATOR:
+            self.ready.append(w.Lost(life.node, cause_of(life)))
         for block in life.tasks.values():
             self.blocks.give_update(block)
-        self.respawns.died(life, self.now)
+        idle = life.ready and not (self.evaluations.blocks if life.node == EVALUATOR else life.tasks)
+        self.respawns.died(life, self.now, idle)
         if life.node == EVALUATOR and EVALUATOR not in self.lives:
+            self.evaluations.lost()
             self._fork(EVALUATOR, -1)
 
     def _ask_evaluator(self, version: int) -> None:
         life = self.lives[EVALUATOR]
         if life.ready:
-            self._send(life, encode(Say.EVALUATE, version=version, weights=self.evaluations[version]))
+            block = self.evaluations.blocks[version]
+            self._send(life, encode(Say.EVALUATE, version=version, weights=block))
+            self.evaluations.sent(self.now)
+
+    def _check_evaluator(self) -> None:
+        """Kill it if it has hung; another one takes its place."""
+        if self.now >= self.evaluations.deadline and (life := self.lives.get(EVALUATOR)):
+            self.evaluations.lost()
+            warn("the evaluator does not answer and is killed; another one measures", "evaluator_hung")
+            self._signal(life.node, signal.SIGKILL)
 
     def _send(self, life: Life, frame: bytes) -> None:
         """Send a message, or keep it until the socket has room: a worker with many tasks in flight reads slowly."""

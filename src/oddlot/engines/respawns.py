@@ -8,6 +8,8 @@ from math import inf
 from oddlot.core.errors import JobError
 from oddlot.engines.life import Life
 
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
+"""signals that a process ends by through a fault of its own code; others come from outside, as for too much memory"""
 RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
 
@@ -41,9 +43,13 @@ class Respawns:
         """Metrics came in."""
         self.fruitless[-1] = 0
 
-    def died(self, life: Life, now: float) -> None:
-        """Count a death, and schedule the replacement of a worker. JobError: too many in a row without an answer."""
-        if not life.leaving and not life.taken_away:
+    def died(self, life: Life, now: float, idle: bool) -> None:
+        """Count a death, and schedule the replacement of a worker. JobError: too many failed starts in a row.
+
+        A failed start is a process that ends before it is ready, or while it has work (it is not `idle`). One that may
+        have died of its samples is counted by the books, against these.
+        """
+        if not idle and not life.leaving and not life.taken_away and cause_of(life) is None:
             self.fruitless[life.index] += 1
             if self.fruitless[life.index] >= DEATHS_BEFORE_GIVING_UP:
                 raise _keep_dying(life)
@@ -72,6 +78,16 @@ class Respawns:
             self.waits[index] = self.barred[index]
             found += [] if self.barred[index] else [index]
         return found
+
+
+def cause_of(life: Life) -> str | None:
+    """How a process ended by itself that computed a task, if the task's samples may be why."""
+    code = life.exit_code
+    if code is None or not life.tasks or life.leaving or life.taken_away:
+        return None
+    if code >= 0:
+        return f"exit code {code}"
+    return signal.Signals(-code).name if -code in CRASHES else None
 
 
 def _keep_dying(life: Life) -> JobError:

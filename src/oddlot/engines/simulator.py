@@ -194,6 +194,11 @@ class Simulator:
             return
         self._tell(life, index)
 
+    def evict(self, node: w.NodeId) -> None:
+        """Its process is killed and another one begins on the machine."""
+        self.lives.restart(node)
+        self.kill(node)
+
     def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
         """The machine answers with what it has done, after the minibatch in which word reaches it."""
         life, index = self._find(task, node)

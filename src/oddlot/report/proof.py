@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO, SKIPPED
+from oddlot.core.conductor import ECHO
 from oddlot.core.errors import CheckpointError, OddlotError
 from oddlot.core.spans import Span, samples_in, split
 
@@ -110,15 +110,15 @@ class Sheets:
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
                 self.arrived[facts.id] = split(self.given[facts.id], facts.samples)[0]
-            case w.Refused(task) if record.remark == SKIPPED:
-                self.skipped += samples_in(self.given[task])
-                self._count(f"{task} (skipped)", self.given[task])
         for action in record.actions:
             match action:
                 case w.Start(started):
                     self.given[started.id] = started.spans
                 case w.Drop(update):
                     self.arrived.pop(update, None)
+                case w.Skip(spans):
+                    self.skipped += samples_in(spans)
+                    self._count("those that were skipped", spans)
                 case w.Step(shares) | w.Blend(shares):
                     for update in shares:
                         self._merge(update)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from oddlot.core import words as w
-from oddlot.core.conductor import ECHO, SKIPPED, Conductor
+from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.spans import Span
 
 Place = tuple[int, int]
@@ -41,12 +41,12 @@ class Books:
         match record.event:
             case w.Arrived(facts) if record.remark != ECHO:
                 del self.given[facts.id][facts.samples :]
-            case w.Refused(task) if record.remark == SKIPPED:
-                self._merge(self.given[task])
-                self.skipped += len(self.given[task])
         for action in record.actions:
             if isinstance(action, w.Start):
                 self.given[action.task.id] = list(_places(action.task.spans))
+            elif isinstance(action, w.Skip):
+                self._merge(places := list(_places(action.spans)))
+                self.skipped += len(places)
             elif isinstance(action, w.Step | w.Blend):
                 for update in action.shares:
                     self._merge(self.given[update])

@@ -234,6 +234,10 @@ def _notation(action: w.Action) -> str:
             )
         case w.Abort(task_id):
             return f"abort {task_id}"
+        case w.Evict(node):
+            return f"evict {node}"
+        case w.Skip(spans):
+            return f"skip {_spans(spans)}"
         case w.HandOver(task_id):
             return f"hand over {task_id}"
         case w.Step(shares, measure) | w.Blend(shares, measure):
