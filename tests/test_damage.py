@@ -377,9 +377,11 @@ def steep(model: nn.Module, batch: Any) -> Any:
 @pytest.mark.parametrize("on", [fleet(1), local(1)], ids=["simulated", "local"])
 def test_weights_that_overflow_are_neither_saved_nor_returned(on: Place, tmp_path: Path) -> None:
     job = a_job(lambda: nn.Linear(2, 2, bias=False), training_step=steep, optimizer=oddlot.SGD(lr=1.0))
-    with raises(JobError, "weights_not_finite", version=4):
+    with warns("weights_too_large"), pytest.raises(JobError) as caught:
         oddlot.fit(job, Asynchronous(), on, until="epochs>=2", out=tmp_path, checkpoint_every="1 versions")
+    assert (caught.value.code, caught.value.fields["version"]) == ("weights_not_finite", 4)
     saved = checkpoint.newest(Storage(tmp_path / "checkpoints")).load()
+    assert caught.value.fields["newest"] == saved.version
     floats = [tensor for tensor in saved.tensors.values() if tensor.is_floating_point()]
     assert all(bool(tensor.isfinite().all()) for tensor in floats)
     assert not (tmp_path / "model.safetensors").exists()

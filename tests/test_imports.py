@@ -32,6 +32,7 @@ RANKS = {  # a part may import parts of a lower rank, and itself
     "goal": 3,
     "report": 3,
     "run": 3,
+    "run_warnings": 3,
     "past": 3,
     "recipe": 4,
     "training": 5,

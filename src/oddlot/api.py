@@ -15,6 +15,7 @@ from oddlot.machines.chaos import Chaos
 from oddlot.recipe import Recipe, Settings
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import RunFolder
+from oddlot.train.guard import MAX_UPDATE_RATIO
 from oddlot.train.job import Job
 from oddlot.train.saver import KEEP
 from oddlot.training import prepared
@@ -52,6 +53,7 @@ def fit(
     keep_shards: bool = True,
     epoch_barrier: bool = False,
     skip_bad: bool = False,
+    max_update_ratio: float | None = MAX_UPDATE_RATIO,
     chaos: Chaos | None = None,
     observers: Sequence[Observer] = (),
     about: Mapping[str, Any] | None = None,
@@ -72,7 +74,9 @@ def fit(
     had before; data that lie in parts (`Shards`) are cut so anyway. A machine keeps the shards that it has had, unless
     `keep_shards` is false: then each task brings its data along. `epoch_barrier` begins an epoch only when the one
     before is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are
-    named; `skip_bad` skips them. `chaos` says what is to go wrong on purpose. Observers see every record after
+    named; `skip_bad` skips them. The same goes for samples that three processes computed when they crashed, exited or
+    hung. An update counts as bad numbers too if its norm is over `max_update_ratio` times the running median (None: any
+    is accepted). `chaos` says what is to go wrong on purpose. Observers see every record after
     it was acted on.
 
     Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
@@ -88,6 +92,7 @@ def fit(
         keep_shards=keep_shards,
         epoch_barrier=epoch_barrier,
         skip_bad=skip_bad,
+        max_update_ratio=max_update_ratio,
         chaos=chaos,
         evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
         checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from oddlot.core.checks import AtLeastOne, Seed, check_settings
+from oddlot.core.checks import AtLeastOne, OverZero, Seed, check_settings
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import InvalidValue, UsageError, short
 from oddlot.core.ledger import Ledger
@@ -31,6 +31,7 @@ from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.data import Batches, Cuts, order
+from oddlot.train.guard import MAX_UPDATE_RATIO
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.layout import Layout
 from oddlot.train.saver import KEEP
@@ -55,6 +56,8 @@ class Settings:
     keep_shards: bool = True
     epoch_barrier: bool = False
     skip_bad: bool = False
+    max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
+    """of an update's norm to the running median; None or infinity: any"""
     chaos: Chaos | None = None
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))

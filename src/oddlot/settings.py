@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
 
-from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least
+from oddlot.core.checks import ABOVE_ZERO, NOT_NEGATIVE, OVER_ZERO, SEED, at_least
 from oddlot.core.errors import MOST_CHARACTERS, UsageError, joined
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
 from oddlot.core.strategy import Strategy
@@ -161,6 +161,7 @@ class RunTable(Table):
     keep_shards: bool | None = None
     epoch_barrier: bool | None = None
     skip_bad: bool | None = None
+    max_update_ratio: Annotated[float, AfterValidator(validator(OVER_ZERO))] | None = None
     out: Text | None = None
 
     @field_validator("evaluate_every", "checkpoint_every", mode="before")
@@ -377,5 +378,5 @@ def _codec(name: str) -> "Codec":
 
 FIT_OPTIONS = (
     *("until", "seed", "evaluate_every", "checkpoint_every", "checkpoints", "keep_checkpoints"),
-    *("shards", "keep_shards", "epoch_barrier", "skip_bad"),
+    *("shards", "keep_shards", "epoch_barrier", "skip_bad", "max_update_ratio"),
 )

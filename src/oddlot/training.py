@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from oddlot.core import words as w
@@ -29,6 +30,7 @@ from oddlot.report.ending import FAILED, in_short
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
 from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
+from oddlot.run_warnings import WarnOfLoss, WarnOfMissing, warn_of_hung
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import Snapshot
 from oddlot.train.job import made
@@ -39,6 +41,8 @@ from oddlot.train.tensor_checks import warn_of_extra_state
 
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
+LARGE_NORM = 1e18
+"""of weights, above which a training diverges"""
 MOST_ROWS = 64
 """of samples that are named in an error"""
 logger = logging.getLogger(__name__)
@@ -64,8 +68,7 @@ class Training:
         self.evaluation = Reminder(recipe.settings.evaluate_every)
         self.checkpoint = Reminder(recipe.settings.checkpoint_every)
         self.evaluation_due = False
-        self.expected = {"loss", *recipe.job.metrics}
-        """figures of an evaluation that have always been numbers"""
+        self.warned_of_size = False
         self.met_at: int | None = None
         """the version whose figures met the goal"""
         self.stop = StopWish()
@@ -84,7 +87,8 @@ class Training:
         self.opened = open_engine(self._numbers(), now, past.nodes if past else frozenset())
         self.log: Log | None = None
         self.store = self._store(past)
-        observers: list[Observer] = [self.tally, self._warn_of_figures_without_a_number, _warn_of_hung]
+        measured = {"loss", *recipe.job.metrics}
+        observers: list[Observer] = [self.tally, WarnOfMissing(measured), WarnOfLoss(), warn_of_hung]
         self.engine = self._with_chaos(conductor, past)
         numbers = self.opened.shadow or self.store
         self.host = Host(conductor, numbers, self.engine, observers, _advisers(conductor))
@@ -160,7 +164,13 @@ class Training:
     def _store(self, past: Past | None) -> Store:
         weights = self.opened.pool.take()
         weights.gather(self.model)
-        store = Store(weights, self.recipe.rule, self.opened.pool, schedule=self.recipe.schedule)
+        store = Store(
+            weights,
+            self.recipe.rule,
+            self.opened.pool,
+            schedule=self.recipe.schedule,
+            max_update_ratio=self.recipe.settings.max_update_ratio,
+        )
         if past is not None:
             with past.readable():
                 store.load_state(past.tensors)
@@ -240,18 +250,6 @@ class Training:
             self.evaluation_due = False
             self.host.evaluate(self.host.conductor.version)
 
-    def _warn_of_figures_without_a_number(self, record: w.Record) -> None:
-        """Infinity or NaN on the evaluation set is no end of the run, but it is told once."""
-        if isinstance(record.event, w.Evaluated) and (lost := self.expected - record.event.metrics.keys()):
-            self.expected -= lost
-            warn(
-                f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
-                "so not shown",
-                "figures_without_a_number",
-                figures=sorted(lost),
-                version=record.event.version,
-            )
-
     def _check_learned(self, ended: str) -> None:
         """A run whose weights have overflown, or whose every sample was skipped, has not done what was asked for."""
         self._check_finite()
@@ -266,12 +264,27 @@ class Training:
 
     def _check_finite(self) -> None:
         """Bad updates are refused, but sums of large ones can overflow: such weights are neither saved nor returned."""
-        if self.opened.shadow is None and not self.store.is_finite:
+        if self.opened.shadow is not None:
+            return
+        norm = self.store.norm
+        if not isfinite(norm):
+            if self.saver is not None:
+                self.saver.wait()  # the one that is being written is sound too
+            newest = -1 if self.saver is None else self.saver.newest
+            saved = f"; the checkpoint of version {newest:,} is sound" if newest >= 0 else ""
             raise JobError(
                 f"the weights of version {self.store.version} are not finite: the training has diverged. Lower the "
-                "learning rate; what was saved before is sound",
+                f"learning rate{saved}",
                 "weights_not_finite",
                 version=self.store.version,
+                newest=newest,
+            )
+        if norm > LARGE_NORM and not self.warned_of_size:
+            self.warned_of_size = True
+            warn(
+                f"the norm of the weights is {norm:.2g}: the training diverges. Lower the learning rate",
+                "weights_too_large",
+                norm=norm,
             )
 
     def _summary(self, ended: str) -> dict[str, Any]:
@@ -405,13 +418,6 @@ class Training:
     def _close_saver(self) -> None:
         for problem in self.saver.close() if self.saver is not None else ():
             warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
-
-
-def _warn_of_hung(record: w.Record) -> None:
-    for action in record.actions:
-        if isinstance(action, w.Evict):
-            told = f"worker {action.node} has not answered for ten times its timeout and is replaced"
-            warn(told, "worker_hung", node=action.node)
 
 
 def _advisers(conductor: Conductor) -> list[Adviser]:

@@ -39,12 +39,15 @@ def at_least(least: int) -> Must:
 
 NOT_NEGATIVE = Must("finite and not negative", lambda value: 0 <= value < inf)
 ABOVE_ZERO = Must("finite and above 0", lambda value: 0 < value < inf)
+OVER_ZERO = Must("above 0", lambda value: value > 0)
+"""infinity too"""
 SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
 """numpy's shared state can be seeded with no other"""
 
 AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 AboveZero = Annotated[float, ABOVE_ZERO]
+OverZero = Annotated[float, OVER_ZERO]
 FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, SEED]
 

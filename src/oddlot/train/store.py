@@ -12,6 +12,7 @@ from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
 from oddlot.core.rules import Rule
 from oddlot.core.words import Facts, Kind, UpdateId
 from oddlot.train import merge
+from oddlot.train.guard import MAX_UPDATE_RATIO, Guard, norm_of
 from oddlot.train.kernels import is_finite
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.merge import Change, Meter
@@ -79,6 +80,7 @@ class Store:
         pool: BlockSource | None = None,
         version: int = 0,
         schedule: Callable[[int], float] | None = None,
+        max_update_ratio: float | None = MAX_UPDATE_RATIO,
     ) -> None:
         self.layout: Layout = initial.layout
         self.weights = initial
@@ -93,6 +95,7 @@ class Store:
         trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
         self._rule = Numerics(rule, trainable)
         self._steps = StepCounts(self.layout)
+        self._guard = Guard(max_update_ratio)
         self._schedule = schedule
         self._meter: Meter | None = None
 
@@ -121,7 +124,7 @@ class Store:
                 self._pool.give(block)
 
     def receive(self, facts: Facts, payload: Payload) -> None:
-        """Put an update into the inbox. Refusal: wrong kind or layout, or numbers that are not finite.
+        """Put an update into the inbox. Refusal: wrong kind or layout, numbers that are not finite, or far too large.
 
         A refused payload is freed.
         """
@@ -165,9 +168,9 @@ class Store:
         return self._close(shares, out, meter)
 
     @property
-    def is_finite(self) -> bool:
-        """Whether all numbers of the current version are finite: sums of finite updates may overflow."""
-        return all(is_finite(self.weights.section(index)) for index in self.layout.of_role("trainable"))
+    def norm(self) -> float:
+        """The Euclidean norm of the current weights. It is not finite if one of them is not: sums may overflow."""
+        return norm_of(self.weights)
 
     def state_tensors(self, kept: Iterable[int] = ()) -> dict[str, Tensor]:
         """All that a checkpoint needs, as views that the next merge changes; `load_state` is the way back.
@@ -234,9 +237,17 @@ class Store:
         if flat.layout is not self.layout and flat.layout.fingerprint != self.layout.fingerprint:
             told = f"update {facts.id} is of another model: its block has another layout"
             raise Refusal(told, "other_layout", update=facts.id, bytes=flat.layout.bytes)
-        sections = zip(flat.sections(), self.weights.sections(), strict=True)
-        if not all(_is_sound(section, now) for (_, section), (_, now) in sections):
+        base = self._base(facts) if facts.kind == "weights" else None
+        norm = norm_of(flat, base)
+        buffers = [(flat.section(at), self.weights.section(at)) for at in self.layout.of_role("buffer")]
+        if not isfinite(norm) or not all(_is_sound(section, now) for section, now in buffers):
             raise self._not_finite(facts.id, flat)
+        if facts.kind != "weights" or base is not None:
+            self._guard.check(facts.id, facts.kind, norm)
+
+    def _base(self, facts: Facts) -> FlatBuffer | None:
+        """The version that the task started from, which it holds; None where it is gone."""
+        return self.weights if facts.based_on == self.version else self._held.get(facts.based_on)
 
     def _not_finite(self, update: UpdateId, flat: FlatBuffer) -> Refusal:
         """Its tensors with bad numbers where the model's are not."""
