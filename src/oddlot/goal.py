@@ -124,6 +124,8 @@ def _term(part: str, known: Sequence[str]) -> Term:
         raise UsageError(told, "invalid_goal", "until", given=part)
     if name not in known:
         told = f"there is no figure {name!r}: {or_nearest(name, known)}"
+        if name == "accuracy":
+            told += ". Job(evaluation=..., metrics={'accuracy': oddlot.accuracy}) measures it"
         raise UnknownName("figure", name, known, key="until").retold(told)
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)

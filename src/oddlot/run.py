@@ -37,7 +37,8 @@ class Run:
     def __repr__(self) -> str:
         figures = {name: self.summary[name] for name in ("accuracy", "loss", "seconds", "versions")}
         told = [f"{name}={value:.4g}" for name, value in figures.items() if value is not None]
-        return f"Run({', '.join([*told, f'ended={self.ended!r}', f'folder={str(self.folder)!r}'])})"
+        told += [f"ended={self.ended!r}"] + ([f"folder={str(self.folder)!r}"] if self.folder else [])
+        return f"Run({', '.join(told)})"
 
     @property
     def records(self) -> Sequence[Record]:

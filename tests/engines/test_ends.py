@@ -14,6 +14,7 @@ import pytest
 import oddlot
 from oddlot import Asynchronous, JobError, UsageError
 from oddlot.core import words as w
+from oddlot.engines import local as local_engine
 from oddlot.engines import on_local
 from oddlot.engines.local import LocalEngine
 from oddlot.engines.nursery import Nursery
@@ -22,7 +23,7 @@ from oddlot.testing.engines import DrivenRun
 from oddlot.training import prepared
 from tests.fits import a_job, local, rows
 from tests.processes import descendants, ends, program, says
-from tests.transcripts import mask, raises
+from tests.transcripts import mask, raises, warns
 
 
 def held() -> dict[str, Any]:
@@ -90,16 +91,35 @@ def test_nothing_is_left_after_any_end(
     assert held() == before
 
 
-def test_a_dead_fork_server_ends_the_run_and_leaves_nobody() -> None:
-    with prepared(Recipe(a_job(), Asynchronous(), local(2), Settings(until="epochs>=1000"))) as training:
+def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
+    """Twice; the third time in a row, without an answer between, is too much."""
+    settings = Settings(until="epochs>=1000000")
+    with prepared(Recipe(a_job(), Asynchronous(), local(2), settings)) as training:
         run = DrivenRun(training)
-        run.deliver(w.Joined(run.joined()))
         assert isinstance(run.engine, LocalEngine)
+        run.until(lambda: run.answers("w1", echo=False) > 0)
         server = run.engine.nursery.process.pid
         with ends([server, *descendants(server)]):
             os.kill(server, signal.SIGKILL)
-        with raises(JobError, "fork_server_killed"):
-            run.finish()
+        with warns("fork_server_restarted"):
+            run.until(lambda: run.answers("w1.2", echo=False) > 0)
+        with warns("fork_server_restarted"), raises(JobError, "fork_server_killed"):
+            while True:
+                os.kill(run.engine.nursery.process.pid, signal.SIGKILL)
+                ended = run.engine.server_ends
+                while run.engine.server_ends == ended:
+                    run.engine.next(run.engine.now + 1)  # which no host hears
+
+
+def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "STOPPED_SECONDS", 0.5)
+    with prepared(Recipe(a_job(), Asynchronous(), local(1), Settings(until="epochs>=1000000"))) as training:
+        run = DrivenRun(training)
+        assert isinstance(run.engine, LocalEngine)
+        run.until(lambda: run.answers("w1", echo=False) > 0)
+        run.engine.nursery.process.send_signal(signal.SIGSTOP)
+        run.engine.kill("w1")
+        run.until(lambda: run.answers("w1.2", echo=False) > 0)
 
 
 def test_a_fork_server_that_is_dead_before_the_first_worker_is_told() -> None:

@@ -22,6 +22,7 @@ from oddlot import Asynchronous, Half, JobError
 from oddlot.core import words as w
 from oddlot.core.errors import Refusal
 from oddlot.core.plain import to_plain
+from oddlot.engines import local as local_engine
 from oddlot.engines import on_local
 from oddlot.engines import worker as worker_module
 from oddlot.engines.host import Arrival, Message
@@ -95,6 +96,26 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
 
         run.deliver(says(encode(Say.READY)))
         yield run, says
+
+
+class Refused(Puppets):
+    """A fork server to which the system gives no more processes."""
+
+    def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
+        number, ours = super().fork(index, fds)
+        self.told[-1] = Say.NOT_FORKED, {"number": number, "reason": "no more processes"}
+        self.other.send(b"there is something to receive")
+        return number, ours
+
+
+def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "RETRY_SECONDS", 0.0)
+    with (
+        patch.object(on_local, "Nursery", Refused),
+        warns("cannot_fork", reason="no more processes"),
+        raises(JobError, "cannot_fork", reason="no more processes"),
+    ):
+        trained(a_job(), Asynchronous(), local(1))
 
 
 TRUE = w.Facts("w1:1", "w1", 0, BATCH, "gradient", 0.5, {"up": 0.1})

@@ -34,7 +34,7 @@ from oddlot.training import prepared
 from tests.engines.log import events
 from tests.fits import SAMPLES, Place, a_job, fleet, local, net, rows, this_worker
 from tests.processes import ends
-from tests.transcripts import raises, warns
+from tests.transcripts import mask, raises, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -429,6 +429,7 @@ def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_workers_that_are_all_stopped_are_replaced() -> None:
+    mask(node=r"w\d(?= )")
     with warns("worker_hung"), trial(local(2), epochs=10**6) as (run, engine):
         busy = run.host.conductor.busy
         run.until(lambda: len(busy) == 2 and len(events(run.records, w.Arrived)) > 10)

@@ -83,7 +83,13 @@ class Server:
 
     def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
         """Start a worker that has the descriptors `fds` and none of ours, and tell its process id."""
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:  # no more processes, or no memory
+            for given in fds:
+                os.close(given)
+            self._tell(encode(Say.NOT_FORKED, number=body["number"], reason=error.strerror))
+            return
         if child == 0:
             from oddlot.engines import worker
 

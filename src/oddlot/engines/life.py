@@ -16,6 +16,8 @@ class Life:
     number: int
     """of its fork"""
     socket: socket.socket
+    since: float
+    """when it was asked for or, later, lost"""
     pid: int = 0
     ready: bool = False
     leaving: bool = False

@@ -32,12 +32,17 @@ from oddlot.engines.messages import (
     read_facts,
 )
 from oddlot.engines.numbers import user_code_failed
-from oddlot.engines.nursery import Nursery
-from oddlot.engines.respawns import Respawns, cause_of
+from oddlot.engines.nursery import Nursery, ServerEnded
+from oddlot.engines.orphans import kill_group, wait_until_gone
+from oddlot.engines.respawns import DEATHS_BEFORE_GIVING_UP, Respawns, cause_of
 from oddlot.engines.worker import Setup
 from oddlot.wire.framing import FrameError
 
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
+STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
+"""without an answer of the fork server, which imports PyTorch at first, until it is continued, and killed"""
+END_SECONDS, RETRY_SECONDS = 10.0, 5.0
+"""for workers to end with their fork server; before a process that the system refused is asked for again"""
 LONGEST_WAIT_SECONDS = 0.5
 """so that a signal handler's wish is seen soon"""
 EVALUATOR = "evaluator"
@@ -72,6 +77,8 @@ class LocalEngine:
         self.lives: dict[w.NodeId, Life] = {}
         self.dying: list[Life] = []
         """lost workers whose process has not ended yet, as far as is known"""
+        self.server_ends = self.not_forked = 0
+        """in a row, without an answer or a fork between"""
         self.births = [0] * workers
         self.ready: deque[Message] = deque()
         self.evaluations = Evaluations()
@@ -93,6 +100,7 @@ class LocalEngine:
             due = min(until, self.respawns.next_at, self.evaluations.deadline)
             for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
                 hear()
+            self._check_server()
             for index in self.respawns.due(self.now):
                 self._spawn(index)
             self._check_evaluator()
@@ -208,13 +216,19 @@ class LocalEngine:
     # --- what comes in -------------------------------------------------------------------------
 
     def _hear_nursery(self) -> None:
-        message = self.nursery.receive()
+        try:
+            message = self.nursery.receive()
+        except ServerEnded as ended:
+            self._restart_server(ended)
+            return
         if message is None:
             return
         kind, body = message
         for life in [*self.lives.values(), *self.dying]:
             if kind is Say.FORKED and life.number == body["number"]:
-                life.pid = body["pid"]
+                life.pid, self.not_forked = body["pid"], 0
+            elif kind is Say.NOT_FORKED and life.number == body["number"]:
+                self._could_not_fork(life, body["reason"])
             elif kind is Say.EXITED and life.pid == body["pid"]:
                 life.exit_code = None if life.invalid else body["code"]
                 self._hear(life)  # what it had said before it ended
@@ -246,13 +260,15 @@ class LocalEngine:
 
     def _learn_pid(self, life: Life) -> None:
         """The worker may be faster than the fork server, which is about to tell."""
-        while not life.pid:
+        while not life.pid and (self.lives.get(life.node) is life or life in self.dying):
             self._hear_nursery()
 
     def _said_ready(self, life: Life, _: dict[str, Any]) -> None:
         if life.ready:
             raise FrameError("it was ready before", "ready_twice")
         self._learn_pid(life)
+        if self.lives.get(life.node) is not life:
+            return  # it ended with its fork server
         life.ready = True
         if life.node == EVALUATOR:
             for version in self.evaluations.blocks:
@@ -264,6 +280,7 @@ class LocalEngine:
         facts = read_facts(body.get("facts"), life.node)
         block = self._end_task(life, facts.id)
         self.respawns.worked()
+        self.server_ends = 0
         life.fruitful = True
         try:
             self.ready.append(Arrival(facts, self.blocks.payload(facts, block)))
@@ -317,6 +334,9 @@ class LocalEngine:
     # --- births and deaths ---------------------------------------------------------------------
 
     def _spawn(self, index: int) -> None:
+        if index < 0:
+            self._fork(EVALUATOR, -1)
+            return
         name = f"w{index + 1}"
         while (node := life_name(name, self.births[index] + 1)) in self.taken:
             self.births[index] += 1
@@ -324,22 +344,75 @@ class LocalEngine:
         self._fork(node, index)
 
     def _fork(self, node: w.NodeId, index: int) -> None:
-        number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
+        try:
+            number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
+        except ServerEnded as ended:
+            self._restart_server(ended)
+            number, ours = self.nursery.fork(max(index, 0), [self.arena.fd, self.parcel])
         ours.setblocking(False)
-        life = self.lives[node] = Life(node, index, number, ours)
+        life = self.lives[node] = Life(node, index, number, ours, self.now)
         self.selector.register(ours, selectors.EVENT_READ, partial(self._attend, life))
+
+    def _could_not_fork(self, life: Life, reason: str) -> None:
+        """The system refuses another process: try again later, as long as a worker is there."""
+        self._forget(life)
+        self.not_forked += 1
+        told = f"a worker cannot be started ({reason}): raise the limit on processes (ulimit -u), or use fewer workers"
+        if self.not_forked >= DEATHS_BEFORE_GIVING_UP and not any(one.ready for one in self.lives.values()):
+            raise JobError(told, "cannot_fork", reason=reason)
+        if self.not_forked == 1:
+            warn(told, "cannot_fork", reason=reason)
+        self.respawns.again(life.index, self.now + RETRY_SECONDS)
+
+    def _check_server(self) -> None:
+        """A fork server that does not answer is continued, in case that it was stopped, and then killed."""
+        waits = [life.since for life in self.lives.values() if not life.pid] + [
+            life.since for life in self.dying
+        ]
+        silent = self.now - min(waits, default=self.now)
+        if silent > SILENT_SECONDS:
+            self.nursery.process.kill()
+        elif silent > STOPPED_SECONDS:
+            self.nursery.process.send_signal(signal.SIGCONT)
+
+    def _restart_server(self, ended: ServerEnded) -> None:
+        """The workers have ended with the fork server: another one takes its place, and they are replaced."""
+        self.server_ends += 1
+        lives = [*self.lives.values(), *self.dying]
+        pids = [life.pid for life in lives if life.pid]
+        for pid in pids:
+            kill_group(pid)
+        if self.server_ends >= DEATHS_BEFORE_GIVING_UP or not wait_until_gone(pids, END_SECONDS):
+            raise ended
+        warn(
+            "the fork server ended, and all workers with it; they are started again", "fork_server_restarted"
+        )
+        self.selector.unregister(self.nursery.socket)
+        self.nursery.restart()
+        self.selector.register(self.nursery.socket, selectors.EVENT_READ, self._hear_nursery)
+        for life in lives:
+            life.taken_away, life.exit_code = True, -signal.SIGKILL
+            if life.pid:
+                self._hear(life)  # what it had said before it ended
+            self._lose(life)
+            self._bury(life)
 
     def _lose(self, life: Life) -> None:
         """A worker is gone for the run: its process is killed, in case that it has only closed its socket."""
         if self.lives.get(life.node) is not life:
             return
-        del self.lives[life.node]
+        self._forget(life)
         self.dying.append(life)
-        self.selector.unregister(life.socket)
-        life.socket.close()
+        life.since = self.now
         if life.exit_code is None:
             self._learn_pid(life)
             self.nursery.kill(life.pid)
+
+    def _forget(self, life: Life) -> None:
+        """It is not heard any more."""
+        del self.lives[life.node]
+        self.selector.unregister(life.socket)
+        life.socket.close()
 
     def _bury(self, life: Life) -> None:
         """Its process has ended, and all that it had started: its memory may be used again."""

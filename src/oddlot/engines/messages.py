@@ -22,6 +22,7 @@ class Say(IntEnum):
     EXITED = 3
     QUIT = 4
     KILL = 5
+    NOT_FORKED = 6
     TASK = 10
     ABORT = 11
     EVALUATE = 12

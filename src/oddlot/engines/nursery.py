@@ -39,11 +39,25 @@ def named_limit() -> Iterator[None]:
         raise JobError(told, "too_many_open_files", limit=limit) from None
 
 
+class ServerEnded(JobError):
+    """The fork server has ended, and all workers with it."""
+
+
 class Nursery:
     """Starts the fork server at once; importing PyTorch there takes seconds, and need not be waited for."""
 
     def __init__(self) -> None:
         self.forks = 0
+        self._start()
+
+    def restart(self) -> None:
+        """Start another fork server in place of one that has ended."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+        self._start()
+
+    def _start(self) -> None:
         self.socket, theirs = packet_pair()
         code = _MAIN.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid())
         # Threads that wait must sleep: where hub, workers and others share the cores, OpenMP's habit of spinning
@@ -60,7 +74,10 @@ class Nursery:
         theirs.close()
 
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
-        """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket."""
+        """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket.
+
+        ServerEnded: the fork server is gone.
+        """
         self.forks += 1
         with named_limit():
             ours, theirs = packet_pair()
@@ -71,7 +88,7 @@ class Nursery:
             ours.close()
             code = self.process.wait()
             how = "was killed" if code < 0 else f"has ended (exit code {code}); see the lines above"
-            raise JobError(f"the fork server {how}", "fork_server_ended", exit_code=code) from None
+            raise ServerEnded(f"the fork server {how}", "fork_server_ended", exit_code=code) from None
         finally:
             theirs.close()
         return self.forks, ours
@@ -82,7 +99,7 @@ class Nursery:
             self.socket.send(encode(Say.KILL, pid=pid))
 
     def receive(self) -> tuple[Say, dict[str, Any]] | None:
-        """The next message, or None when there is none now. JobError when the fork server is gone."""
+        """The next message, or None when there is none now. ServerEnded: the fork server is gone."""
         frame = b""
         with suppress(ConnectionResetError):
             try:
@@ -91,7 +108,7 @@ class Nursery:
                 return None
         if not frame:
             told = "the fork server was killed, and all workers with it; resume the run to go on"
-            raise JobError(told, "fork_server_killed")
+            raise ServerEnded(told, "fork_server_killed")
         return decode(frame)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,29 @@ def kill_group(leader: int) -> None:
     """Kill a process and those of its group: a worker leads its own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def wait_until_gone(pids: Collection[int], seconds: float) -> bool:
+    """Wait for the end of processes that need not be children of this one; false if some are still there then."""
+    until = time.monotonic() + seconds
+    while any(map(_runs, pids)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    if Path("/proc/self/stat").exists():
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except OSError:
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def orphans(known: Collection[int]) -> list[int]:

@@ -63,6 +63,10 @@ class Respawns:
         deaths.append(again)
         heappush(self.timers, (again, life.index))
 
+    def again(self, index: int, at: float) -> None:
+        """It could not be started: try again then."""
+        heappush(self.timers, (at, index))
+
     def bar(self, index: int, barred: bool, now: float) -> None:
         """Whether the worker stays away once it has died."""
         self.barred[index] = barred
@@ -71,12 +75,14 @@ class Respawns:
             heappush(self.timers, (now, index))
 
     def due(self, now: float) -> list[int]:
-        """The workers to respawn now; those that are barred follow once they are no more."""
+        """The workers (-1: the evaluator) to start now; those that are barred follow once they are no more."""
         found = []
         while self.timers and self.timers[0][0] <= now:
             index = heappop(self.timers)[1]
-            self.waits[index] = self.barred[index]
-            found += [] if self.barred[index] else [index]
+            barred = index >= 0 and self.barred[index]
+            if barred:
+                self.waits[index] = True
+            found += [] if barred else [index]
         return found
 
 

@@ -58,7 +58,7 @@ class Batches:
             told = f"{name} does not tell its length:\n{reason}"
             raise JobError(told, "user_code_failed", where=f"len() of {name}", reason=reason) from error
         if not size:
-            told = f"{name} is empty: there is nothing to train or measure on"
+            told = f"{name} is empty: it has no sample"
             raise UsageError(told, "empty_data", name=name)
 
     def __len__(self) -> int:
