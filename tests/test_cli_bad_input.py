@@ -99,6 +99,7 @@ def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
 def test_a_failing_job_ends_with_exit_code_3(
     oddlot: Oddlot, command: str, loss: str, code: str, reason: str
 ) -> None:
+    mask(node=r"w\d(?=:)")
     options = ["--set", f"task_options.loss={loss}", "--json", "--quiet"]
     answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
     assert answer.error

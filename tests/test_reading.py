@@ -20,10 +20,19 @@ TITLE = "\x1b]0;x\x07"
 SHOWN = r"\x1b]0;x\x07"
 
 
+SCRIPT, MODULE = [str(Path(sys.executable).parent / "oddlot")], [sys.executable, "-m", "oddlot"]
+
+
 @pytest.mark.parametrize(
-    "start", [[sys.executable, "-m", "oddlot"], [str(Path(sys.executable).parent / "oddlot")]]
+    ("start", "command"),
+    [
+        (MODULE, "report ."),
+        (SCRIPT, "report ."),
+        (SCRIPT, "watch ."),
+        (SCRIPT, "replay ."),
+        (MODULE, "train nothing:here"),
+    ],
 )
-@pytest.mark.parametrize("command", ["report .", "watch .", "replay .", "train nothing:here"])
 def test_files_of_the_current_folder_are_not_taken_for_libraries(
     tmp_path: Path, start: list[str], command: str
 ) -> None:

@@ -84,8 +84,12 @@ class LocalEngine:
         self.evaluations = Evaluations()
         self.selector = selectors.DefaultSelector()
         self.selector.register(nursery.socket, selectors.EVENT_READ, self._hear_nursery)
-        for index in range(workers):
-            self._spawn(index)
+        try:
+            for index in range(workers):
+                self._spawn(index)
+        except JobError:
+            self.close()
+            raise
 
     # --- the mailbox ---------------------------------------------------------------------------
 
