@@ -405,14 +405,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("strategy", [Synchronous(), Asynchronous()], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("how", DEADLY)
-def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str, strategy: Strategy) -> None:
+def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
     with (
         warns("worker_hung") if how == "hung" else nullcontext(),
         pytest.raises(JobError) as caught,
     ):
-        oddlot.fit(a_job(data=Deadly(how)), strategy, local(1), until="epochs>=5")
+        oddlot.fit(a_job(data=Deadly(how)), Synchronous(), local(1), until="epochs>=5")
     assert caught.value.code == "bad_samples"
     assert 7 in caught.value.fields["rows"]
 

@@ -23,6 +23,8 @@ class Life:
     leaving: bool = False
     fruitful: bool = False
     """it has brought something"""
+    told: bool = False
+    """the hub knows that it is gone"""
     taken_away: bool = False
     """its end is no fault of its"""
     killed: bool = False

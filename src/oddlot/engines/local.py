@@ -408,6 +408,8 @@ class LocalEngine:
         self._forget(life)
         self.dying.append(life)
         life.since = self.now
+        if life.leaving:  # it has handed over all that it had
+            self._tell_loss(life)
         if life.exit_code is None:
             self._learn_pid(life)
             self.nursery.kill(life.pid)
@@ -418,11 +420,15 @@ class LocalEngine:
         self.selector.unregister(life.socket)
         life.socket.close()
 
+    def _tell_loss(self, life: Life) -> None:
+        if life.ready and life.node != EVALUATOR and not life.told:
+            life.told = True
+            self.ready.append(w.Lost(life.node, cause_of(life)))
+
     def _bury(self, life: Life) -> None:
         """Its process has ended, and all that it had started: its memory may be used again."""
         self.dying.remove(life)
-        if life.ready and life.node != EVALUATOR:
-            self.ready.append(w.Lost(life.node, cause_of(life)))
+        self._tell_loss(life)
         for block in life.tasks.values():
             self.blocks.give_update(block)
         idle = life.ready and not (self.evaluations.blocks if life.node == EVALUATOR else life.tasks)
