@@ -1,4 +1,4 @@
-"""Logs that were changed, with sound checksums again: as by somebody who knows how they are made."""
+"""Logs that were changed, with sound checksums again: as one who knows the format makes them."""
 
 import json
 from collections.abc import Callable

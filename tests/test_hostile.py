@@ -302,7 +302,7 @@ def test_a_log_that_is_a_link_is_not_written(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "records.jsonl", "lock", "conductor.json"])
-def test_a_pipe_is_no_file_and_nobody_waits_for_it(run: Path, name: str) -> None:
+def test_a_pipe_is_no_file_and_is_not_waited_for(run: Path, name: str) -> None:
     path = newest(run) / name if name == "conductor.json" else run / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)

@@ -61,7 +61,7 @@ def test_a_lost_worker_has_ended_before_its_memory_is_used_again(act: Any, tmp_p
 
 
 def start_a_program(path: Path) -> None:
-    """In a session of its own; whoever started it does not wait for it."""
+    """In a session of its own; its parent does not wait for it."""
     started = subprocess.Popen(["sleep", "600"], start_new_session=True)
     path.write_text(str(started.pid))
 

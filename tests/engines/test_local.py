@@ -381,7 +381,7 @@ DEADLY: dict[str, Callable[[], object]] = {
 
 
 class Deadly(Dataset[tuple[Tensor, Tensor]]):
-    """Whoever reads row 7 does this."""
+    """A process that reads row 7 does this."""
 
     def __init__(self, how: str) -> None:
         self.how, self.rows = how, rows()

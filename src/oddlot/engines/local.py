@@ -257,7 +257,7 @@ class LocalEngine:
                     raise FrameError(told, "unexpected_message", kind=kind.name)
                 _HEAR[kind](self, life, body)
             except FrameError as error:
-                told = f"{life.node} talks nonsense and is ended: {error}"
+                told = f"worker {life.node} sent an invalid message and is killed: {error}"
                 warn(told, "invalid_message", **{**error.fields, "node": life.node, "fault": error.code})
                 life.invalid = True
                 self._lose(life)

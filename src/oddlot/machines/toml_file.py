@@ -23,7 +23,7 @@ AnyTable = TypeVar("AnyTable", bound="Table")
 MOST_LETTERS = 10_000_000
 """of a file"""
 MOST_FAULTS = 20
-"""of a file, that are told"""
+"""of a file, that are listed"""
 
 
 class Table(BaseModel):
