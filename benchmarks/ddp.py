@@ -89,7 +89,7 @@ class Group:
             pipe.recv()
 
     def seconds(self, count: int, waits: Sequence[float]) -> float:
-        """How long all take for `count` steps, before each of which each member sleeps for its `waits` seconds."""
+        """Return the seconds that `count` steps take. Member i sleeps for `waits[i]` seconds before each."""
         for pipe, wait in zip(self.pipes, waits, strict=True):
             pipe.send((count, wait))
         return float(max(pipe.recv() for pipe in self.pipes))

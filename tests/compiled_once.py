@@ -19,7 +19,7 @@ from zlib import crc32
 
 DISPATCHER = "numba.core.dispatcher"
 LOCKS = "compiled_once.lock"
-"""a file beside what is compiled, of which each kernel has a byte to lock"""
+"""Lock file beside the compiled kernels; each kernel locks one byte."""
 _held = Counter[tuple[str, str]]()
 
 

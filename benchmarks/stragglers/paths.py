@@ -54,7 +54,7 @@ def _draw_path(size: Size, distance: float, runs: dict[str, list[Point]]) -> Non
         size,
         "stragglers_path",
         f"Workers that are waited for (k, of {WORKERS}) and rows for each (load, at most {LOAD})",
-        f"orders of magnitude by which the distance has fallen, from {begin:.0f} to {distance}",
+        f"orders of magnitude that the distance fell, from {begin:.0f} to {distance}",
         "k, load",
         path,
     )

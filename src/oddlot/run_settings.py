@@ -53,5 +53,5 @@ def not_empty(path: str) -> UsageError:
 
 
 def _told(value: Any) -> str:
-    """A setting; a text that looks like a number is told apart from it."""
+    """Format a setting. Text that looks like a number is quoted."""
     return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)

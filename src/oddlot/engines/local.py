@@ -41,6 +41,8 @@ from oddlot.wire.framing import FrameError
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
 """without an answer of the fork server, which imports PyTorch at first, until it is continued, and killed"""
+LOOK_SECONDS = 0.5
+"""between two looks whether the fork server answers"""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
 """for workers to end with their fork server; before a process that the system refused is asked for again"""
 LONGEST_WAIT_SECONDS = 0.5
@@ -79,6 +81,8 @@ class LocalEngine:
         """lost workers whose process has not ended yet, as far as is known"""
         self.server_ends = self.not_forked = 0
         """in a row, without an answer or a fork between"""
+        self.look_at = 0.0
+        """when to look whether the fork server answers"""
         self.births = [0] * workers
         self.ready: deque[Message] = deque()
         self.evaluations = Evaluations()
@@ -104,7 +108,9 @@ class LocalEngine:
             due = min(until, self.respawns.next_at, self.evaluations.deadline)
             for hear in self._wait(min(max(due - self.now, 0.0), LONGEST_WAIT_SECONDS)):
                 hear()
-            self._check_server()
+            if self.now >= self.look_at:
+                self.look_at = self.now + LOOK_SECONDS
+                self._check_server()
             for index in self.respawns.due(self.now):
                 self._spawn(index)
             self._check_evaluator()
@@ -319,7 +325,7 @@ class LocalEngine:
         told = read_evaluated(body)
         if life.node != EVALUATOR or told.version not in self.evaluations.blocks:
             raise FrameError(
-                f"nobody asked it for the metrics of version {told.version}",
+                f"the metrics of version {told.version} were not requested",
                 "unrequested_metrics",
                 version=told.version,
             )

@@ -116,5 +116,7 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        raise UsageError(f"process {pid} is somebody else's", "foreign_process", "pid", pid=pid) from None
+        raise UsageError(
+            f"process {pid} belongs to another user", "foreign_process", "pid", pid=pid
+        ) from None
     return True

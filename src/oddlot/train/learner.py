@@ -73,6 +73,7 @@ class Learner:
         layout.bind(self.model, self.weights)
         self.names = [name for name, _ in layout.trainable(self.model)]
         self.parameters: list[Tensor] = [parameter for _, parameter in layout.trainable(self.model)]
+        self.trains = frozenset(self.names)
         self.places = [parameter.data_ptr() for parameter in self.parameters]
         self.had_gradient = [False] * len(self.parameters)
         """of each, in any step of this task"""
@@ -89,7 +90,7 @@ class Learner:
 
     def _bound(self) -> list[tuple[dict[str, Any], str, Tensor]]:
         """Where the model has each buffer, and each parameter that is merged as one; its view of the block."""
-        views = {view.data_ptr(): view for name, view in self.weights.views() if name not in set(self.names)}
+        views = {view.data_ptr(): view for name, view in self.weights.views() if name not in self.trains}
         found: list[tuple[dict[str, Any], str, Tensor]] = []
         for owner in self.model.modules():
             for holder in (owner._buffers, owner._parameters):
@@ -280,9 +281,8 @@ class Learner:
                     f"parameter {name} was replaced or changed its shape while training: change it in place"
                 )
                 raise JobError(told, "parameter_replaced", parameter=name)
-        known = set(self.names)
         for name, parameter in now.items():
-            if parameter.requires_grad != (name in known):
+            if parameter.requires_grad != (name in self.trains):
                 done = "unfrozen" if parameter.requires_grad else "frozen"
                 told = (
                     f"parameter {name} was {done} while training: decide in the model factory what is trained"
