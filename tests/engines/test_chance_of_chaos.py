@@ -29,7 +29,7 @@ def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHIN
 
 
 def lives(folder: Path, fault: Fault, *kills: float) -> list[w.Record]:
-    """Return the log of a run whose hub is killed at these times, without faults named like `kill (2)`."""
+    """Return the log of a run whose hub is killed at these times, without strikes that only go on after a kill."""
     for number, kill in enumerate([*kills, inf]):
         options: dict[str, Any] = {"out": folder, "resume": number > 0, "observers": [KillAt(kill)]}
         options |= {"chaos": Chaos([fault]), "checkpoint_every": "2 versions"}
