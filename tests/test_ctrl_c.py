@@ -73,6 +73,42 @@ def test_a_stop_saves_and_awaits_no_evaluation(epochs: str, tmp_path: Path) -> N
     assert checkpoint.newest(Storage(out / "checkpoints")).version == summary["versions"]
 
 
+HANGS = """
+import signal, threading, warnings
+
+import oddlot
+from oddlot.train import saver, storage
+from tests.fits import a_job, fleet
+
+saver.LONG_WRITE_SECONDS = 0.1
+writes, begun = storage.Storage.write, []
+
+
+def hangs(self, name, pieces):
+    begun.append(name)
+    return writes(self, name, pieces) if len(begun) <= WRITES else threading.Event().wait()
+
+
+def impatient(warning, *_):
+    print(warning.code, flush=True)
+    signal.raise_signal(signal.SIGINT)
+
+
+storage.Storage.write, warnings.showwarning = hangs, impatient
+warnings.simplefilter("always")
+oddlot.fit(a_job(), oddlot.Asynchronous(), fleet(), until="epochs>=1", checkpoint_every="1 versions", out=OUT)
+"""
+
+
+@pytest.mark.parametrize(("writes", "saved"), [(0, False), (3, True)], ids=["at first", "at the end"])
+def test_ctrl_c_ends_a_run_whose_place_of_checkpoints_hangs(writes: int, saved: bool, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with program("-c", HANGS.replace("WRITES", str(writes)).replace("OUT", repr(str(out)))) as process:
+        says(process, "checkpoint_place_hangs")
+        assert process.wait() == -signal.SIGINT
+    assert (out / "model.safetensors").exists() == saved
+
+
 def raised(*numbers: signal.Signals) -> Run:
     """A run whose observer raises these signals at once."""
     left = list(numbers)

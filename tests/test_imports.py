@@ -56,7 +56,7 @@ MAY_WAIT = {
     "oddlot.interrupt": {"threading"},  # it asks in which thread it is
     "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
     "oddlot.sparse.topk": {"threading"},  # one of several threads that ask makes clusters
-    "oddlot.train.saver": {"concurrent.futures"},  # its writer is a thread
+    "oddlot.train.saver": {"concurrent.futures", "threading.Thread", "time.monotonic"},  # its writer is a thread
     "oddlot.train.storage": {"concurrent.futures"},  # checksums are computed beside the writing
     "oddlot.watch": {"time"},  # it is a program beside the run
 }

@@ -73,7 +73,7 @@ def warns(code: str, /, **fields: Any) -> Iterator[Caught]:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     assert caught.all, f"no warning {code} among {[str(each.message) for each in found]}"
     caught.value = caught.all[0]
-    for warning in caught.all:
+    for warning in sorted(caught.all, key=str):  # threads and processes warn in any order
         check(warning, code, **fields)
 
 

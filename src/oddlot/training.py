@@ -41,6 +41,8 @@ from oddlot.train.tensor_checks import warn_of_extra_state
 
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
+HURRY_SECONDS = 2.0
+"""for the checkpoint that is being written when a second Ctrl-C ends the run"""
 LARGE_NORM = 1e18
 """of weights, above which a training diverges"""
 MOST_ROWS = 64
@@ -93,7 +95,7 @@ class Training:
         numbers = self.opened.shadow or self.store
         self.host = Host(conductor, numbers, self.engine, observers, _advisers(conductor))
         self.saver: BackgroundSaver | None = None
-        closing.callback(self._close_saver)
+        closing.push(self._close_saver)
         self._open_log(past, closing, resume)
 
     def run(self) -> Run:
@@ -356,6 +358,7 @@ class Training:
         """
         if self.saver is None or self.log is None:
             return
+        self.saver.warn_if_hung()
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
         self._check_finite()
@@ -401,10 +404,12 @@ class Training:
     def _save_end(self, summary: dict[str, Any]) -> None:
         if self.folder is None or self.saver is None:
             return
-        self.saver.wait()
-        self._checkpoint()
-        self.folder.write_model(self.model)
-        self.folder.write(SUMMARY, summary)
+        try:
+            self.saver.wait()
+        finally:  # after a second Ctrl-C too: what was learned is not lost where the place of checkpoints hangs
+            self._checkpoint()
+            self.folder.write_model(self.model)
+            self.folder.write(SUMMARY, summary)
         self.saver.wait()
         for problem in self.saver.problems():
             warn(
@@ -415,8 +420,9 @@ class Training:
                 newest=self.saver.newest,
             )
 
-    def _close_saver(self) -> None:
-        for problem in self.saver.close() if self.saver is not None else ():
+    def _close_saver(self, kind: type[BaseException] | None, *_: object) -> None:
+        patience = HURRY_SECONDS if kind is KeyboardInterrupt else None
+        for problem in self.saver.close(patience) if self.saver is not None else ():
             warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
 
 

@@ -3,20 +3,25 @@
 import json
 import secrets
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 
 import torch
 from torch import Tensor
 
 from oddlot.core.errors import JobError
+from oddlot.core.warned import warn
 from oddlot.disk import sync_path
 from oddlot.train.checkpoint import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
 from oddlot.train.storage import LOG_PARTS, PIECE_BYTES, Storage
 
 MOST_PARTS = 100
 KEEP = 3
+LONG_WRITE_SECONDS = 60.0
+"""Seconds of writing one checkpoint after which its place is reported as hanging."""
 
 
 class LogCopy:
@@ -67,8 +72,9 @@ class BackgroundSaver:
         self.storage, self.log, self.keep = storage, log, keep
         self.life = secrets.token_hex(3)
         self._copy = LogCopy(storage, log, self.life) if log is not None and copy_log else None
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
+        self._since = 0.0
+        """when that began, on the monotonic clock"""
         self._newest = (-1, -1)
         """of all that were given: records and version"""
         self._staged: list[Tensor] = []
@@ -111,7 +117,10 @@ class BackgroundSaver:
             self._stage(snapshot.tensors),
         )
         self._newest = snapshot.records, snapshot.version
-        self._writing = self._thread.submit(self._write, staged, log_bytes)
+        self._writing, self._since = Future(), monotonic()
+        # A daemon: a place that hangs does not keep the process from its end.
+        arguments = self._writing, staged, log_bytes
+        Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
         return True
 
     def problems(self) -> list[JobError]:
@@ -127,19 +136,45 @@ class BackgroundSaver:
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
     def wait(self) -> None:
-        """Until nothing is being written."""
-        if self._writing is not None:
-            self._writing.exception()
+        """Wait until nothing is being written. A second Ctrl-C ends this."""
+        while self._writing is not None and not self._written_within(LONG_WRITE_SECONDS):
+            self.warn_if_hung()
 
-    def close(self) -> list[JobError]:
-        """Wait for the last checkpoint; the `problems` that are left.
+    def warn_if_hung(self) -> None:
+        """Warn if the checkpoint that is being written has taken `LONG_WRITE_SECONDS`."""
+        if not self.busy or monotonic() - self._since < LONG_WRITE_SECONDS:
+            return
+        self._since = monotonic()
+        told = (
+            f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the place may hang. "
+            "Ctrl-C ends the run without it; press it twice while the run trains"
+        )
+        warn(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
 
-        Not that the run was taken over: whoever closes it has an end already.
+    def close(self, patience: float | None = None) -> list[JobError]:
+        """Wait for the last checkpoint, at most `patience` seconds; return the `problems` that are left.
+
+        That the run was taken over is not among them: whoever closes it has an end already.
         """
-        self._thread.shutdown(wait=True)
+        if patience is None:
+            self.wait()
+        elif not self._written_within(patience):
+            return []
         with suppress(JobError):
             return self.problems()
         return []
+
+    def _written_within(self, seconds: float) -> bool:
+        return self._writing is None or bool(wait([self._writing], seconds).done)
+
+    def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
+        """Write in this thread, and say how it ended."""
+        try:
+            self._write(snapshot, log_bytes)
+        except BaseException as error:
+            writing.set_exception(error)
+        else:
+            writing.set_result(None)
 
     def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
         if self.log is not None:
