@@ -101,10 +101,6 @@ class Alternation:
         return len(self.ratios) >= self.count
 
 
-class Enough(Exception):
-    """The benchmark has what it wants."""
-
-
 def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation) -> None:
     """Train until the alternation has enough."""
     job = oddlot.Job(
@@ -114,12 +110,9 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
 
     def stop(_: Record) -> None:
         if alternation.done:
-            raise Enough
+            raise oddlot.StopRun
 
-    try:
-        oddlot.fit(job, strategy, on, until="epochs>=1000000", observers=[alternation, stop])
-    except Enough:
-        return
+    oddlot.fit(job, strategy, on, until="epochs>=1000000", observers=[alternation, stop], quiet=True)
 
 
 @dataclass(frozen=True)

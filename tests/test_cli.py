@@ -8,17 +8,18 @@ import subprocess
 import sys
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
-from oddlot import __version__, cli
+from oddlot import __version__, cli, completing
 from oddlot.engines import nursery
 from oddlot.engines.nursery import Nursery
 from oddlot.machines.tables import settings_of
 from oddlot.observe import Tally
-from oddlot.settings import JobFile
+from oddlot.run_settings import how_to_resume
+from oddlot.settings import JobFile, JobTable, RunTable
 from oddlot.strategies import BY_NAME, WRAPPERS
 from oddlot.tasks import TASKS, options_of
 from tests.command import Oddlot
@@ -80,6 +81,37 @@ def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     oddlot.json(*simulate, "--resume", "--until", "epochs>=3")
     last = oddlot.json(*simulate, "--resume")["ended"]
     assert last == "epochs>=3", "it keeps what it was told the last time"
+
+
+def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
+    """They can be said anew when a run goes on."""
+    oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
+    run = json.loads(Path("run/run.json").read_text())
+    assert "SGD(lr=0.25, " in run["optimizer"]
+    assert run["about"]["settings"]["job"]["device"] == "cpu"
+    assert oddlot.json(*SMALL, "--out", "run", "--resume", "--epochs", "2")["ended"] == "epochs>=2"
+
+
+def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
+    oddlot.json(*SMALL, "--out", "run", "--seed", "3")
+    Path("run/summary.json").unlink()
+    for command, code in (("report", 0), ("watch", 3)):
+        answer = oddlot(command, "run")
+        resume = next(line for line in answer.out.splitlines() if line.startswith("  resume "))
+        assert answer.code == code
+        assert shlex.split(resume)[1:] == ["oddlot", *SMALL, "--resume", "--out", "run"]
+    assert oddlot.json(*shlex.split(resume)[2:])["ended"] == "epochs>=1"
+    run = json.loads(Path("run/run.json").read_text())
+    for arguments in (["rm", "-rf", "/"], "train; rm", None, [], ["train", 3]):
+        made_up = run["about"] | {"command": arguments}
+        assert how_to_resume(made_up, "run") == "oddlot.fit(..., out='run', resume=True)"
+
+
+def test_a_file_in_place_of_a_run_s_folder(oddlot: Oddlot) -> None:
+    oddlot.json(*SMALL, "--out", "run")
+    for command in ("report", "watch", "replay"):
+        oddlot.refuses("not_a_folder", command, "run/summary.json", path="run/summary.json")
+    oddlot.refuses("not_a_folder", "report", "fleet.toml", path="fleet.toml")
 
 
 def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> None:
@@ -240,19 +272,21 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
 
 
 def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
-    tasks, strategies = oddlot("tasks").out, oddlot("strategies").out
+    tasks, strategies = oddlot("tasks").out, oddlot("strategies").out.split("\n\n")[0]
+    transcribe(strategies)
+    known = {**BY_NAME, **WRAPPERS}
+    assert [line.split()[0] for line in strategies.splitlines()] == [*known], "a line each"
     for name in TASKS:
         assert f"{name}\n    " in tasks
         assert all(f"task_options.{option} = " in tasks for option in options_of(name))
-    for name, kind in {**BY_NAME, **WRAPPERS}.items():
+    for name, kind in known.items():
         listed = oddlot("strategies", name).out
-        assert listed in strategies
+        transcribe(listed)
         assert [line for line in listed.splitlines() if line[:1].strip()] == [name]
         assert all(f"strategy.{setting}" in listed for setting in settings_of(kind))
         assert re.search(r"\(\w*\s*(19|20)\d\d\b", listed), "its paper, of this year"
-    assert "    strategy.server.lr = 1.0\n" in strategies
+    assert "    strategy.server.lr = 1.0\n" in oddlot("strategies", "local_sgd").out
     transcribe(tasks)
-    transcribe(strategies)
     oddlot.refuses("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
 
 
@@ -272,9 +306,50 @@ def test_the_version_and_the_help(oddlot: Oddlot) -> None:
     transcribe(cli.EXIT_CODES)
 
 
-def test_help_needs_nothing_heavy() -> None:
-    program = "import sys, oddlot.cli; sys.exit(bool({'torch', 'numpy', 'pydantic', 'rich.live'} & set(sys.modules)))"
+COMPLETES = "import oddlot.completing as c; c.workloads(''); c.strategies(''); c.settings('codec=')"
+
+
+@pytest.mark.parametrize("begin", ["import oddlot.cli", COMPLETES], ids=["help", "completing"])
+def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
+    program = f"{begin}; import sys; sys.exit(bool({{'torch', 'numpy', 'pydantic', 'rich.live'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("oddlot stra", ["strategies"]),
+        ("oddlot train di", ["digits"]),
+        ("oddlot strategies v", ["vc_asgd"]),
+        ("oddlot simulate digits --strategy f", ["fastest_k", "federated_averaging"]),
+        ("oddlot train digits --device cu", ["cuda"]),
+        ("oddlot train digits --set job.opt", ["job.optimizer=", "job.optimizer.lr="]),
+        ("oddlot train digits --set codec=b", ["codec=bf16"]),
+        ("oddlot train digits --set strategy=dow", ["strategy=downpour"]),
+    ],
+)
+def test_a_shell_completes_words(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]
+) -> None:
+    for name, value in {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_ODDLOT_COMPLETE", "complete_bash")
+    answer = oddlot()
+    assert (answer.code, answer.out.split()) == (0, words)
+
+
+def test_settings_that_a_shell_completes_exist() -> None:
+    known = {*RunTable.model_fields, *(f"job.{name}" for name in JobTable.model_fields), "job.optimizer.lr"}
+    assert not {*completing.SETTINGS} - known
+    (codecs, _) = get_args(RunTable.model_fields["codec"].annotation)
+    assert get_args(codecs) == completing.CODECS
+
+
+def test_usage_has_one_name_however_it_was_called() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "oddlot", "train"], capture_output=True, text=True, check=False
+    )
+    assert "Usage: oddlot train " in answer.stderr
 
 
 def test_a_fork_server_that_was_started_in_vain_is_gone(

@@ -1,12 +1,13 @@
 """What the command line says to what cannot be done, and with which exit code."""
 
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oddlot.cli import main
-from oddlot.core.errors import UsageErrors
 from tests.command import Oddlot
 from tests.transcripts import mask
 
@@ -37,6 +38,11 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
         ("train digits --until dollars>=1", "goal_without_price", {"flag": "--until dollars>=1"}),
         ("train digits --workers 1000000000", "too_many_workers", {"flag": "--workers 1000000000"}),
         ("train digits --set threads=9999", "too_many_threads", {"flag": "--set threads=9999"}),
+        ("train digits --epochs 1 --until epochs>=1", "said_twice", {"before": "--epochs 1"}),
+        ("train digits --lr 0.1 --set job.optimizer.lr=1", "said_twice", {"before": "--lr 0.1"}),
+        ("train digits --lr -1", "invalid_value", {"flag": "--lr -1.0"}),
+        ("train digits --device gpu", "unknown_device", {"flag": "--device gpu"}),
+        ("train digits --resume --force", "resume_and_force", {}),
         ("train os:getcwd", "task_returns_no_job", {"task": "os:getcwd", "given": "str"}),
         ("train digits --resume", "no_run", {"path": "runs/digits-N"}),
         ("train digits --resume --out here", "no_run", {"path": "here"}),
@@ -64,20 +70,56 @@ def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "key"), [("train fleet.toml", "machines"), ("simulate digits --machines job.toml", "task")]
+    ("arguments", "kind", "wanted"),
+    [
+        ("train fleet.toml", "fleet", "job"),
+        ("simulate digits --machines job.toml", "job", "fleet"),
+        ("train digits --chaos fleet.toml", "fleet", "chaos"),
+        ("simulate chaos.toml --machines fleet.toml", "chaos", "job"),
+    ],
 )
-def test_a_file_of_another_kind(oddlot: Oddlot, arguments: str, key: str) -> None:
-    answer = oddlot.refuses("several_errors", *arguments.split())
-    assert isinstance(answer.error, UsageErrors)
-    unknown = [error.fields for error in answer.error.errors if error.code == "unknown_key"]
-    assert [fields["line"] for fields in unknown if fields["given"] == key] == [1]
+def test_a_file_of_another_kind_is_named_as_such(
+    oddlot: Oddlot, arguments: str, kind: str, wanted: str
+) -> None:
+    Path("chaos.toml").write_text('[[faults]]\nkind = "kill"\nat_seconds = [1]\n')
+    oddlot.refuses("other_kind_of_file", *arguments.split(), kind=kind, wanted=wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("train digits --out .", "folder_not_empty"),
+        ("train digits --out here --resume", "no_run"),
+        ("simulate digits --machines fleet.toml --no-maths --until loss<=1", "goal_without_maths"),
+    ],
+)
+def test_messages_name_options_instead_of_python_s_arguments(
+    oddlot: Oddlot, arguments: str, code: str
+) -> None:
+    answer = oddlot.refuses(code, *arguments.split())
+    assert "--" in answer.err
+    assert not re.search(r"=(True|False)|=\.\.\.", answer.err)
+
+
+@pytest.mark.parametrize(
+    ("line", "unquoted"),
+    [
+        ("until = epochs>=1", "epochs>=1"),
+        ("until = accuracy>=0.98 or epochs>=30  # either", "accuracy>=0.98 or epochs>=30"),
+        ("strategy = { name = fastest_k, k = 1 }", "fastest_k"),
+        ("until = @", ""),
+    ],
+)
+def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: str) -> None:
+    Path("bad.toml").write_text(f'task = "digits"\n{line}\n')
+    oddlot.refuses("invalid_toml", "train", "bad.toml", line=2, unquoted=unquoted)
 
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
         ("train digits --workers two", "--workers"),
-        ("train", "task"),
+        ("train", "TASK"),
         ("tran digits", "tran"),
         ("simulate digits", "--machines"),
     ],
@@ -99,7 +141,7 @@ def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
 def test_a_failing_job_ends_with_exit_code_3(
     oddlot: Oddlot, command: str, loss: str, code: str, reason: str
 ) -> None:
-    mask(node=r"w\d(?=:)")
+    mask(node=r"w\d with data\[[\d, ]+\]")
     options = ["--set", f"task_options.loss={loss}", "--json", "--quiet"]
     answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
     assert answer.error

@@ -32,7 +32,9 @@ factor = 0.5
 
 def test_faults_strike_and_are_reported(oddlot: Oddlot, command: str, machine: str) -> None:
     Path("chaos.toml").write_text(CHAOS.replace("MACHINE", machine))
-    oddlot.json(*command.split(), "--until", "epochs>=1", "--out", "run", "--chaos", "chaos.toml")
+    answer = oddlot(*command.split(), "--until", "epochs>=1", "--out", "run", "--chaos", "chaos.toml")
+    *_, faults = answer.out.splitlines()
+    assert sorted(re.findall(r"\d \w+", faults)) == ["1 drop", "1 slow"]
     found = json.loads(oddlot("report", "run", "--json").out)
     assert (found["struck"], found["exactly_once"]) == ({"drop": 1, "slow": 1}, True)
     *_, faults, _ = oddlot("report", "run").out.splitlines()

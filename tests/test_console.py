@@ -9,12 +9,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot.console import NOBODY, Lines, Opening, Picture, progress, quality, shown, summary, trouble, went
+from oddlot.console import (
+    NOBODY,
+    Forecast,
+    Lines,
+    Opening,
+    Picture,
+    progress,
+    quality,
+    shown,
+    summary,
+    trouble,
+    went,
+)
 from oddlot.core import words as w
 from oddlot.core.conductor import ECHO
 from oddlot.core.spans import Span
+from oddlot.goal import Goal
 from oddlot.observe import Tally
-from oddlot.units import duration, in_bytes, moment, money, overwritten
+from oddlot.units import availability, duration, in_bytes, moment, money, overwritten
 from tests.transcripts import transcribe
 
 
@@ -221,8 +234,30 @@ def test_the_summary_leaves_out_what_does_not_apply() -> None:
     met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "wasted": {"lost": 900, "late": 100}}
     met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
     told = [numbers(row) for row in rows(virtual=True, **met)]
-    assert ["0.9", "7", "0.0", "9"] in told
+    assert told[:2] == [["0.5000", "1.5000", "7"], ["0.9", "0.0", "9"]], "what was measured at version 7"
     assert ["4,100", "3,000", "1,000", "24.4", "900", "100", "12", "80", "8"] in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "virtual", "told"),
+    [
+        ({}, False, []),
+        ({}, True, ["100", "2"]),
+        ({"workers_lost": 1}, False, ["100", "2"]),
+        (
+            {"availability": 0.5712, "workers_mean": 1.234, "seconds_without_workers": 4.29},
+            False,
+            ["57.1", "1.23"],
+        ),
+        ({"availability": None, "workers_mean": None}, True, []),
+    ],
+)
+def test_the_share_of_the_time_with_workers_is_told(
+    changes: dict[str, Any], virtual: bool, told: list[str]
+) -> None:
+    """Of a simulated fleet always, of worker processes where they were missing; older summaries do not know it."""
+    figures = {"seconds": 10.0, "availability": 1.0, "workers_mean": 2.0}
+    assert numbers(availability(figures | changes, virtual)) == told
 
 
 def test_numbers_are_written_for_people() -> None:
@@ -257,3 +292,18 @@ def test_what_was_lost_is_counted_where_anything_was() -> None:
         assert numbers(told) == counts
         assert bool(told) == bool(counts)
         transcribe(told)
+
+
+@pytest.mark.parametrize(
+    ("until", "seconds"),
+    [("versions>=4", 30.0), ("epochs>=5 or versions>=2", 10.0), ("loss<=0.1", None), ("versions>=1", None)],
+)
+def test_the_time_that_is_left_follows_from_the_speed_since_the_first_worker(
+    until: str, seconds: float | None, tally: Tally
+) -> None:
+    forecast = Forecast(Goal.parse(until))
+    assert forecast.left(Tally(64), now=90.0) == ""
+    before = Tally(64)
+    before(begins(0.0, "w1:1", 0, 32))
+    assert forecast.left(before, now=100.0) == ""
+    assert forecast.left(tally, now=110.0) == (f"about {duration(seconds)} left" if seconds else "")

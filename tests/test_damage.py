@@ -22,7 +22,7 @@ from oddlot.report.figures import Figures
 from oddlot.run_folder import RunFolder
 from oddlot.train import checkpoint, storage
 from oddlot.train.storage import Storage
-from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges
+from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, net
 from tests.sealed import reseal
 from tests.test_resume import begun, content, goes_on, merged, saved_at_once
 from tests.transcripts import mask, raises, warns
@@ -69,6 +69,17 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
         ((name, values),) = caught.fields["different"].items()
         assert (name, values[0]) == (setting, was[setting])
         assert content(tmp_path) == before
+
+
+def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> None:
+    """Its shapes, which run.json has, are the same."""
+    begun(tmp_path)
+    points, sides = a_job().data
+    job = a_job(lambda: net().double(), data=(points.double(), sides))
+    with raises(CheckpointError, "other_job") as caught:
+        oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=4", out=tmp_path, resume=True)
+    assert caught.fields["different"]["0.bias"] == ("float32 [5]", "float64 [5]")
+    assert len(caught.fields["different"]) == 4
 
 
 def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(tmp_path: Path) -> None:
@@ -208,6 +219,11 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
     for name in ("file", "file/run"):
         with raises(UsageError, "unusable_folder", path=str(tmp_path / name)):
             begun(tmp_path / name)
+    for name in ("l\ud800ufe", "a\0b"):  # as a file system of ASCII has no "ä"
+        with raises(UsageError, "unusable_name", name="out", given=str(tmp_path / name)):
+            begun(tmp_path / name)
+        with raises(UsageError, "unusable_name", name="checkpoints", given=name):
+            begun(tmp_path / "old", resume=True, checkpoints=name)
     monkeypatch.setattr("oddlot.run_folder.RunFolder._lock", read_only)
     with raises(UsageError, "unusable_folder", path=str(tmp_path / "old")):
         begun(tmp_path / "old", resume=True)

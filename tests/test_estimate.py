@@ -95,6 +95,8 @@ def test_the_same_job_is_bought_in_both_ways(both: list[Estimate]) -> None:
     assert spot.values("dollars") == pytest.approx([2 * (1.05 + 0.4) / 4 + 5.4 / 100] * 2)
     assert spot.values("dollars_lost") == pytest.approx([2 * 0.25 / 4] * 2)
     assert spot.values("seconds_without_workers") == pytest.approx([3.95] * 2)
+    assert spot.values("availability") == pytest.approx([1.45 / 5.4] * 2)
+    assert spot.values("workers_mean") == pytest.approx([2 * 1.45 / 5.4] * 2)
     assert spot.values("samples_wasted") == [16, 16]
     assert spot.median("accuracy") is None, "nothing was trained"
     transcribe(repr(demand))
@@ -120,7 +122,7 @@ def test_a_warning_is_told_once_at_the_users_line() -> None:
         fit(a_job(), VCASGD(), Simulated(machines), until="epochs>=1")
         estimate(a_job(), VCASGD(), Fleet(machines), seeds=2, until="epochs>=1")
     assert [Path(one.filename) for one in told] == [Path(__file__)] * 2
-    assert [getattr(one.message, "code", "") for one in told] == ["one_shard"] * 2
+    assert [getattr(one.message, "code", "") for one in told] == ["few_shards"] * 2
     assert told[0].lineno + 1 == told[1].lineno
 
 

@@ -195,6 +195,9 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
     assert event.dollars_of_hub_lost == pytest.approx(0.03)
     tally = tally_of([*log, w.Record(5.0, event), w.Record(6.0, w.Joined("w1.2"))], 16)
     assert (tally.bytes_data, tally.bill.seconds_alone) == (300, 2.0), "a second at each beginning"
+    assert tally.summary()["availability"] == pytest.approx(1 / 3), (
+        "of the three seconds in which the hub was there"
+    )
     assert tally.bill.dollars_of_hub == tally.dollars == pytest.approx(0.05), (
         "but for the one that it begins anew"
     )

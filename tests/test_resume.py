@@ -337,7 +337,7 @@ def test_a_continuation_may_close_its_epochs(tmp_path: Path) -> None:
     assert merged_epochs == sorted(merged_epochs)
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """What ends a run as its observer raises it: nothing is saved or said any more."""
 
 

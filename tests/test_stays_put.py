@@ -9,7 +9,6 @@ import pytest
 
 from oddlot import (
     VCASGD,
-    FederatedAveraging,
     JobError,
     Lifetime,
     Link,
@@ -24,7 +23,7 @@ from oddlot.core import words as w
 from oddlot.run import Run
 from oddlot.run_folder import RunFolder
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, rows, trained
-from tests.transcripts import raises, warns
+from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -85,17 +84,6 @@ def test_arrays_in_shards_are_counted_in_the_simulator() -> None:
     lives = run.summary["workers_lost"] + 1
     assert lives > 3
     assert BYTES < run.summary["bytes_data"] <= lives * BYTES, "a new machine has nothing"
-
-
-def test_a_strategy_of_whole_shards_warns_where_all_data_is_one() -> None:
-    for strategy in (VCASGD(), FederatedAveraging()):
-        with warns("one_shard", strategy=type(strategy).__name__):
-            fit(a_job(), strategy, fleet(2), until="epochs>=1")
-        fit(a_job(), strategy, fleet(1), until="epochs>=1")
-        fit(a_job(), strategy, fleet(2), until="epochs>=1", shards=2)
-    one_part = replace(a_job(), data=Shards.of(rows(), 1))
-    with warns("one_shard", strategy="VCASGD"):
-        fit(one_part, VCASGD(), fleet(2), until="epochs>=1")
 
 
 def test_bringing_takes_its_time_on_the_link() -> None:

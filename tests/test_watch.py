@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.spinner import Spinner
 
 from oddlot import Asynchronous, Machine, Simulated, Synchronous, fit, watch
-from oddlot.console import progress
+from oddlot.console import SECONDS_BETWEEN_LINES, progress
 from oddlot.core import words as w
 from oddlot.core.spans import Span
 from oddlot.observe import Tally
@@ -27,7 +27,7 @@ from oddlot.units import moment
 from oddlot.watch import Watch
 from oddlot.watch import watch as watched
 from tests.command import Oddlot
-from tests.fits import a_job, fleet
+from tests.fits import a_job, fleet, rows
 from tests.processes import children, program, says
 from tests.sealed import reseal
 from tests.transcripts import transcribe
@@ -155,6 +155,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
 ) -> None:
     """A frozen worker holds up a synchronous round; a killed hub is told too."""
     monkeypatch.setattr(follow, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "SECONDS_BETWEEN_LINES", 0.0)
     folder, lines = str(tmp_path / "run"), list[str]()
     with program("-c", LIVE, folder) as process:
         says(process, "on")
@@ -187,6 +188,43 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         assert answer.code == 3
         assert "accuracy" in answer.out.splitlines()[1]
         assert answer.out.count(KILLED) == 1
+
+
+def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest evaluation is in it, however often the model is measured."""
+    fit(a_job(evaluation=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
+    header, *lines = (tmp_path / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "summary.json").unlink()
+    clock, told, looks = [0.0], list[str](), 100
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(watch, "waits_for", lambda *_: "")
+    seen = Watch(str(tmp_path))
+    for look in range(looks):
+        until = len(lines) * (look + 1) // looks
+        (tmp_path / "records.jsonl").write_bytes(header + b"".join(lines[:until]))
+        told += seen.look()
+        clock[0] += 0.25
+    assert len(told) == looks * 0.25 // SECONDS_BETWEEN_LINES + 1
+    assert len({*told}) == len(told), "each has a newer evaluation"
+
+
+def test_a_run_that_is_about_to_begin_is_awaited(
+    tmp_path: Path, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is there, or held; one in which nothing begins is no run."""
+    slept = list[float]()
+
+    def begins(seconds: float) -> None:
+        slept.append(seconds)
+        fit(a_job(), Synchronous(), fleet(), until="epochs>=1", out="run")
+
+    Path("run").mkdir()
+    Path("empty").mkdir()
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=begins, monotonic=time.monotonic))
+    answer = oddlot("watch", "run")
+    assert (answer.code, len(slept)) == (0, 1), answer.err
+    monkeypatch.setattr(watch, "SECONDS_TO_BEGIN", 0.0)
+    oddlot.refuses("no_run", "watch", "empty", path="empty")
 
 
 def test_a_terminal_sees_the_figures_and_the_workers(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job, accuracy
     from oddlot.train.schedules import Cosine, Linear, MultiStep
     from oddlot.train.shards import Shards
+    from oddlot.user_observers import StopRun
     from oddlot.wire.codec import Half, Plain
     from oddlot.wire.nonzero import NonZero
 
@@ -119,6 +120,7 @@ __all__ = [
     "ShiftedExponential",
     "Simulated",
     "Steps",
+    "StopRun",
     "Strategy",
     "Synchronous",
     "Trace",
@@ -157,6 +159,7 @@ _HOMES = {
     "train.job": "Job accuracy",
     "train.shards": "Shards",
     "train.schedules": "Cosine Linear MultiStep",
+    "user_observers": "StopRun",
     "wire.codec": "Half Plain",
     "wire.nonzero": "NonZero",
 }

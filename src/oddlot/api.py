@@ -1,7 +1,9 @@
 """`fit`: one verb for every engine."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from typing import Any
 
@@ -20,6 +22,8 @@ from oddlot.train.job import Job
 from oddlot.train.saver import KEEP
 from oddlot.training import prepared
 from oddlot.wire.codec import Codec
+
+logger = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -49,7 +53,7 @@ def fit(
     checkpoints: str | PathLike[str] | None = None,
     keep_checkpoints: int = KEEP,
     codec: Codec | None = None,
-    shards: int = 1,
+    shards: int | None = None,
     keep_shards: bool = True,
     epoch_barrier: bool = False,
     skip_bad: bool = False,
@@ -57,6 +61,7 @@ def fit(
     chaos: Chaos | None = None,
     observers: Sequence[Observer] = (),
     about: Mapping[str, Any] | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Train the job with the strategy on worker processes of this machine, or on a simulated fleet.
 
@@ -71,19 +76,22 @@ def fit(
     `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
     encodes updates on their way to the hub (`Half("bf16")`; None: `NonZero()` for a job that is sparse, else
     `Plain()`). With `shards` the data are cut into so many fixed parts, and a worker is preferably given what it has
-    had before; data that lie in parts (`Shards`) are cut so anyway. A machine keeps the shards that it has had, unless
+    had before; data that lie in parts (`Shards`) are cut so anyway. None: of a resumed run, its own; for strategies of
+    whole shards (`VCASGD`, `FederatedAveraging`) one for each worker, or fewer of at least 10 minibatches; else 1.
+    A machine keeps the shards that it has had, unless
     `keep_shards` is false: then each task brings its data along. `epoch_barrier` begins an epoch only when the one
     before is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are
     named; `skip_bad` skips them. The same goes for samples that three processes computed when they crashed, exited or
     hung. An update counts as bad numbers too if its norm is over `max_update_ratio` times the running median (None: any
     is accepted). `chaos` says what is to go wrong on purpose. Observers see every record after
-    it was acted on.
+    it was acted on; one that raises `StopRun` ends the run as a goal does. On a terminal a line shows the progress,
+    unless `quiet`.
 
     Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
     job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved
     and stopped.
     """
-    _check_folders(out, checkpoints, resume, force, chaos)
+    _check_folders(out, checkpoints, resume, force, chaos, quiet)
     settings = Settings(
         until=until,
         seed=seed,
@@ -105,12 +113,27 @@ def fit(
     with (
         folder.claimed(resume, force) if folder else nullcontext(),
         prepared(recipe, folder, resume) as training,
+        _progress(quiet) as line,
     ):
-        training.observe(observers)
+        if batch := recipe.effective_batch:
+            logger.info("%s", batch)
+        training.observe([*line, *observers])
         run = training.run()
     if run.ended == INTERRUPTED:
         raise Interrupted(run, training.stop.signal)
     return run
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
+    """The observers that show a line of progress: none if stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield ()
+        return
+    from oddlot.console import progress_line
+
+    with progress_line() as line:
+        yield (line,)
 
 
 def _check_observers(observers: object) -> None:
@@ -118,9 +141,11 @@ def _check_observers(observers: object) -> None:
         raise InvalidValue("observers", observers, "a list of functions of a record")
 
 
-def _check_folders(out: object, checkpoints: object, resume: object, force: object, chaos: object) -> None:
+def _check_folders(
+    out: object, checkpoints: object, resume: object, force: object, chaos: object, quiet: object
+) -> None:
     """UsageError: these do not go together."""
-    for name, flag in {"resume": resume, "force": force}.items():
+    for name, flag in {"resume": resume, "force": force, "quiet": quiet}.items():
         if not isinstance(flag, bool):
             raise InvalidValue(name, flag, "True or False")
     if resume and force:

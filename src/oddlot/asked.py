@@ -1,13 +1,12 @@
 """A run as the command line asks for it."""
 
 import json
-import re
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ import typer
 
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.warned import warn
+from oddlot.run_names import RUNS, newest, next_free
+from oddlot.run_settings import COMMAND, resuming
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,16 +31,30 @@ if TYPE_CHECKING:
 
 SIGNALLED = 128
 """and the signal's number: what a shell makes of a program that a signal has ended"""
-RUNS = Path("runs")
 MOST_COLUMNS = 1000
 """of a table, whatever the terminal has"""
+FLAGS = {
+    "strategy": ("strategy", "name"),
+    "workers": ("workers",),
+    "lr": ("job", "optimizer", "lr"),
+    "device": ("job", "device"),
+    "data": ("task_options", "data_dir"),
+    "epochs": ("until",),
+    "until": ("until",),
+    "seed": ("seed",),
+    "out": ("out",),
+    "checkpoint_every": ("checkpoint_every",),
+    "checkpoints": ("checkpoints",),
+}
+"""What the options set, as keys of a job file."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """A run as the command line asks for it."""
 
-    command: str
+    command: Sequence[str]
+    """its name and its arguments that are no settings"""
     task: str
     flags: dict[str, Any]
     sets: Sequence[str]
@@ -66,6 +81,9 @@ class Asked:
     def _run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
         from oddlot.run_folder import RunFolder
 
+        if self.resume and self.force:
+            told = "--resume goes on with the run in --out, and --force overwrites it: leave one of them out"
+            raise UsageError(told, "resume_and_force")
         folder = ""
         try:
             settings, folder = self._settings(suffix)
@@ -104,11 +122,11 @@ class Asked:
         folder, overrides = self.flags["out"], self.overrides()
         if not self.resume:
             settings = JobFile.read(self.task, overrides)
-            return settings, folder or settings.table.out or str(_next_free(settings.name + suffix))
+            return settings, folder or settings.table.out or str(next_free(settings.name + suffix))
         is_file = self.task.endswith(".toml")
         table = JobFile.read(self.task, overrides).table if is_file else None
         name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
-        folder = folder or (table.out if table else None) or str(_newest(name + suffix))
+        folder = folder or (table.out if table else None) or str(newest(name + suffix))
         RunFolder(folder, table.checkpoints if table else self.flags["checkpoints"]).fetch()
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
@@ -126,7 +144,7 @@ class Asked:
 
         run, begun = RunFolder(folder), {"Local": "train", "Simulated": "simulate"}
         command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
-        if command and command != self.command.partition(" ")[0]:
+        if command and command != self.command[0]:
             is_of = f"{folder} is a run of `oddlot {command}`, on another clock"
             told = f"{is_of}: go on with that, or choose another folder"
             raise UsageError(told, "other_clock", path=folder, command=command)
@@ -135,40 +153,45 @@ class Asked:
         """What the flags set. UsageError: two of them contradict each other."""
         from oddlot.settings import Override
 
-        paths = {"strategy": ("strategy", "name"), "data": ("task_options", "data_dir")}
-        flags = [
-            Override(f"{_flag(name)} {value}", paths.get(name, (name,)), value)
+        overrides = [
+            Override(f"{_flag(name)} {value}", FLAGS[name], f"epochs>={value}" if name == "epochs" else value)
             for name, value in self.flags.items()
             if value is not None
         ]
-        sets = [Override.parse(text) for text in self.sets]
-        said = [(("task",), f"the task {self.task}"), *((each.keys, each.flag) for each in flags)]
-        for each in sets:
+        overrides += [Override.parse(text) for text in self.sets]
+        said: list[tuple[tuple[str, ...], str]] = [(("task",), f"the task {self.task}")]
+        for each in overrides:
             for keys, by in said:
                 common = min(len(keys), len(each.keys))
                 if keys[:common] == each.keys[:common]:
                     told = f"{each.flag}: {by} says it already; leave one of them out"
                     raise UsageError(told, "said_twice", flag=each.flag, before=by)
             said.append((each.keys, each.flag))
-        return flags + sets
+        return overrides
+
+    @property
+    def arguments(self) -> list[str]:
+        """What `oddlot` needs, beside the folder, to go on with this run, which keeps its other settings."""
+        return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
 
     def again(self, folder: str) -> str:
-        """The command that goes on with this run."""
+        """The command that goes on with this run, with all that was said for it."""
         flags = [
-            f"{_flag(name)} {shlex.quote(str(value))}"
+            [_flag(name), str(value)]
             for name, value in self.flags.items()
             if value is not None and name != "out"
         ]
-        sets = [f"--set {shlex.quote(text)}" for text in self.sets]
-        sets += [f"--chaos {shlex.quote(self.chaos)}"] if self.chaos is not None else []
-        return " ".join(["oddlot", self.command, *flags, *sets, "--resume", "--out", shlex.quote(folder)])
+        flags += [["--set", text] for text in self.sets]
+        return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
 
     def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
         """Train and say what came of it. The signal that has stopped it, if one has."""
         from rich.console import Console
 
         from oddlot.console import say, shown, summary, told
+        from oddlot.log import read_log
         from oddlot.observe import Tally
+        from oddlot.report.figures import strikes_in, told_strikes
         from oddlot.run_folder import RunFolder
 
         console = Console(stderr=self.as_json, quiet=self.quiet)
@@ -179,17 +202,26 @@ class Asked:
         with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
             run, stopped_by = self._trained(settings, place, folder, observer, tally)
         files = RunFolder(folder).written
-        closing = summary(title, run.summary, self.command.startswith("simulate"), files)
+        closing = summary(title, run.summary, self.command[0] == "simulate", files)
         console.print(closing, soft_wrap=True)
+        if self.chaos is not None:
+            say(console, f"  faults   {told_strikes(strikes_in(read_log(RunFolder(folder).log)))}")
         if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
-            why = "--until says how far to go" if tally.workers else "no machine has ever come"
-            say(console, f"  no version was made before {run.ended}: {why}")
+            say(console, f"  {self._why_nothing(run, tally)}")
         if self.as_json:
             print(json.dumps(without_nan(run.summary), allow_nan=False))
         if stopped_by:
             hint = f"stopped; saved {self._hint(str(folder))}"
             say(console, hint)
         return stopped_by
+
+    def _why_nothing(self, run: "Run", tally: "Tally") -> str:
+        """Why no version was made."""
+        if self.resume and tally.versions:
+            return f"nothing was trained: the run had reached {run.ended} before. Set a later goal to go on (--until)"
+        if not tally.workers:
+            return f"nothing was trained before {run.ended}: no machine ever came"
+        return f"nothing was trained before {run.ended}: set a later goal (--until)"
 
     def estimate(self, machines: str, seeds: int, maths: bool) -> None:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
@@ -314,7 +346,8 @@ class Asked:
                     resume=self.resume,
                     force=self.force,
                     observers=[observer],
-                    about=settings.source.about | {"chaos": self.chaos},
+                    quiet=True,
+                    about=settings.source.about | {"chaos": self.chaos, COMMAND: self.arguments},
                     chaos=self._chaos(on.names),
                     **settings.fit_options(),
                 )
@@ -328,31 +361,6 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _numbers(name: str) -> list[int]:
-    """The numbers N of the runs in runs/NAME-N."""
-    folders = RUNS.iterdir() if RUNS.is_dir() else ()
-    found = (re.fullmatch(re.escape(name) + r"-(\d+)", folder.name) for folder in folders)
-    return [int(match[1]) for match in found if match]
-
-
-def _next_free(name: str) -> Path:
-    """A new folder: of two runs that begin at once, each gets its own. UsageError: none can be made."""
-    number = max(_numbers(name), default=0)
-    while True:
-        number += 1
-        folder = RUNS / f"{name}-{number}"
-        try:
-            RUNS.mkdir(exist_ok=True)
-            folder.mkdir()
-        except OSError as error:
-            if not isinstance(error, FileExistsError) or not folder.exists():
-                told = f"cannot use {folder} as the run's folder: {error.strerror}"
-                reason = error.strerror or str(error)
-                raise UsageError(told, "unusable_folder", path=str(folder), reason=reason) from None
-        else:
-            return folder
-
-
 def _sound(about: dict[str, Any]) -> dict[str, Any]:
     """What a run was begun with, as this module has written it; empty where it is anything else."""
     settings, overrides = about.get("settings"), about.get("overrides", [])
@@ -360,16 +368,6 @@ def _sound(about: dict[str, Any]) -> dict[str, Any]:
         isinstance(one, list) and len(one) == 3 for one in overrides
     )
     return about if isinstance(settings, dict) and triples else {}
-
-
-def _newest(name: str) -> Path:
-    from oddlot.run_folder import RunFolder
-
-    for number in sorted(_numbers(name), reverse=True):
-        if RunFolder(RUNS / f"{name}-{number}").is_begun:
-            return RUNS / f"{name}-{number}"
-    told = f"there is no run {RUNS}/{name}-N to resume: name its folder with --out"
-    raise UsageError(told, "no_run", path=f"{RUNS}/{name}-N")
 
 
 def without_nan(value: Any) -> Any:

@@ -45,6 +45,10 @@ class Bill:
     """of these"""
     seconds_alone: float = 0.0
     """in which no machine was there, in the history that holds"""
+    seconds_served: float = 0.0
+    """in which at least one machine was available, in the history that holds"""
+    worker_seconds: float = 0.0
+    """seconds in which machines were available, summed over machines"""
     accounts: dict[w.NodeId, Account] = field(default_factory=dict)
     paid: dict[w.NodeId, Account] = field(default_factory=dict)
     """those that cost something now"""
@@ -59,7 +63,19 @@ class Bill:
         self.dollars += self.dollars_per_second * passed
         self.dollars_of_hub += self.hub_price * passed / 3600
         self.seconds_alone += 0.0 if self.here else passed
+        self.seconds_served += passed if self.here else 0.0
+        self.worker_seconds += passed * len(self.here)
         self.now = now
+
+    @property
+    def presence(self) -> dict[str, float | None]:
+        """How long and how many machines were available, for a summary; None before any time has passed."""
+        seconds = self.seconds_served + self.seconds_alone
+        return {
+            "seconds_without_workers": self.seconds_alone,
+            "availability": self.seconds_served / seconds if seconds else None,
+            "workers_mean": self.worker_seconds / seconds if seconds else None,
+        }
 
     def ordered(self, node: w.NodeId, price: float, zone: str) -> None:
         """A machine is paid for from now on."""

@@ -1,7 +1,7 @@
 """The command line. Nothing heavy is imported before a command needs it."""
 
 import json
-import shlex
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oddlot import __version__
-from oddlot.asked import Asked, without_nan
+from oddlot import __version__, completing, options
+from oddlot.asked import FLAGS, Asked, without_nan
 from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
 from oddlot.core.printable import printable
+from oddlot.given_files import check_kinds
 from oddlot.stdio import lasting_output
 
 if TYPE_CHECKING:
@@ -24,119 +25,76 @@ EXIT_CODES = (
     "2 something impossible was asked for; 3 the run failed: the job's code, its numbers, a full disk; "
     "130 stopped by Ctrl-C, 143 by SIGTERM."
 )
+ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
 app = typer.Typer(
     help="Train PyTorch models on the machines one can get: slow ones, unequal ones, ones that vanish.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Task = Annotated[str, typer.Argument(help="A built-in task, package.module:function, or a job file (.toml).")]
-Strategy = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The algorithm: see `oddlot strategies`.", show_default="synchronous"),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="A.B=C",
-        help="A setting as a job file has it, such as codec=bf16, in_flight=2, evaluate_every='100 versions', "
-        "job.batch=64, job.optimizer.lr=0.1. Repeatable.",
-    ),
-]
-Until = Annotated[str | None, typer.Option(metavar="GOAL", help='Such as "accuracy>=0.98 or epochs>=30".')]
-Data = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where the task's files are: its option data_dir.")
-]
-Seed = Annotated[int | None, typer.Option(help="Of every source of chance.", show_default="0")]
-Out = Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-N")]
-SimulatedOut = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/TASK-simulated-N")
-]
-CheckpointEvery = Annotated[
-    str | None, typer.Option(metavar="RHYTHM", help='Such as "100 versions".', show_default="60 seconds")
-]
-Checkpoints = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Another place for checkpoints: a folder, s3://...", show_default="in DIR"
-    ),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the task's newest.")]
-Force = Annotated[bool, typer.Option("--force", help="Throw away the run in --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")]
-Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="2")]
-ChaosFile = Annotated[
-    str | None, typer.Option("--chaos", metavar="FILE.toml", help="What is to go wrong on purpose.")
-]
-RunDir = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder.")]
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="So many runs each, spot and on demand: medians and ranges."),
-]
-Maths = Annotated[
-    bool,
-    typer.Option("--maths/--no-maths", help="Whether to train, or only to keep the time, for large fleets."),
-]
-Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="The fleet.")]
 
 
 @app.command(epilog=EXIT_CODES)
 def train(
-    task: Task,
-    strategy: Strategy = None,
-    workers: Workers = None,
-    data: Data = None,
-    until: Until = None,
-    sets: Sets = None,
-    seed: Seed = None,
-    out: Out = None,
-    checkpoint_every: CheckpointEvery = None,
-    checkpoints: Checkpoints = None,
-    resume: Resume = False,
-    force: Force = False,
-    chaos: ChaosFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    task: options.Task,
+    strategy: options.Strategy = None,
+    workers: options.Workers = None,
+    lr: options.Rate = None,
+    device: options.Device = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    until: options.Until = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    checkpoints: options.Checkpoints = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    chaos: options.ChaosFile = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train on worker processes of this machine (on the machines of a file: `oddlot simulate`)."""
-    flags = {"strategy": strategy, "workers": workers, "data": data, "until": until, "seed": seed, "out": out}
-    flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
+    flags = _flags(locals())
+    check_kinds(task, chaos=chaos)
     _find_modules_here()
-    command = shlex.join(["train", task])
+    command = ["train", task]
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
     asked.run("", lambda settings: settings.local())
 
 
 @app.command(epilog=EXIT_CODES)
 def simulate(
-    task: Task,
-    machines: Machines,
-    strategy: Strategy = None,
-    data: Data = None,
-    until: Until = None,
-    sets: Sets = None,
-    seed: Seed = None,
-    out: SimulatedOut = None,
-    checkpoint_every: CheckpointEvery = None,
-    checkpoints: Checkpoints = None,
-    resume: Resume = False,
-    force: Force = False,
-    chaos: ChaosFile = None,
-    seeds: Seeds = None,
-    maths: Maths = True,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    task: options.Task,
+    machines: options.Machines,
+    strategy: options.Strategy = None,
+    lr: options.Rate = None,
+    device: options.Device = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    until: options.Until = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    out: options.SimulatedOut = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    checkpoints: options.Checkpoints = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    chaos: options.ChaosFile = None,
+    seeds: options.Seeds = None,
+    maths: options.Maths = True,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train on machines that exist in a file, under a virtual clock, to see time and cost.
 
     With --seeds it is trained so many times, with other luck each time, on the spot market and on demand, and what that
     takes and costs is said beside each other.
     """
+    flags = _flags(locals())
+    check_kinds(task, machines, chaos)
     for text in sets or []:
         if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
             told = f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
@@ -149,10 +107,8 @@ def simulate(
         table = settings.table
         return Simulated.of(read_fleet(machines), table.seed or 0, table.in_flight or 1, maths)
 
-    flags = {"strategy": strategy, "data": data, "until": until, "seed": seed, "out": out}
-    flags |= {"checkpoint_every": checkpoint_every, "checkpoints": checkpoints}
     _find_modules_here()
-    command = shlex.join(["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])])
+    command = ["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])]
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
@@ -173,26 +129,43 @@ def tasks() -> None:
 
 @app.command()
 def strategies(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="This one alone.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Strategy to describe.", autocompletion=completing.strategies),
+    ] = None,
 ) -> None:
-    """List the strategies: what they do, their settings, their papers."""
+    """List the strategies, or describe one: what it does, its settings, its paper."""
+    from oddlot.summaries import STRATEGIES as PLAIN
+    from oddlot.summaries import WRAPPERS as AROUND
+
+    if name is not None:
+        _describe_strategy(name)
+        return
+    width = max(map(len, {**PLAIN, **AROUND}))
+    for one, told in {**PLAIN, **AROUND}.items():
+        print(f"{one:<{width}}  {told}")
+    print("\n`oddlot strategies NAME` describes one, with its settings.")
+
+
+def _describe_strategy(name: str) -> None:
+    """Print what a strategy does, its settings and its paper."""
     from inspect import getdoc
 
     from oddlot.listed import describe_settings
     from oddlot.strategies import BY_NAME, WRAPPERS
 
     known = {**BY_NAME, **WRAPPERS}
-    if name is not None and name not in known:
+    if name not in known:
         raise UnknownName("strategy", name, known)
-    for one, kind in known.items() if name is None else [(name, known[name])]:
-        print(one)
-        for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
-            print(f"    {line}".rstrip())
+    kind = known[name]
+    print(name)
+    for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
+        print(f"    {line}".rstrip())
 
 
 @app.command()
 def replay(
-    run: RunDir,
+    run: options.RunDir,
     import_strategy: Annotated[
         bool, typer.Option("--import", help="Import the strategy that the log names, which runs its code.")
     ] = False,
@@ -216,7 +189,7 @@ def report(
     html: Annotated[
         str | None, typer.Option(metavar="FILE.html", help="Write a page about them, for any browser.")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what became of runs, live or ended, and that every sample counted exactly once."""
     from rich.console import Console
@@ -240,6 +213,8 @@ def report(
             if one.struck:
                 say(console, f"  faults   {one.struck}")
             say(console, f"  proof    {one.told}")
+            if one.to_resume:
+                say(console, f"  resume   {one.to_resume}")
     if html is not None:
         write_page(found, Path(html))
         say(console, f"  page     {html}")
@@ -248,14 +223,14 @@ def report(
 
 
 @app.command()
-def watch(run: RunDir) -> None:
+def watch(run: options.RunDir) -> None:
     """Follow a run under way, from its folder, and say what it waits for when it waits.
 
     Exit code 3 if the run has failed or was killed.
     """
     from rich.console import Console
 
-    from oddlot.console import summary
+    from oddlot.console import say, summary
     from oddlot.report.ending import FAILED
     from oddlot.report.figures import Figures
     from oddlot.report.follow import KILLED
@@ -267,6 +242,8 @@ def watch(run: RunDir) -> None:
     console.print(
         summary(found.title, found.summary | {"ended": ended}, found.virtual, found.files), soft_wrap=True
     )
+    if found.to_resume:
+        say(console, f"  resume   {found.to_resume}")
     if ended == KILLED or ended.startswith(FAILED):
         raise typer.Exit(JobError.exit_code)
 
@@ -360,6 +337,11 @@ def common(
     """Hold what all commands have in common."""
 
 
+def _flags(given: dict[str, Any]) -> dict[str, Any]:
+    """Return those arguments of a command that stand for settings, by name."""
+    return {name: given[name] for name in FLAGS if name in given}
+
+
 def _find_modules_here() -> None:
     """Let a user's modules be imported from the current folder, after all that is installed."""
     sys.path.append(str(Path.cwd()))
@@ -380,13 +362,21 @@ def main() -> None:
 def _run_app() -> int:
     """The exit code."""
     try:
-        app()
+        app(prog_name="oddlot")  # also of `python -m oddlot`
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (UsageError, JobError, CheckpointError) as error:
-        tell(error)
+        tell(error.retold(as_options(str(error))))
         return error.exit_code
     return 0
+
+
+def as_options(text: str) -> str:
+    """Return a message that names the arguments of `fit` and the options of the command line with the latter alone.
+
+    `resume=True (--resume)` becomes `--resume`.
+    """
+    return ARGUMENTS.sub(r"\1", text)
 
 
 def tell(error: OddlotError) -> None:
@@ -395,4 +385,4 @@ def tell(error: OddlotError) -> None:
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {printable(message)}", file=sys.stderr)
+    print(f"warning: {printable(as_options(str(message)))}", file=sys.stderr)

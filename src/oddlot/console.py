@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,9 +16,11 @@ from rich.text import Text
 
 from oddlot.core.printable import printable
 from oddlot.core.words import Arrived, Evaluated, Joined, Lost, Record, Resumed
+from oddlot.goal import Goal
 from oddlot.observe import Tally, WorkerRow
-from oddlot.run_folder import FILES
-from oddlot.units import alone, cost, duration, moment, money, overwritten, samples, traffic
+from oddlot.recipe import Recipe
+from oddlot.run_folder import EFFECTIVE_BATCH, FILES
+from oddlot.units import availability, cost, duration, moment, money, overwritten, samples, traffic
 
 DRAWS_A_SECOND = 4
 MOST_ROWS = 16
@@ -43,7 +46,19 @@ def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Reco
     with Live(
         get_renderable=picture.draw, console=console, refresh_per_second=DRAWS_A_SECOND, transient=True
     ):
-        yield Opening(console, tally)
+        yield Opening(console, tally, forecast=picture.forecast)
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[Record], None]]:
+    """An observer that shows a run in one line on the terminal, which stays there when it has ended."""
+    console, line = Console(stderr=True), ProgressLine()
+    with (
+        told(console),
+        Live(get_renderable=line.draw, console=console, refresh_per_second=DRAWS_A_SECOND),
+    ):
+        yield line
+        line.forecast.goal = None  # what is drawn last has no time left
 
 
 @contextmanager
@@ -70,6 +85,53 @@ class _Lines(logging.Handler):
 
 
 @dataclass
+class Forecast:
+    """The goal, and when it will be reached if the run goes on at the speed that it has had."""
+
+    goal: Goal | None = None
+    began: tuple[float, float] | None = None
+    """seconds on the wall's clock, and the share of the way that was done, when the first worker was here"""
+
+    def __str__(self) -> str:
+        return f"until {self.goal}" if self.goal else ""
+
+    def left(self, tally: Tally, now: float | None = None) -> str:
+        """The time that is left; empty while that is not known."""
+        if self.goal is None:
+            return ""
+        now = monotonic() if now is None else now
+        share = self.goal.share(tally)
+        if self.began is None and tally.workers:
+            self.began = now, share
+        since, before = self.began or (now, share)
+        left = (now - since) * (1 - share) / (share - before) if before < share < 1 else 0.0
+        return f"about {duration(left)} left" if left else ""
+
+
+@dataclass
+class ProgressLine:
+    """One line of a run: how far it is, how good the model is, and when it will end."""
+
+    title: str = ""
+    tally: Tally = field(default_factory=Tally)
+    forecast: Forecast = field(default_factory=Forecast)
+
+    def begin(self, recipe: Recipe) -> None:
+        """What is trained, and until when."""
+        self.title = recipe.job.name
+        self.tally.size, self.forecast.goal = recipe.samples, recipe.goal
+
+    def __call__(self, record: Record) -> None:
+        self.tally(record)
+
+    def draw(self) -> RenderableType:
+        """The line of this moment."""
+        tally, forecast = self.tally, self.forecast
+        parts = [self.title, progress(tally), forecast.left(tally), quality(tally), str(forecast)]
+        return Text("   ".join(map(printable, filter(None, parts))), no_wrap=True, overflow="ellipsis")
+
+
+@dataclass
 class Opening:
     """Keeps the tally, and says first of all where a resumed run goes on."""
 
@@ -77,6 +139,11 @@ class Opening:
     tally: Tally
     title: str = ""
     going_on: str = ""
+    forecast: Forecast = field(default_factory=Forecast)
+
+    def begin(self, recipe: Recipe) -> None:
+        """The goal is known."""
+        self.forecast.goal = recipe.goal
 
     def replay(self, record: Record) -> None:
         """What a resumed run had done before is counted, and not said again."""
@@ -148,6 +215,7 @@ class Picture:
     spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
     progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5 * DRAWS_A_SECOND))
     """(seconds, samples merged) at the last draws"""
+    forecast: Forecast = field(default_factory=Forecast)
 
     def draw(self, at: float | None = None) -> RenderableType:
         """The picture of this moment: of the tally's, or of a later one on the run's clock."""
@@ -163,9 +231,15 @@ class Picture:
             self.spinner,
             Text(progress(tally) + rate),
             Text(quality(tally)),
+            *self._forecast(),
             worker_table(workers, now),
             Text(trouble(tally, workers)),
         )
+
+    def _forecast(self) -> list[Text]:
+        """A line, once the goal is known."""
+        told = "   ".join(filter(None, (str(self.forecast), self.forecast.left(self.tally))))
+        return [Text(printable(told))] if told else []
 
 
 def progress(tally: Tally) -> str:
@@ -223,17 +297,21 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
     early = figures["ended_version"] < figures["versions"]
-    met = f" at version {figures['ended_version']:,}" if early else ""
+    of = f" at version {figures['ended_version']:,}" if early else ""
+    done = f"after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions"
     rows = {
-        "ended": f"{figures['ended']}{met}, after {figures['epochs']:.1f} epochs, {figures['versions']:,} versions",
-        "time": duration(figures["seconds"]) + (" on the fleet's clock" if virtual else "") + alone(figures),
+        "ended": f"{figures['ended']}{'' if results else of}, {done}",
+        "time": duration(figures["seconds"])
+        + (" on the fleet's clock" if virtual else "")
+        + availability(figures, virtual),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
+        "batch": figures.get(EFFECTIVE_BATCH) or "",
         "samples": samples(figures),
         "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
-    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items()) + (of if results else "")
     lines = [Text.assemble((f"  {name:<9}", "dim"), printable(row)) for name, row in rows.items() if row]
     return Text("\n").join([Text(printable(f"{title}: {head}" if head else title), "bold"), *lines])

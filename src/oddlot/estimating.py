@@ -21,11 +21,12 @@ from oddlot.machines.market import Fleet
 from oddlot.observe import Tally
 from oddlot.report.ending import FAILED, in_short
 from oddlot.train.job import Job
-from oddlot.units import duration, money
+from oddlot.units import duration, money, share
 
 FIGURES = (
     *("seconds", "dollars", "dollars_lost", "dollars_per_point", "accuracy", "epochs"),
     *("workers_lost", "starts_lost", "samples_wasted", "samples_returned", "seconds_without_workers"),
+    *("availability", "workers_mean"),
 )
 """of a summary, those that an estimate is about"""
 
@@ -194,6 +195,8 @@ TOLD: dict[str, tuple[str, Callable[[float], str]]] = {
     "samples wasted": ("samples_wasted", "{:,.0f}".format),
     "handed back": ("samples_returned", "{:,.0f}".format),
     "without machines": ("seconds_without_workers", duration),
+    "available": ("availability", share),
+    "mean machines": ("workers_mean", "{:.3g}".format),
 }
 """What a row is called, its figure, and how that is told."""
 

@@ -77,6 +77,14 @@ class Goal:
                 whens.append(tally.seconds + max(left, 1e-9, 4 * ulp(tally.seconds)))
         return min(whens)
 
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.terms))
+
+    def share(self, tally: Tally) -> float:
+        """How much of the way is done, from 0 to 1, by figures that only grow; 0 where it names none of these."""
+        growing = (term for term in self.terms if term.figure in GOAL_FIGURES)
+        return min(1.0, max(((tally.value(t.figure) or 0.0) / t.value for t in growing), default=0.0))
+
     @property
     def epochs(self) -> int | None:
         """The whole passes over the data after which the run ends at the latest, if the goal names them."""

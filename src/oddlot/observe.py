@@ -177,7 +177,7 @@ class Tally:
             "dollars": self.dollars,
             "dollars_lost": self.bill.dollars_lost,
             "dollars_per_point": self.dollars_per_point,
-            "seconds_without_workers": self.bill.seconds_alone,
+            **self.bill.presence,
             "workers_lost": self.workers_lost,
             "workers_left": self.workers_left,
             "starts_lost": self.starts_lost,

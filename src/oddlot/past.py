@@ -17,6 +17,8 @@ from oddlot.core.warned import warn
 from oddlot.log import is_void, read_sound
 from oddlot.run_folder import RunFolder
 from oddlot.train.checkpoint import Checkpoint, check_log, newest
+from oddlot.train.layout import Layout
+from oddlot.train.other_layout import check_layout
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def _readable(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def read_past(
-    folder: RunFolder, identity: dict[str, Any], fingerprint: str, strategy: type[Strategy]
+    folder: RunFolder, identity: dict[str, Any], layout: Layout, strategy: type[Strategy]
 ) -> Past | None:
     """A run that is to go on: of this identity, with weights of this layout. Its end and its engine may be others.
 
@@ -68,7 +70,7 @@ def read_past(
     log, damage = read_sound(folder.log)
     try:
         there = folder.checkpoint_names()
-        checkpoint = newest(folder.storage, fingerprint, len(log), partial(is_void, log))
+        checkpoint = newest(folder.storage, len(log), partial(is_void, log))
         check_log(checkpoint, folder.log)
     except CheckpointError as error:
         if damage is None:
@@ -79,5 +81,6 @@ def read_past(
         warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
     snapshot = checkpoint.load()
     with _readable(checkpoint):
+        check_layout(checkpoint, snapshot.layout, layout)
         conductor = Conductor.from_plain(snapshot.conductor, strategy)
     return Past(conductor, snapshot.tensors, checkpoint, there, log)

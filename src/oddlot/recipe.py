@@ -3,9 +3,9 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from oddlot.core.checks import AtLeastOne, OverZero, Seed, check_settings
 from oddlot.core.conductor import Conductor
@@ -15,21 +15,16 @@ from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.strategy import Strategy
 from oddlot.core.warned import warn
 from oddlot.core.wrapper import Wrapper
+from oddlot.effective_batch import UPDATE, EffectiveBatch, effective_batch
 from oddlot.engines.place import Place
 from oddlot.goal import Every, Goal
+from oddlot.largest_task import largest_task
 from oddlot.machines.chaos import Chaos
 from oddlot.observe import GOAL_FIGURES
 from oddlot.run_settings import FORMAT
-from oddlot.strategies.adaptive_k import AdaptiveK
-from oddlot.strategies.adaptive_load import AdaptiveLoad
-from oddlot.strategies.asynchronous import Asynchronous
+from oddlot.shard_count import default_shards, warn_of_shards
 from oddlot.strategies.deadline import Deadline
-from oddlot.strategies.downpour import Downpour
-from oddlot.strategies.elastic_averaging import ElasticAveraging
-from oddlot.strategies.fastest_k import FastestK
-from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
-from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.guard import MAX_UPDATE_RATIO
 from oddlot.train.job import Job, accuracy, choose_device
@@ -52,7 +47,8 @@ class Settings:
     seed: Seed = 0
     codec: Codec | None = None
     """None: `NonZero()` for a job that is sparse, else `Plain()`"""
-    shards: AtLeastOne = 1
+    shards: AtLeastOne | None = None
+    """None: of a resumed run, its own; else by strategy, batch and workers (see `default_shards`)"""
     keep_shards: bool = True
     epoch_barrier: bool = False
     skip_bad: bool = False
@@ -91,10 +87,11 @@ class Recipe:
                 raise UsageError(told, "capacity_without_respawn", "chaos")
         getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
         getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
-        self._warn_of_one_shard()
+        self._warn_of_shards()
         self._warn_of_no_gradients()
         self._warn_of_unequal_loads()
         self._warn_of_one_minibatch()
+        self._warn_of_no_local_steps()
         _check_evaluation(self.job)
         _ = self.goal  # raises UsageError now, not later
 
@@ -107,17 +104,11 @@ class Recipe:
 
         return NonZero() if self.job.sparse else Plain()
 
-    def _warn_of_one_shard(self) -> None:
-        """A strategy whose tasks are whole shards would have everybody pass over all of the data."""
-        shards = len(self.cuts) - 1 if isinstance(self.cuts, tuple) else self.cuts
-        if getattr(self.strategy, "whole_shards", False) and shards == 1 < self.on.workers:
-            name = _name(_layers(self.strategy)[-1])
-            warn(
-                f"{name} gives a worker a whole shard of the data at a time, and here all of "
-                "the data is one: cut it with shards=N (--set shards=N), into as many as there are workers or more",
-                "one_shard",
-                strategy=name,
-            )
+    def _warn_of_shards(self) -> None:
+        """A strategy whose tasks are whole shards needs enough of them, of enough minibatches."""
+        if getattr(self.strategy, "whole_shards", False):
+            minibatches = self.samples / self.shards / self.job.batch
+            warn_of_shards(_name(_layers(self.strategy)[-1]), self.shards, self.on.workers, minibatches)
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
@@ -139,7 +130,7 @@ class Recipe:
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
-        task = _largest_task(self.strategy, self.job.batch)
+        task = largest_task(self.strategy, self.job.batch)
         if task is None or not self._has(Deadline) or self._has(ProportionalLoad):
             return
         if len(minibatch_cuts(task.samples, self.job.batch)) == 2:
@@ -152,16 +143,26 @@ class Recipe:
                 setting=task.setting,
             )
 
+    def _warn_of_no_local_steps(self) -> None:
+        """The optimizer of local steps is not used by a strategy whose workers send gradients."""
+        batch = self.effective_batch
+        unused = [name for name in ("local_optimizer", "keep_optimizer") if getattr(self.job, name)]
+        if unused and batch and batch.step == UPDATE:
+            name = _name(_layers(self.strategy)[-1])
+            told = f"{' and '.join(unused)}: not used, since workers of {name} send gradients and take no local steps. "
+            told += "Use a strategy such as LocalSGD; the hub steps with Job(optimizer=...)"
+            warn(told, "no_local_steps", settings=unused, strategy=name)
+
     def _has(self, kind: type) -> bool:
         return any(isinstance(one, kind) for one in _layers(self.strategy))
 
     def _check_shards(self) -> None:
         """Where the data lie in parts, these are the shards; elsewhere none has a sample alone."""
         shards, samples, data = self.settings.shards, self.samples, self.job.data
-        if isinstance(data, Shards) and shards not in {1, len(data.parts)}:
+        if isinstance(data, Shards) and shards not in {None, 1, len(data.parts)}:
             told = f"shards = {shards}: the data lie in {len(data.parts)} parts"
             raise UsageError(told, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
-        if self.job.batch > 1 and 1 < shards <= samples < 2 * shards:
+        if shards and self.job.batch > 1 and 1 < shards <= samples < 2 * shards:
             told = f"shards = {shards} of {samples} samples: a shard would have one alone"
             raise UsageError(told, "shard_of_one_sample", "shards", shards=shards, samples=samples)
 
@@ -169,8 +170,8 @@ class Recipe:
         """An epoch has a sample for everybody and everything."""
         workers = "machines" if hasattr(self.on, "machines") else "workers"
         own = {"batch": "job.batch", workers: workers, "shards": "shards"}
-        sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.settings.shards}
-        task = _largest_task(self.strategy, self.job.batch)
+        sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.shards}
+        task = largest_task(self.strategy, self.job.batch)
         if task and not task.setting.endswith("steps"):  # which end with the epoch
             sizes[task.setting] = task.samples
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
@@ -193,11 +194,31 @@ class Recipe:
         """The samples of an epoch."""
         return len(Batches(self.job.data, self.job.collate))
 
+    @cached_property
+    def shards(self) -> int:
+        """The number of shards: of data in parts, that of the parts."""
+        if isinstance(self.job.data, Shards):
+            return len(self.job.data.parts)
+        slots = self.on.workers * self.on.in_flight
+        default = default_shards(_layers(self.strategy)[-1], self.samples, self.job.batch, slots)
+        return self.settings.shards or default
+
     @property
     def cuts(self) -> Cuts:
         """The shards: where the data lie in parts, these parts."""
         data = self.job.data
-        return data.cuts if isinstance(data, Shards) else self.settings.shards
+        return data.cuts if isinstance(data, Shards) else self.shards
+
+    def resuming(self, saved: Any) -> "Recipe":
+        """Return this with the `saved` number of shards of the run that it resumes, unless another one is set."""
+        if self.settings.shards is not None or type(saved) is not int or not 1 <= saved <= self.samples:
+            return self  # what does not fit is found when all settings are compared
+        return self if saved == self.shards else replace(self, settings=replace(self.settings, shards=saved))
+
+    @property
+    def effective_batch(self) -> EffectiveBatch | None:
+        """The samples of one step, where that is known."""
+        return effective_batch(self.strategy, self.job.batch, self.on.workers)
 
     @cached_property
     def goal(self) -> Goal:
@@ -263,7 +284,7 @@ class Recipe:
         how = self.settings
         cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
         barrier, epochs = self.epoch_barrier, self.goal.epochs
-        ledger = Ledger(self.samples, epochs, how.shards, barrier, how.skip_bad, cuts=cuts)
+        ledger = Ledger(self.samples, epochs, self.shards, barrier, how.skip_bad, cuts=cuts)
         strategy = deepcopy(self.strategy)  # it gathers state
         scheduled = self.job.schedule is not None
         return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed, scheduled)
@@ -284,7 +305,7 @@ class Recipe:
             **{name: value for name, value in given.items() if value is not None},
             "strategy": _settings(self.strategy),
             "seed": self.settings.seed,
-            "shards": self.settings.shards,
+            "shards": self.settings.shards or self.shards,
         }
 
 
@@ -295,31 +316,6 @@ def _schedule(schedule: Schedule | None) -> str | None:
     if is_dataclass(type(schedule)):
         return repr(schedule)
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
-
-
-class _Task(NamedTuple):
-    """The largest one that a strategy gives."""
-
-    setting: str
-    """what says so, of the strategy or of one inside it"""
-    samples: int
-
-
-def _largest_task(strategy: Strategy, batch: int) -> _Task | None:
-    """Where it is known: of strategies that are ours."""
-    match strategy:
-        case Wrapper(inner):
-            found = _largest_task(inner, batch)
-            return found and _Task(f"inner.{found.setting}", found.samples)
-        case Synchronous() | FastestK() | AdaptiveK() | Asynchronous():
-            return _Task("samples", strategy.samples or batch)
-        case LocalSGD() | Downpour() | ElasticAveraging():
-            return _Task("steps", strategy.steps * batch)
-        case AdaptiveLoad() if strategy.table:
-            return _Task("table", max(samples for _, samples, _ in strategy.table))
-        case AdaptiveLoad():
-            return _Task("loads", max(strategy.wants_fitted(batch)))
-    return None
 
 
 def _name(strategy: object) -> str:

@@ -7,11 +7,23 @@ from typing import Any
 
 from torch import nn
 
+from oddlot.core.errors import UnknownName
 from oddlot.core.words import Record
 from oddlot.log import read_log, surviving
 from oddlot.run_folder import RunFolder
 
 INTERRUPTED = "interrupted"
+
+
+class Metrics(dict[str, float]):
+    """What was measured, by name. UsageError for a name that was not."""
+
+    def __missing__(self, name: str) -> float:
+        error = UnknownName("metric", name, list(self))
+        if not self:
+            told = "the run measured no metrics: pass Job(evaluation=..., metrics={...})"
+            raise error.retold(told)
+        raise error
 
 
 @dataclass(repr=False)
@@ -44,6 +56,11 @@ class Run:
     def records(self) -> Sequence[Record]:
         """The log: everything that happened and was decided, without what a resumed run had to do again."""
         return surviving(read_log(RunFolder(self.folder).log)) if self.folder else self._records
+
+    @property
+    def metrics(self) -> Metrics:
+        """Of the newest version that was evaluated, by name: the job's metrics and the loss on the evaluation set."""
+        return Metrics(self.summary["metrics"])
 
     @property
     def accuracy(self) -> float | None:

@@ -15,27 +15,26 @@ from oddlot.core.plain import DAMAGED
 from oddlot.disk import make_folder, read_file, replace_file
 from oddlot.lock import LOCK, hold
 from oddlot.log import has_records
-from oddlot.run_settings import WHERE_SAID, check_format, check_same, not_empty, parsed
-from oddlot.train.files import told_where, write_model
+from oddlot.run_settings import SETTINGS, WHERE_SAID, check_format, check_same, no_run, not_empty, parsed
+from oddlot.train.files import check_name, told_where, write_model
 from oddlot.train.storage import LOG_PARTS, Storage, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
 
 LOG = "records.jsonl"
-SETTINGS = "run.json"
 ABOUT = "about"
 ON = "on"
 """where the run was begun: not part of what a continuation must have in common"""
 RUN_ID = "run_id"
 """the same in run.json and in its copy beside the checkpoints: by this a run knows a place as its own"""
+EFFECTIVE_BATCH = "effective_batch"
+"""what one step uses, for people: another number of workers may go on with the run"""
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 FILES = (MODEL, SUMMARY, LOG, CHECKPOINTS)
 """what a run writes, the most wanted first"""
-MOST_NAMED = 10
-"""runs of a folder"""
 
 
 class RunFolder:
@@ -48,11 +47,13 @@ class RunFolder:
     def __init__(
         self, path: str | os.PathLike[str], checkpoints: str | os.PathLike[str] | None = None
     ) -> None:
+        check_name(os.fspath(path), "out")
         self.path = Path(path)
         self.log = self.path / LOG
         self.model = self.path / MODEL
         self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
         if self._checkpoints and "://" not in self._checkpoints:
+            check_name(self._checkpoints, "checkpoints")
             # It will be looked for from elsewhere.
             self._checkpoints = str(Path(self._checkpoints).expanduser().absolute())
         self.forced = False
@@ -229,7 +230,7 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ON, CHECKPOINTS, RUN_ID):
+        for free in (ABOUT, ON, CHECKPOINTS, RUN_ID, EFFECTIVE_BATCH):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
@@ -243,14 +244,11 @@ class RunFolder:
     def _saved(self) -> dict[str, Any]:
         """All that run.json says."""
         if not self.is_begun:
-            inside = sorted(str(path.parent) for path in self.path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
-            hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
-            told = f"there is no run in {self.path}{hint}"
-            raise CheckpointError(told, "no_run", path=str(self.path), inside=inside)
+            raise no_run(self.path)
         if (self.path / LOG_PARTS).is_dir() and not self.log.exists():
             raise CheckpointError(
-                f"{self.path} has the checkpoints of a run, and is not its folder: resume with checkpoints={self.path} "
-                f"and another folder (--checkpoints {self.path} --out DIR --resume), which brings the run there",
+                f"{self.path} has the checkpoints of a run, and is not its folder. Bring the run to another folder: "
+                f"out=DIR, resume=True, checkpoints={self.path} (--out DIR --resume --checkpoints {self.path})",
                 "folder_of_checkpoints",
                 path=str(self.path),
             )
@@ -296,7 +294,7 @@ class RunFolder:
         is_run = self.is_begun
         used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
         if resume and not is_run:
-            told = f"there is no run to resume in {self.path}: start it without resume"
+            told = f"there is no run to resume in {self.path}: start it without resume=True (--resume)"
             raise CheckpointError(told, "no_run", path=str(self.path))
         if used and not (resume or force):
             raise not_empty(str(self.path))

@@ -1,12 +1,20 @@
 """run.json: what a run was begun with, read with care and compared."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from oddlot.core.errors import CheckpointError, UsageError
 
 FORMAT = 1
+SETTINGS = "run.json"
+MOST_NAMED = 10
+"""runs of a folder"""
+COMMAND = "command"
+"""in what a run's starter noted: the arguments of `oddlot` that began it, beside settings and folder"""
+COMMANDS = ("train", "simulate")
 WHERE_SAID = {"schedule", "clip_norm", "keep_optimizer", "maths"}
 """settings that are in run.json only where they were said"""
 
@@ -42,11 +50,36 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
         raise CheckpointError(told, "other_job", path=str(folder), different=different)
 
 
+def resuming(arguments: Sequence[str], folder: str) -> str:
+    """Return the command that resumes a run which these arguments of `oddlot` began."""
+    return shlex.join(["oddlot", *arguments, "--resume", "--out", folder])
+
+
+def how_to_resume(about: dict[str, Any], folder: str) -> str:
+    """Return the command, or the call, that resumes a run; `about` is what its starter noted."""
+    arguments = about.get(COMMAND)
+    is_ours = isinstance(arguments, list) and all(isinstance(one, str) for one in arguments)
+    if is_ours and arguments and arguments[0] in COMMANDS:
+        return resuming(arguments, folder)
+    return f"oddlot.fit(..., out={folder!r}, resume=True)"
+
+
+def no_run(path: Path) -> CheckpointError:
+    """Return the error for a path that is no run's folder."""
+    if path.is_file():
+        beside = (path.parent / SETTINGS).exists()
+        hint = f"the run is its folder, {path.parent}" if beside else "name the folder of a run"
+        return CheckpointError(f"{path} is a file: {hint}", "not_a_folder", path=str(path))
+    inside = sorted(str(each.parent) for each in path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
+    hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
+    told = f"there is no run in {path}{hint}" if path.exists() else f"there is no folder {path}"
+    return CheckpointError(told, "no_run", path=str(path), inside=inside)
+
+
 def not_empty(path: str) -> UsageError:
     """The folder is in use already."""
     return UsageError(
-        f"{path} is not empty: resume=True (--resume) goes on with the run in it, "
-        "force=True (--force) throws it away",
+        f"{path} is not empty: resume=True (--resume) goes on with the run in it, force=True (--force) overwrites it",
         "folder_not_empty",
         path=path,
     )

@@ -17,7 +17,7 @@ class Lasting:
     def __init__(self, stream: TextIO | None) -> None:
         self.problem = ""
         # Where a stream was closed from the start, its descriptor must not become that of another file.
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lasts as long as the program
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it lasts as long as the program
         if isinstance(self._stream, TextIOWrapper):
             self._stream.reconfigure(errors="backslashreplace")  # what its encoding has not
 

@@ -29,8 +29,9 @@ from oddlot.recipe import Recipe
 from oddlot.report.ending import FAILED, in_short
 from oddlot.report.proof import prove_log
 from oddlot.run import INTERRUPTED, Run
-from oddlot.run_folder import ABOUT, ON, SUMMARY, RunFolder
+from oddlot.run_folder import ABOUT, EFFECTIVE_BATCH, ON, SUMMARY, RunFolder
 from oddlot.run_warnings import WarnOfLoss, WarnOfMissing, warn_of_hung
+from oddlot.short_lives import ShortLives
 from oddlot.train.chance import kept_chance, seed_all
 from oddlot.train.checkpoint import Snapshot
 from oddlot.train.job import made
@@ -38,6 +39,7 @@ from oddlot.train.layout import Layout
 from oddlot.train.saver import BackgroundSaver
 from oddlot.train.store import Store
 from oddlot.train.tensor_checks import warn_of_extra_state
+from oddlot.user_observers import SafeObserver
 
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
@@ -74,6 +76,8 @@ class Training:
         self.met_at: int | None = None
         """the version whose figures met the goal"""
         self.stop = StopWish()
+        self.stopped = ""
+        """why an observer has stopped the run"""
         seed_all(recipe.settings.seed)
         with users_code("the hub"):
             self.model = made(recipe.job)
@@ -82,7 +86,7 @@ class Training:
         self.identity = recipe.identity(self.layout)
         past = None
         if folder is not None and resume:
-            past = read_past(folder, self.identity, self.layout.fingerprint, type_of(recipe.strategy))
+            past = read_past(folder, self.identity, self.layout, type_of(recipe.strategy))
         conductor = past.conductor if past else recipe.conductor()
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
@@ -90,7 +94,14 @@ class Training:
         self.log: Log | None = None
         self.store = self._store(past)
         measured = {"loss", *recipe.job.metrics}
-        observers: list[Observer] = [self.tally, WarnOfMissing(measured), WarnOfLoss(), warn_of_hung]
+        self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch, recipe.shards)
+        observers: list[Observer] = [
+            self.tally,
+            WarnOfMissing(measured),
+            WarnOfLoss(),
+            warn_of_hung,
+            self.short_lives,
+        ]
         self.engine = self._with_chaos(conductor, past)
         numbers = self.opened.shadow or self.store
         self.host = Host(conductor, numbers, self.engine, observers, _advisers(conductor))
@@ -112,6 +123,7 @@ class Training:
             self.model.eval()
             summary = self._summary(ended)
             self._save_end(summary)
+            self.short_lives.warn()
         except JobError as error:
             self._save_failed(error)
             raise
@@ -121,13 +133,18 @@ class Training:
     def observe(self, observers: Sequence[Observer]) -> None:
         """Show them what this run had done before it was resumed, then everything as it happens.
 
-        One that has a method `replay` is shown the past with that; `stopping()`, if it has that, tells of a Ctrl-C.
+        `begin(recipe)`, if an observer has that, is called first. One that has a method `replay` is shown the past with
+        that; `stopping()` tells of a Ctrl-C.
         """
         for observer in observers:
-            replay = getattr(observer, "replay", observer)
+            safe = SafeObserver(observer, self._stop)
+            safe.begin(self.recipe)
             for record in self.earlier:
-                replay(record)
-        self.host.observers.extend(observers)
+                safe.replay(record)
+            self.host.observers.append(safe)
+
+    def _stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
 
     # --- setting up ----------------------------------------------------------------------------
 
@@ -197,7 +214,11 @@ class Training:
         else:
             event = self._look_back(past, self.folder)
             self.folder.reopen()
-        self.folder.begin({**self.identity, ON: type(self.recipe.on).__name__, ABOUT: about})
+        batch = self.recipe.effective_batch
+        told = {ON: type(self.recipe.on).__name__, ABOUT: about} | (
+            {EFFECTIVE_BATCH: str(batch)} if batch else {}
+        )
+        self.folder.begin({**self.identity, **told})
         self.saver = self._saver(self.folder, past)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)
@@ -231,6 +252,8 @@ class Training:
             for observer in self.host.observers:
                 getattr(observer, "stopping", lambda: None)()
             return INTERRUPTED
+        if self.stopped:
+            return self.stopped
         if self.log is not None:
             self.log.keep_up(self.tally.seconds)
         if met := self.recipe.goal.reached(self.tally):
@@ -297,6 +320,7 @@ class Training:
             "ended_version": self._version_told if self.met_at is None else self.met_at,
             "records": self.log.records if self.log else len(self.records),
             "run_dir": str(self.folder.path) if self.folder else None,
+            EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
         }
 
     @property
@@ -436,6 +460,8 @@ def _advisers(conductor: Conductor) -> list[Adviser]:
 @contextmanager
 def prepared(recipe: Recipe, folder: RunFolder | None = None, resume: bool = False) -> Iterator[Training]:
     """A training that is ready to run, and closed afterwards."""
+    if folder is not None and resume:
+        recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
         open_engine = recipe.on.begin(closing)
         closing.enter_context(kept_chance())

@@ -70,11 +70,21 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
-def alone(figures: Mapping[str, Any]) -> str:
-    """How long nobody was there, where that was long."""
-    seconds = figures.get("seconds_without_workers") or 0.0
-    long = seconds > max(LONG * figures["seconds"], SHORTEST)
-    return f", for {duration(seconds)} of it without any worker" if long else ""
+def share(part: float) -> str:
+    """`57 %`, `99.8 %`, `0.42 %`."""
+    return f"{100 * part:.3g} %"
+
+
+def availability(figures: Mapping[str, Any], virtual: bool) -> str:
+    """Share of the time with workers available, and their mean number; of real workers only if they were missing."""
+    alone, part, mean = (
+        figures.get(key) for key in ("seconds_without_workers", "availability", "workers_mean")
+    )
+    long = (alone or 0.0) > max(LONG * figures["seconds"], SHORTEST)
+    went = any(figures.get(key) for key in ("workers_lost", "workers_left", "starts_lost"))
+    if part is None or not (virtual or long or went):
+        return ""
+    return f", workers available {share(part)} of it ({mean:.3g} on average)"
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:

@@ -1,21 +1,25 @@
 """`oddlot watch`: a run under way in the terminal, from its folder alone."""
 
 import time
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from oddlot.console import Picture, progress, quality, say
+from oddlot.console import SECONDS_BETWEEN_LINES, Picture, progress, quality, say
 from oddlot.core.printable import printable
 from oddlot.core.words import Blend, Evaluated, Step
+from oddlot.lock import LOCK
 from oddlot.report.figures import Figures
-from oddlot.report.follow import Follower, stopped_process, waits_for
+from oddlot.report.follow import Follower, is_held, stopped_process, waits_for
 from oddlot.run_folder import RunFolder
 from oddlot.units import moment
 
 LOOKS_A_SECOND = 4
+SECONDS_TO_BEGIN = 60.0
+"""how long a run may take, after its folder was made, until there is a log"""
 
 
 class Watch:
@@ -31,26 +35,42 @@ class Watch:
         self.waits = ""
         self.stopped = 0
         """the run's process, if that is why it waits"""
+        self.line = ""
+        """of the newest evaluation, not shown yet"""
+        self.waits_line = ""
+        """why it waits, not shown yet"""
+        self.next_line = 0.0
+        """by this program's clock: when another line may be shown"""
 
     def look(self) -> list[str]:
-        """Read what is new; the lines that tell of it."""
-        new, lines = self.follower.read(), list[str]()
-        tally = self.follower.tally
+        """Read what is new; the line that tells of it, if the last one is a while ago."""
+        new, tally = self.follower.read(), self.follower.tally
         for record in new:
             if any(isinstance(action, Step | Blend) for action in record.actions):
                 self.merged_at = record.now
             if isinstance(record.event, Evaluated):
-                lines = [f"{moment(tally.seconds)}   {progress(tally)}   {quality(tally)}"]
+                self.line = f"{moment(tally.seconds)}   {progress(tally)}   {quality(tally)}"
         if new:
             self.heard_at = time.monotonic()
         waits = "" if self.follower.ended else waits_for(tally, self.now, self.merged_at)
         stopped = stopped_process(self.follower.run.path) if waits else 0
         if stopped:
             waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"
-        if waits and (not self.waits or stopped != self.stopped):
-            lines.append(f"{moment(self.now)}   {waits}")
+        if not waits:
+            self.waits_line = ""
+        elif not self.waits or stopped != self.stopped:
+            self.waits_line = f"{moment(self.now)}   {waits}"
         self.waits, self.stopped = waits, stopped
-        return lines
+        return self._lines()
+
+    def _lines(self) -> list[str]:
+        """The line to show now: at most one in a while."""
+        line = self.waits_line or self.line
+        if not line or time.monotonic() < self.next_line:
+            return []
+        self.line = self.waits_line = ""
+        self.next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+        return [line]
 
     @property
     def now(self) -> float:
@@ -66,7 +86,8 @@ class Watch:
 
 
 def watch(folder: str, console: Console) -> str:
-    """Show the run until it ends; how it has ended."""
+    """Show the run until it ends; how it has ended. CheckpointError: there is no run, and none begins."""
+    _wait_for_begin(RunFolder(folder), console)
     seen = Watch(folder)
     if not console.is_terminal or console.is_dumb_terminal:
         say(console, seen.title)
@@ -87,3 +108,25 @@ def _look(seen: Watch, console: Console) -> str:
     for line in seen.look():
         say(console, line)
     return ended
+
+
+def _wait_for_begin(run: RunFolder, console: Console) -> None:
+    """Wait while the run's folder is new: its process imports PyTorch, or reads the data."""
+    told, began = False, time.monotonic()
+    while not _has_log(run) and (is_held(run.path) or _is_empty(run.path)):
+        if not is_held(run.path) and time.monotonic() - began > SECONDS_TO_BEGIN:
+            return  # nothing will come, as whoever looks at the folder says
+        if not told:
+            told = True
+            say(console, f"no run in {run.path} yet: waiting until it begins")
+        time.sleep(1 / LOOKS_A_SECOND)
+
+
+def _has_log(run: RunFolder) -> bool:
+    """Whether a run's log has a line."""
+    return run.is_begun and run.log.exists() and run.log.stat().st_size > 0
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether this is a folder in which nothing lies but a lock."""
+    return folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())

@@ -291,8 +291,25 @@ def test_samples_refused_three_times_stop_the_run_and_are_named() -> None:
         ledger.lease(task, 4, "n")
         assert not ledger.refuse(task, "NaN in fc.weight").spans
     ledger.lease("c", 4, "n")
-    with raises(BadSamples, "bad_samples", spans=(Span(0, 0, 4),)):
+    with raises(BadSamples, "bad_samples", spans=(Span(0, 0, 4),), others=0):
         ledger.refuse("c", "NaN in fc.weight")
+
+
+def test_where_other_samples_are_refused_too_the_training_may_have_diverged() -> None:
+    """Those that were merged since do not count."""
+    ledger = Ledger(10)
+    for task, samples in (("a", 4), ("b", 3), ("c", 3)):
+        ledger.lease(task, samples, "n")
+    for task in "abc":
+        ledger.refuse(task, "NaN")
+    for task, samples in (("d", 3), ("e", 3), ("f", 4)):
+        ledger.lease(task, samples, "n")
+    ledger.arrive("d", 3)
+    ledger.merge("d")
+    ledger.refuse("f", "NaN")
+    ledger.lease("g", 4, "n")
+    with raises(BadSamples, "bad_samples", others=3):
+        ledger.refuse("g", "NaN")
 
 
 def test_bad_samples_are_skipped_where_that_is_wished_and_close_their_epoch() -> None:

@@ -52,5 +52,7 @@ def test_once_is_for_what_is_told_inside_and_for_this_thread() -> None:
             with once():
                 warn("a", "a_code")
             warn("a", "a_code")
+            for text in ("w1: 1.5 of 1,000", "w1: 27 of 3", "w2: 27 of 3"):  # the same with other numbers
+                warn(text, "a_code")
         warn("a", "a_code")
-    assert [str(one.message) for one in found] == ["a"] * 5
+    assert [str(one.message) for one in found] == [*["a"] * 4, "w1: 1.5 of 1,000", "w2: 27 of 3", "a"]

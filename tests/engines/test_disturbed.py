@@ -170,7 +170,7 @@ def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
     """Misfortune goes on for ever, but nobody is left to suffer it."""
     gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], maths=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
-    with raises(JobError, "stalled", machines=0) as caught:
+    with raises(JobError, "stalled", machines=0, traces=[]) as caught:
         trained(a_job(), Asynchronous(), gone, "epochs>=40", chaos=chaos)
     assert caught.fields["seconds"] == pytest.approx(0.2)
 

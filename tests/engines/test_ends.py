@@ -78,7 +78,7 @@ def test_nothing_is_left_after_any_end(
 ) -> None:
     """The fork server, which would end its workers, is closed; here they end as their sockets are."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
-    mask(node=r"w\d(?=:)")
+    mask(node=r"w\d with data\[[\d, ]+\]")
     monkeypatch.setattr(on_local, "Nursery", lambda: server)
     monkeypatch.setattr(server, "close", lambda: closed.append(None))
     before = held()

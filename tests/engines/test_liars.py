@@ -98,7 +98,7 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
         yield run, says
 
 
-class Refused(Puppets):
+class NeverForks(Puppets):
     """A fork server to which the system gives no more processes."""
 
     def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
@@ -111,7 +111,7 @@ class Refused(Puppets):
 def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_engine, "RETRY_SECONDS", 0.0)
     with (
-        patch.object(on_local, "Nursery", Refused),
+        patch.object(on_local, "Nursery", NeverForks),
         warns("cannot_fork", reason="no more processes"),
         raises(JobError, "cannot_fork", reason="no more processes"),
     ):
@@ -266,7 +266,8 @@ def unsound(outputs: Tensor, targets: Tensor) -> Tensor:
     ("on", "bad"), [(local(2), nan), (fleet(2), nan), (fleet(2), inf)], ids=["local", "nan", "inf"]
 )
 def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
-    mask(task=r"\b[wm]\d:\d+", rows=r"data\[.*\]")
+    others = r" (\d+ other samples[^.]*\. )?(?=Lower the)"
+    mask(task=r"\b[wm]\d:\d+", rows=r"data\[.*\]", others=others)
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(a_job(loss=lambda y, t: (y * bad).sum()), Asynchronous(), on, until="epochs>=1")
     batches = [sorted(order(0, 0, SAMPLES)[at : at + BATCH].tolist()) for at in (0, BATCH)]

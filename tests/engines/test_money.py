@@ -116,7 +116,7 @@ def test_who_was_lost_while_starting_is_blamed() -> None:
 
 def test_zones_that_never_agree_with_the_chaos_end_the_run() -> None:
     """One has room in the first second of each two, the other in the last half."""
-    never = Chaos(capacity=alive((0.0, 0.0), (1.2, 1.0), (1.8, 0.0), period=2.0))
+    never = Chaos(capacity=alive((0.0, 0.0), (1.2, 2.0), (1.8, 0.0), period=2.0))
     with raises(JobError, "kept_away", times=1021):
         run(zone(FLAPS), chaos=never)
 

@@ -1,17 +1,31 @@
 """Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from oddlot import Alive, Asynchronous, Chaos, Fault, Machine, Simulated, Steps, UsageError, read_chaos
+from oddlot import (
+    Alive,
+    Asynchronous,
+    Chaos,
+    Fault,
+    JobError,
+    Machine,
+    Simulated,
+    Steps,
+    UsageError,
+    read_chaos,
+)
 from oddlot.core import words as w
 from oddlot.core.streams import stream
-from oddlot.engines.preempted import KIND, NAME
+from oddlot.engines.around import Around
+from oddlot.engines.host import Message
+from oddlot.engines.preempted import KIND, NAME, Preempted
 from oddlot.run_folder import RunFolder
 from tests.engines.log import events, machine_of, names
 from tests.fits import SAMPLES, Place, a_job, everything, local, trained
-from tests.transcripts import raises
+from tests.transcripts import mask, raises
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -80,3 +94,57 @@ def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
     on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
     _, books = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
     assert sorted(books.merged) == everything(SAMPLES, 1)
+
+
+ENDS = Steps((0.0, 0.3), (2.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "faults", [[], [Fault("slow", every_seconds=0.1, factor=1)]], ids=["", "faults go on"]
+)
+@pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
+def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: list[Fault]) -> None:
+    """Where it would wait without end, its goal being none of time."""
+    mask(seconds=r"(?<=at )[\d.]+(?= s)")
+    with raises(JobError, "stalled", machines=0, traces=["chaos"]):
+        trained(
+            a_job(count=COUNT), Asynchronous(), on, "epochs>=999", chaos=Chaos(faults, capacity=Alive(ENDS))
+        )
+
+
+class Scripted(Around):
+    """An engine that has these messages, each at its time, and then nothing."""
+
+    def __init__(self, *messages: tuple[float, w.Stimulus]) -> None:
+        self.messages, self.time = list(messages), 0.0
+
+    now = property(lambda self: self.time)
+    is_spent = property(lambda self: False)
+
+    def next(self, until: float) -> Message | None:
+        if not self.messages or self.messages[0][0] > until:
+            self.time = min(until, self.time + 60.0)
+            return None
+        self.time, message = self.messages.pop(0)
+        return message
+
+    def evaluate(self, version: int, weights: object) -> None: ...
+    def kill(self, node: w.NodeId) -> None: ...
+    def bar(self, machine: str, barred: bool) -> None: ...
+
+
+@pytest.mark.parametrize("last", [w.Evaluated(3, {}), w.Lost("w2")], ids=["evaluation", "loss"])
+def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: w.Stimulus) -> None:
+    """An evaluation's figures may be the goal, and a worker may have brought something before it was lost."""
+    coming: list[tuple[float, w.Stimulus]] = [
+        (0.0, w.Joined("w1")),
+        (0.1, w.Joined("w2")),
+        (0.4, w.Lost("w1")),
+    ]
+    coming += [(0.5, each) for each in (w.Evaluated(3, {}), w.Lost("w2")) if each != last]
+    engine = Preempted(Scripted(*coming, (9.0, last)), Alive(ENDS), ["w1", "w2"], 0)
+    engine.evaluate(3, None)
+    heard = [message for _ in range(8) if (message := engine.next(inf)) is not None]
+    assert heard[-1] == last
+    with raises(JobError, "stalled", seconds=9.0):
+        engine.next(inf)

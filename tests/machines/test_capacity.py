@@ -9,6 +9,7 @@ import pytest
 
 from oddlot import Alive, Always, Memoryless, Pools, Steps
 from oddlot.machines.capacity import Capacity
+from tests.transcripts import warns
 
 MODELS = [
     Always(),
@@ -93,3 +94,12 @@ def test_a_trace_says_how_many_are_alive_and_chance_who() -> None:
 def test_a_trace_without_a_change_ends(steps: Steps, of: int | None, count: int, moves: int) -> None:
     """Though it repeats. 11 of 16 is 5.5 of 8, and 13 is 6.5: to even numbers, as Python rounds."""
     assert len(list(Alive(steps, of).moves(count, Random(0)))) == moves
+
+
+def test_a_trace_of_one_instance_for_several_machines_is_warned_of() -> None:
+    """Other warnings would be errors: none comes with `of`, of one machine, or of a trace that counts two."""
+    one, two = Steps((0.0, 5.0), (1.0, 0.0)), Steps((0.0, 5.0), (2.0, 0.0))
+    for quiet, count in ((Alive(one, of=1), 8), (Alive(one), 1), (Alive(two), 8)):
+        assert list(quiet.moves(count, Random(0)))
+    with warns("trace_of_one", machines=8):
+        assert len(list(Alive(one).moves(8, Random(0)))) == 2

@@ -10,6 +10,7 @@ import pytest
 
 from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.machines import packed, toml_file
+from oddlot.machines.capacity import Alive
 from oddlot.machines.delays import Deterministic, Erlang, Exponential, Lognormal, ShiftedExponential, Trace
 from oddlot.machines.machine import Lifetime, Link, Machine
 from oddlot.machines.market import Fleet, Hub, Offer, Zone, all_machines
@@ -362,3 +363,20 @@ def test_a_price_may_stay_as_it_is_until_its_record_ends(tmp_path: Path, begin_h
     assert isinstance(zone, Zone)
     assert zone.prices.seconds[-1] == (120 - begin_hours) * 3600
     assert set(zone.prices.values) == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("table", "capacity"),
+    [
+        ("", Alive(Steps((0.0, 60.0, 120.0), (0.0, 1.0, 1.0)))),
+        (", inverted = true, of = 1", Alive(Steps((0.0, 60.0, 120.0), (1.0, 0.0, 0.0)), of=1)),
+    ],
+)
+def test_a_trace_of_skypilot_counts_unless_it_is_inverted(
+    tmp_path: Path, table: str, capacity: Alive
+) -> None:
+    written(tmp_path / "sky.json", '{"metadata": {"gap_seconds": 60}, "data": [0, 1]}')
+    trace = f'count = 2\ncapacity = {{ kind = "skypilot", file = "sky.json"{table} }}'
+    *_, zone = read(tmp_path, FLEET.replace("count = 2", trace)).machines
+    assert isinstance(zone, Zone)
+    assert zone.capacity == capacity

@@ -43,6 +43,7 @@ Deleted [https://www.googleapis.com/compute].
 """
 aws = partial(read_aws_prices, instance="p3.2xlarge", zone="us-east-1a")
 azure = partial(read_azure_prices, size="NC6")
+inverted = partial(read_skypilot, inverted=True)
 gcp = partial(read_gcp_probe, gpu="nvidia-tesla-v100", zone="us-west1-b")
 
 
@@ -61,8 +62,10 @@ def test_every_form_is_read(tmp_path: Path) -> None:
     assert aws(file(AWS)) == aws(file(AWS.replace(".000Z", ""))) == Steps((0.0, 3600.0), (1.25, 1.5))
     assert read_azure_prices(file(AZURE), "NC6") == Steps((0.0, 2 * 86400.0), (0.5, 0.75))
     assert gcp(file(GCP)) == Steps((0.0, 1800.0, 3600.0), (1.0, 0.0, 1.0))
-    preempted, counted = Steps((0.0, 1200.0, 2400.0, 3000.0), (1.0, 0.0, 1.0, 1.0)), (4.0, 16.0, 0.0, 0.0)
-    assert read_skypilot(file(skypilot(600, [0, 0, 1, 1, 0]))) == preempted
+    seconds, counted = (0.0, 1200.0, 2400.0, 3000.0), (4.0, 16.0, 0.0, 0.0)
+    one = file(skypilot(600, [0, 0, 1, 1, 0]))
+    assert read_skypilot(one) == Steps(seconds, (0.0, 1.0, 0.0, 0.0)), "1 is an available instance"
+    assert read_skypilot(one, inverted=True) == Steps(seconds, (1.0, 0.0, 1.0, 1.0)), "1 is a preempted one"
     assert read_skypilot(file(skypilot(600, [4, 16, 0]))) == Steps((0.0, 600.0, 1200.0, 1800.0), counted)
     packed = written(tmp_path / "trace.csv.gz", AWS)
     assert read_aws_prices(packed, "p3.2xlarge", "us-east-1b") == Steps((0.0,), (9.0,))
@@ -114,6 +117,7 @@ def test_every_form_is_read(tmp_path: Path) -> None:
         (read_skypilot, skypilot(0, [1]), "invalid_value", {"name": "gap_seconds", "given": 0}),
         (read_skypilot, skypilot(5, [0.5]), "invalid_value", {"name": "data", "given": [0.5]}),
         (read_skypilot, skypilot(5, []), "invalid_value", {"name": "data", "given": []}),
+        (inverted, skypilot(5, [1, 0, 2]), "inverted_counts", {"most": 2}),
     ],
     ids=short_id,
 )

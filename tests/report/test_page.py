@@ -21,6 +21,7 @@ from oddlot.report.course import Course
 from oddlot.report.figures import Figures
 from oddlot.report.over_time import ACROSS
 from oddlot.report.page import FIGURES, MOST_BARS, MOST_FAULTS, page, write_page
+from oddlot.report.readable import readable
 from tests.command import Oddlot
 from tests.fits import a_job
 from tests.report.conftest import unequal
@@ -29,8 +30,9 @@ from tests.test_resume import KillAt, Killed
 from tests.transcripts import raises, transcribe
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OF_ONE = ["lanes", "staleness", "waste", "bytes", "bill"]
-"""plots that each run has of its own"""
+OF_ALL = ["lanes", "staleness", "waste", "bytes"]
+OF_ONE = [*OF_ALL, "bill"]
+"""plots that each run with prices has of its own"""
 PLOTS = [
     *(f"{metric} over {figure}" for metric in ("loss", "accuracy") for figure in ACROSS),
     *ACROSS[1:],
@@ -90,7 +92,7 @@ def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
     text = made(*both)
     found = plots(text)
     assert Counter({key: len(each) for key, each in found.items()}) == Counter(
-        [*PLOTS, *OF_ONE, "level of results"]
+        [*PLOTS, *OF_ALL, "level of results"]
     )
     assert [len(marks(found[key][0])) for key in ("versions", "samples")] == [2, 2], "overlaid"
     (legend,) = those(text, "div", "shared")
@@ -105,11 +107,17 @@ def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
     transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
 
 
-def test_what_is_not_known_is_said(plain: Path) -> None:
+def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
     text = made(Figures.read(plain))
-    assert classes(plots(text)["bill"][0]) == ["empty"]
-    assert len(those(text, "p", "empty")) == 1
-    assert not [key for key in plots(text) if "dollars" in key or "accuracy" in key]
+    assert not those(text, "p", "empty")
+    assert not [key for key in plots(text) if "dollars" in key or "accuracy" in key or key == "bill"]
+    assert "cost" not in dict(row for row in table(text) if len(row) == 2)
+
+
+def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: Figures) -> None:
+    (of_bytes,), (of_dollars,) = (plots(made(figures))[key] for key in ("bytes", "bill"))
+    assert all(re.search(r": [\d.]+ k?B up, [\d.]+ k?B down$", told) for told in marks(of_bytes))
+    assert all(re.search(r": \$[\d.]+$", told) for told in marks(of_dollars))
 
 
 def test_what_a_log_says_is_no_markup(figures: Figures) -> None:
@@ -148,8 +156,8 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
     levels = {"level of results", "level of samples"}
     assert [levels & plots(made(run)).keys() for run in (adapts, usual)] == [levels, set()]
     told = dict(table(made(adapts))[:2])["strategy"]
-    assert told == adapts.settings["strategy"]
-    assert "switch=ByGradients(window=20, threshold=5, burn_in=0), " in told, "without its state"
+    assert told == readable(adapts.settings["strategy"])
+    assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in told, "without its state"
 
 
 def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:

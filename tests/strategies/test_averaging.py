@@ -129,6 +129,7 @@ def test_alpha_grows_with_the_epoch() -> None:
     assert shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 2 + [1 / 4] * 2)
 
 
+@pytest.mark.filterwarnings("ignore:VCASGD assigns whole shards")
 def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> None:
     """Two servers, each at work all the time: what one writes, the other one has not read."""
     job, hub = a_job(), Hub(seconds_per_update=0.4, servers=2, overwrites=True)

@@ -41,8 +41,10 @@ from oddlot.core.words import (
     Step,
     Task,
 )
+from oddlot.recipe import Recipe, Settings
 from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
+from tests.fits import a_job, fleet
 from tests.strategies.plain_model import PlainModel, played
 from tests.strategies.slow_fleets import BATCH, PACE, STRAGGLES, actions, machines, ran
 from tests.toys import Backups
@@ -293,6 +295,29 @@ def test_a_deadline_that_can_end_nothing_is_warned_of(
     assert len(told) == bool(setting)
     for warning in told:
         check(warning, "deadline_of_one_minibatch", setting=setting)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        (Synchronous(), ["local_optimizer", "keep_optimizer"]),
+        (BackupTasks(oddlot.Asynchronous()), ["local_optimizer", "keep_optimizer"]),
+        (LocalSGD(), []),
+        (BackupTasks(LocalSGD()), []),
+        (VCASGD(), []),
+        (Own(), []),
+    ],
+    ids=["gradients", "inside", "steps", "steps inside", "weights", "of a user's"],
+)
+def test_an_optimizer_of_local_steps_that_no_worker_takes_is_warned_of(
+    recwarn: pytest.WarningsRecorder, strategy: Strategy, settings: list[str]
+) -> None:
+    job = a_job(local_optimizer=torch.optim.Adam, keep_optimizer=True)
+    Recipe(job, strategy, fleet(), Settings(until="epochs>=1"))
+    told = [each.message for each in recwarn if getattr(each.message, "code", "") == "no_local_steps"]
+    assert len(told) == bool(settings)
+    for warning in told:
+        check(warning, "no_local_steps", settings=settings)
 
 
 def test_a_copy_has_a_deadline_too() -> None:

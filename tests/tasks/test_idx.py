@@ -149,9 +149,10 @@ def test_files_are_found_by_argument_before_variable_and_with_or_without_gz(
 
 def test_missing_files_are_named_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of two folders are never mixed."""
-    monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path, NAMES[0])))
+    monkeypatch.setenv("ODDLOT_DATA", str(make(tmp_path / "variable", *NAMES)))
+    make(tmp_path / "mine", NAMES[0])
     make(tmp_path / "mine" / "mnist", NAMES[1])
-    looked = [tmp_path / "mine" / "mnist", tmp_path / "mine", tmp_path / "mnist", tmp_path]
+    looked = [tmp_path / "mine" / "mnist", tmp_path / "mine"]
     with raises(UsageError, "missing_data", dataset="mnist", looked_in=list(map(str, looked))) as refusal:
         find_idx("mnist", NAMES, "the MNIST database", tmp_path / "mine")
     assert (refusal.fields["files"], refusal.fields["others_in"]) == ([NAMES[0]], str(looked[0]))

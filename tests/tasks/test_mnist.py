@@ -76,3 +76,10 @@ def test_files_of_something_else_are_refused(
     images = f"{name.partition('-')[0]}-images-idx3-ubyte"
     with raises(UsageError, code, path=str(folder / images), **fields):
         mnist(str(folder))
+
+
+def test_files_without_pictures_are_named(folder: Path) -> None:
+    write(folder / "t10k-images-idx3-ubyte", np.zeros((0, 28, 28), "u1"))
+    write(folder / "t10k-labels-idx1-ubyte", np.zeros(0, "u1"))
+    with raises(UsageError, "no_pictures", path=str(folder / "t10k-images-idx3-ubyte")):
+        mnist(str(folder))

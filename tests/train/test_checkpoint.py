@@ -32,8 +32,8 @@ def save(folder: Path, what: Snapshot) -> Path:
     return folder / checkpoint.save(Storage(folder), what, LIFE)
 
 
-def newest(folder: Path, job: str | None = None, records: int | None = None) -> Checkpoint:
-    return checkpoint.newest(Storage(folder), job, records)
+def newest(folder: Path, records: int | None = None) -> Checkpoint:
+    return checkpoint.newest(Storage(folder), records)
 
 
 def names(folder: Path) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     before = snapshot()
     path = save(tmp_path, before)
     assert [*tmp_path.iterdir()] == [path] == [tmp_path / "00000042-420-a1b2c3"]
-    found = newest(tmp_path, "abc")
+    found = newest(tmp_path)
     assert (found.version, found.job, found.records, found.warnings) == (42, "abc", 420, ())
     after = found.load()
     assert (after.version, after.job, after.records) == (42, "abc", 420)
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
         save(tmp_path / name, snapshot(1))
         path = save(tmp_path / name, snapshot(2))
         change(path / name)
-        found = newest(tmp_path / name, "abc")
+        found = newest(tmp_path / name)
         assert found.version == 1
         (warning,) = found.warnings
         check(warning, "damaged_file" if name == "manifest.json" else code, path=str(path))
@@ -131,7 +131,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
     assert newest(tmp_path).version == 42
 
 
-def test_where_no_checkpoint_is_this_job_s_or_whole_or_there_at_all_each_is_told(
+def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes").mkdir()
@@ -139,8 +139,6 @@ def test_where_no_checkpoint_is_this_job_s_or_whole_or_there_at_all_each_is_told
         with raises(CheckpointError, "no_whole_checkpoint", path=str(folder), damage=[]):
             newest(folder)
     path = save(tmp_path, snapshot())
-    with raises(CheckpointError, "other_job", path=str(path), found="abc", job="xyz"):
-        newest(tmp_path, "xyz")
     later = save(tmp_path, snapshot(43))
     (later / "conductor.json").unlink()
     monkeypatch.setattr(checkpoint, "FORMAT", 2)

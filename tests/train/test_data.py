@@ -1,12 +1,14 @@
 """From spans to batches of samples."""
 
 from collections import namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.spans import Span
@@ -24,6 +26,16 @@ class Squares:
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return torch.tensor([float(index)]), index * index
+
+
+class Stream(IterableDataset[int]):
+    """It has a length, and no items by index."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+    def __len__(self) -> int:
+        return 6
 
 
 class ManyAtOnce(Squares):
@@ -60,10 +72,26 @@ def test_arrays_and_tensors_give_rows_and_a_dataset_what_collate_makes_of_its_sa
         ([], "empty_data", {"name": "data"}),
         (iter([1, 2]), "not_a_dataset", {"type": "list_iterator"}),
         (7, "not_a_dataset", {"type": "int"}),
+        ({"x": ROWS}, "not_a_dataset", {"type": "dict"}),
+        ("squares.npy", "not_a_dataset", {"type": "str"}),
+        (b"squares", "not_a_dataset", {"type": "bytes"}),
+        (Stream(), "not_a_dataset", {"type": "Stream"}),
         ((np.array(["a", "b"]),), "not_a_tensor", {"name": "array 0 of data", "dtype": "<U1"}),
         ((ROWS, ROWS[::-1]), "not_a_tensor", {"name": "array 1 of data", "dtype": "float32"}),
     ],
-    ids=["lengths", "no rows", "no samples", "iterator", "number", "text", "backwards"],
+    ids=[
+        "lengths",
+        "no rows",
+        "no samples",
+        "iterator",
+        "number",
+        "dict",
+        "str",
+        "bytes",
+        "iterable",
+        "text",
+        "backwards",
+    ],
 )
 def test_data_that_cannot_be_used_is_told(data: Any, code: str, fields: dict[str, Any]) -> None:
     with raises(UsageError, code, **fields):

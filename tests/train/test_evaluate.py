@@ -134,3 +134,63 @@ def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_
         predict=lambda model, batch: (model.frozen.bias.detach().clone(), batch[1]),
     )
     assert found["bias"] == 0
+
+
+def whole(model: nn.Module, batch: Any) -> Any:
+    return mse_loss(model(batch[0]), batch[1])
+
+
+def penalised(model: nn.Module, batch: Any) -> Any:
+    """It differentiates by its inputs."""
+    inputs = batch[0].clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    return slope.square().mean()
+
+
+def step_when_training(model: nn.Module, batch: Any) -> Any:
+    """As a detector, which has losses in training mode alone."""
+    return whole(model, batch) if model.training else model(batch[0])
+
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "gradients": (penalised, "user_code_failed"),
+    "mode": (step_when_training, "loss_not_scalar"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step: str) -> None:
+    """And that a loss beside it is used instead."""
+    function, code = STEPS[step]
+    with raises(JobError, code, hint="evaluation_mode"):
+        measured(loss=None, training_step=function)
+    assert measured(2.0, training_step=function) == {"loss": pytest.approx(28.5)}
+
+
+def test_rows_of_the_evaluation_set_are_named() -> None:
+    with raises(JobError, "user_code_failed", where="the evaluator", rows=[4, 5, 6, 7]) as caught:
+        measured(loss=lambda y, t: 1 / 0 if t.min() == 4 else mse_loss(y, t), evaluation_batch=4)
+    assert "hint" not in caught.fields
+
+
+@pytest.mark.parametrize(
+    ("predict", "code", "fields"),
+    [
+        (lambda _, batch: ({"logits": batch[0]}, batch[1]), "no_tensor_for_metrics", {"what": "outputs"}),
+        (lambda _, batch: (batch[0], [*batch[1]]), "no_tensor_for_metrics", {"found": ["list"]}),
+        (lambda _, batch: (batch[0].mean(), batch[1]), "no_tensor_for_metrics", {"found": ["tensors []"]}),
+        (
+            lambda _, batch: (torch.zeros(4, int(batch[0][0])), batch[1]),
+            "no_tensor_for_metrics",
+            {"found": ["tensors [4, 0]", "tensors [4, 4]", "tensors [4, 8]"]},
+        ),
+        (lambda _, batch: batch[0], "predict_without_pair", {"type": "Tensor"}),
+    ],
+    ids=["dict", "list", "scalar", "shapes", "no pair"],
+)
+def test_outputs_that_are_not_one_tensor_lead_to_predict(
+    predict: Any, code: str, fields: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "evaluation_batch": 4}
+    with raises(JobError, code, **fields):
+        measured(metrics={"one": lambda *_: 1.0}, predict=predict, **options)

@@ -22,7 +22,7 @@ from oddlot.train.job import Job, choose_device
 from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner, seed_of
 from oddlot.train.schedules import Linear, MultiStep
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(40, 3), torch.randint(2, (40,))
@@ -457,6 +457,12 @@ def test_attributes_of_a_dataset_that_are_no_datasets_are_left_alone(parts: Any)
     assert generators_of(data) == [data.rng]
 
 
+@pytest.mark.parametrize(("rng", "kind"), [(42, "int"), (np.random, "module"), ([random.Random(3)], "list")])
+def test_an_attribute_rng_that_cannot_be_seeded_is_warned_of(rng: Any, kind: str) -> None:
+    with warns("rng_not_seeded", type=kind):
+        a_job(data=Subset(ConcatDataset([Noisy(rng)]), range(40)))
+
+
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(ConcatDataset([data]), range(40))])
 @pytest.mark.parametrize("make", GENERATORS)
 def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
@@ -510,7 +516,7 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(
         ("metrics", {"a b": len}, "invalid_metric_name"),
         ("metrics.a", 3, "invalid_value"),
         ("metrics.a", nn.L1Loss, "class_given"),
-        ("optimizer", torch.optim.SGD, "invalid_value"),
+        ("optimizer", torch.optim.SGD, "torch_object_given"),
         ("until", 3, "invalid_value"),
         ("clip_norm", 0, "invalid_value"),
         ("clip_norm", "1", "invalid_value"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from oddlot.core.errors import JobError
 from oddlot.core.rules import SGD, Adam, AdamW, Rule
-from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
+from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
 
@@ -61,12 +62,28 @@ def test_a_sparse_gradient_is_stepped_along() -> None:
     assert found[0][1, 0] == 0.0
 
 
-@pytest.mark.parametrize("rule", [Adam(weight_decay=0.1), AdamW()], ids=["adam", "adamw"])
+@pytest.mark.parametrize(
+    "rule", [Adam(weight_decay=0.1), AdamW(), SGD(weight_decay=0.1)], ids=["adam", "adamw", "sgd"]
+)
 def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Rule) -> None:
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     with raises(JobError, "sparse_gradients", rule=type(rule).__name__):
         local_optimizer(rule, table.parameters()).step()
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "fields"),
+    [
+        (torch.optim.LBFGS, "optimizer_needs_closure", {"optimizer": "LBFGS"}),
+        (lambda _: None, "not_an_optimizer", {"type": "NoneType"}),
+        (lambda _: torch.optim.SGD, "not_an_optimizer", {"type": "type"}),
+    ],
+    ids=["closure", "none", "class"],
+)
+def test_an_optimizer_that_cannot_step_is_told(make: Any, code: str, fields: dict[str, str]) -> None:
+    with raises(JobError, code, **fields):
+        made(make, parameters(torch.float32))
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])

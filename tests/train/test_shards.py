@@ -95,6 +95,25 @@ def refuses(part: object) -> list[Any]:
     raise OSError("no route to host")
 
 
+OTHER_PARTS: dict[str, tuple[list[Any], list[str]]] = {
+    "dtype": ([X.astype("float64"), Y], ["float64[:, :]", "int64[:]"]),
+    "order": ([Y, X], ["int64[:]", "float32[:, :]"]),
+    "count": ([X], ["float32[:, :]"]),
+    "dimensions": ([torch.from_numpy(X[:, 0]), Y], ["float32[:]", "int64[:]"]),
+}
+
+
+@pytest.mark.parametrize("sizes", [None, [10, 10]], ids=["read", "told"])
+@pytest.mark.parametrize("what", OTHER_PARTS)
+def test_a_part_with_other_arrays_is_named(what: str, sizes: list[int] | None) -> None:
+    """At once where each is read for its size, else where a worker has two of them."""
+    arrays, found = OTHER_PARTS[what]
+    parts = {"a.npz": [X, Y], "b.npz": arrays}
+    expected = ["float32[:, :]", "int64[:]"]
+    with raises(JobError, "part_differs", path="b.npz", first="a.npz", found=found, expected=expected):
+        Shards([*parts], parts.__getitem__, sizes).fetch(np.array([5, 15]))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "code", "fields"),
     [

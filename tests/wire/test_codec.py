@@ -15,7 +15,7 @@ from oddlot.wire.codec import _DTYPES as DTYPES
 from oddlot.wire.codec import Bytes, Codec, Half, Packet, Plain
 from oddlot.wire.framing import FrameError
 from oddlot.wire.nonzero import NonZero
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 TENSORS = [(name, (torch.randn(size) * 50).to(dtype)) for size, (name, dtype) in enumerate(DTYPES.items())]
 
@@ -47,6 +47,13 @@ def test_half_halves_the_bytes_and_numbers_beyond_the_range_of_fp16_become_infin
     tensors = [("0", torch.tensor([70000.0, -70000.0, 1.0]))]
     assert Half("fp16").decode(Half("fp16").encode(tensors))[0][1].tolist() == [torch.inf, -torch.inf, 1.0]
     assert Half("bf16").decode(Half("bf16").encode(tensors))[0][1].isfinite().all()
+
+
+@pytest.mark.parametrize(("small", "warned"), [(2, True), (1, False)], ids=["over 1 %", "1 %"])
+def test_half_warns_where_it_rounds_values_to_zero(small: int, warned: bool) -> None:
+    tensors = [("0", torch.cat([torch.zeros(1000), torch.ones(100 - small), torch.full((small,), 1e-9)]))]
+    with warns("values_underflow", dtype="fp16", share=small / 100) if warned else contextlib.nullcontext():
+        Half("fp16").encode(tensors)
 
 
 def test_plain_copies_nothing() -> None:

@@ -125,13 +125,18 @@ class JobError(OddlotError):
 
 
 class BadSamples(JobError):
-    """Updates of the same samples were refused again and again; `spans` are their places in the seeded order."""
+    """Updates of the same samples were refused again and again; `spans` are their places in the seeded order.
+
+    Field `others`: how many other samples have been refused and not merged since, as when the training diverges.
+    """
 
     code = "bad_samples"
 
-    def __init__(self, spans: tuple[Span, ...], why: str) -> None:
+    def __init__(self, spans: tuple[Span, ...], why: str, others: int = 0) -> None:
         places = ", ".join(f"{start} to {stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
-        super().__init__(f"samples {places} (positions in the shuffled order) {why}", spans=spans)
+        super().__init__(
+            f"samples {places} (positions in the shuffled order) {why}", spans=spans, others=others
+        )
         self.spans, self.why = spans, why
 
 

@@ -157,10 +157,17 @@ class Ledger:
             self.give_back(task)
             return Skipped()
         if not self.skip_bad:
+            others = len(self.refusals) - samples_in(lease.spans)
+            diverged = (
+                f"{others:,} other samples gave bad numbers too: the training has probably diverged. "
+                if others
+                else ""
+            )
             raise BadSamples(
                 lease.spans,
-                f"gave bad numbers {worst} times, the last time in task {task}: {reason}. "
+                f"gave bad numbers {worst} times, the last time in task {task}: {reason}. {diverged}"
                 f"Lower the learning rate, mend the samples, or {HOW_TO_SKIP}",
+                others=others,
             )
         for other in lease.tasks:
             del self.leases[other]

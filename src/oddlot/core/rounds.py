@@ -11,7 +11,8 @@ def check_enough(k: int, workers: int, setting: str = "k") -> None:
     """UsageError: there will never be k of them. `setting` is what has it."""
     if workers < k:
         where = "" if setting == "k" else f" (in {setting})"
-        told = f"k = {k}{where} results of {workers} workers: lower k or add workers"
+        there = "is 1" if workers == 1 else f"are {workers}"
+        told = f"k = {k}{where} needs {k} workers, and there {there}: lower k or add workers"
         raise UsageError(told, "too_few_workers", setting, k=k, workers=workers)
 
 

@@ -1,5 +1,6 @@
 """Warnings that point at the user's line, and are told once."""
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,20 +12,21 @@ from oddlot.core.errors import OddlotWarning
 
 OURS = {"oddlot", "contextlib"}
 _told: ContextVar[set[str] | None] = ContextVar("told", default=None)
-"""texts, while they are to be told once"""
+"""texts, while they are to be told once, with their numbers masked: those of other runs differ"""
+NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
 
 
 def warn(text: str, code: str, **fields: Any) -> None:
     """An OddlotWarning at the line, outside this package, that has led here."""
-    told = _told.get()
-    if told is not None and text in told:
+    told, masked = _told.get(), NUMBER.sub("#", text)
+    if told is not None and masked in told:
         return
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
     warnings.warn(OddlotWarning(text, code, **fields), stacklevel=level)
     if told is not None:
-        told.add(text)
+        told.add(masked)
 
 
 @contextmanager

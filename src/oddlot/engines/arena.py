@@ -7,9 +7,12 @@ only once it has been written.
 import io
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 from collections import ChainMap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -85,6 +88,20 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     )
 
 
+@contextmanager
+def _script_by_value() -> Iterator[None]:
+    """Have cloudpickle take `__mp_main__` as it takes `__main__`: that is the script in a child that was spawned."""
+    script = sys.modules.get("__mp_main__")
+    if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(script)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(script)
+
+
 def pack_parcel(value: Any) -> int:
     """The value in a nameless file, to be opened by workers: pickled once, its large arrays beside the pickle.
 
@@ -94,7 +111,8 @@ def pack_parcel(value: Any) -> int:
     """
     buffers: list[Any] = []
     try:
-        _Packer(pickled := io.BytesIO(), protocol=5, buffer_callback=buffers.append).dump(value)
+        with _script_by_value():
+            _Packer(pickled := io.BytesIO(), protocol=5, buffer_callback=buffers.append).dump(value)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         told = f"the job cannot be sent to workers ({reason}): have its functions open files, locks and "

@@ -11,7 +11,7 @@ from oddlot.core.streams import stream
 from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Message
 from oddlot.engines.mailbox import life_name
-from oddlot.machines.capacity import Move, Moves
+from oddlot.machines.capacity import Alive, Move, Moves
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines
@@ -82,6 +82,8 @@ class Lives:
         """the last one: who it was, and its seconds to start"""
         self.kept_away = 0
         """times in a row that a machine had room in its zone and was barred"""
+        self.ended_traces: list[str] = []
+        """zones whose trace brings no more machines"""
         for one in fleet:
             if isinstance(one, Zone):
                 self._open(one)
@@ -213,7 +215,7 @@ class Lives:
         berths = [self.berths[name] for name in zone.names]
         for berth in berths:
             berth.wanted, berth.price = False, zone.prices.at(self.agenda.now)
-        moves = zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
+        moves = self._moves(zone)
         # A run that is resumed finds the zone as it is then: what was before that happens to nobody.
         move = next(moves, None)
         while move is not None and move[0] < self.agenda.now:
@@ -223,6 +225,12 @@ class Lives:
             self.agenda.at(self.agenda.now, partial(self._order, berth))
         self._await_move(berths, moves, move)
         self._await_price(zone, berths, zone.prices.changes(self.agenda.now))
+
+    def _moves(self, zone: Zone) -> Moves:
+        """Who comes and goes; the end of a trace is noted."""
+        yield from zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
+        if isinstance(zone.capacity, Alive):
+            self.ended_traces.append(zone.name)
 
     def _await_move(self, berths: Sequence[_Berth], moves: Moves, move: Move | None) -> None:
         if move is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from oddlot.core import words as w
 from oddlot.core.errors import JobError
 from oddlot.core.plain import to_plain
+from oddlot.core.user_code import user_code_failed
 from oddlot.core.warned import warn
 from oddlot.engines.arena import Arena, pack_parcel
 from oddlot.engines.blocks import Blocks
@@ -31,7 +32,6 @@ from oddlot.engines.messages import (
     read_evaluated,
     read_facts,
 )
-from oddlot.engines.numbers import user_code_failed
 from oddlot.engines.nursery import Nursery, ServerEnded
 from oddlot.engines.orphans import kill_group, wait_until_gone
 from oddlot.engines.respawns import DEATHS_BEFORE_GIVING_UP, Respawns, cause_of

@@ -1,6 +1,5 @@
 """What a simulated run computes: the job's real gradients, or nothing but the time that they take."""
 
-import traceback
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ import numpy as np
 import torch
 
 from oddlot.core import words as w
-from oddlot.core.errors import JobError, OddlotError
+from oddlot.core.errors import OddlotError
+from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.train.data import Batches, Cuts
 from oddlot.train.evaluate import evaluate
 from oddlot.train.job import Job
@@ -101,13 +101,7 @@ def users_code(where: str) -> Iterator[None]:
     except OddlotError:
         raise
     except (Exception, SystemExit) as error:
-        raise user_code_failed(where, traceback.format_exc()) from error
-
-
-def user_code_failed(where: str, trace: str) -> JobError:
-    """An exception of the job's own code, there, with its traceback."""
-    told = f"the job's own code failed on {where}:\n{trace}"
-    return JobError(told, "user_code_failed", where=where, reason=trace)
+        raise user_code_failed(where, trace_of(error)) from error
 
 
 def most_bytes(codec: Codec, layout: Layout) -> int:

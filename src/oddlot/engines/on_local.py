@@ -10,6 +10,7 @@ import torch
 
 from oddlot.core.checks import AtLeastOne, NotNegative, check_settings
 from oddlot.core.errors import UsageError
+from oddlot.core.warned import warn
 from oddlot.core.words import NodeId
 from oddlot.engines.arena import Arena
 from oddlot.engines.blocks import Blocks
@@ -23,6 +24,8 @@ from oddlot.wire.codec import Plain
 
 MOST_WORKERS = 10_000
 """each is a process that has PyTorch in it"""
+MANY_PER_CORE, MANY_ANYWHERE = 4, 8
+"""workers on each processor, or in all, above which there is a warning"""
 MOST_THREADS = 256
 """for tests on small machines; with too many a process ends without a word"""
 SPIN_SECONDS = 0.003
@@ -81,9 +84,24 @@ class Local:
 
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""
+        self._warn_of_many()
         nursery = take_early() or Nursery()
         closing.callback(nursery.close)
         return partial(_open, self, nursery, closing)
+
+    def _warn_of_many(self) -> None:
+        """Workers that mostly wait for a processor; those with `as_if` wait on purpose."""
+        many = max(MANY_PER_CORE * cores(), MANY_ANYWHERE)
+        if self.workers > many and self.as_if is None:
+            each = self.workers // cores()
+            warn(
+                f"workers = {self.workers} on {cores()} processors: {each} workers or more share each one, so a task "
+                f"takes {each} times as long or longer. Each worker is a process with its own memory. Use about "
+                f"workers={cores()} (--workers {cores()})",
+                "many_workers",
+                workers=self.workers,
+                cores=cores(),
+            )
 
 
 def _open(

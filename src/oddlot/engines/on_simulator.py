@@ -110,7 +110,7 @@ def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> 
     return UsageError(
         f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
         f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
-        "simulate fewer machines, or keep only the time with maths=False",
+        "simulate fewer machines, or keep only the time with maths=False (--no-maths)",
         "not_enough_memory",
         versions=versions,
         bytes=versions * each,

@@ -45,7 +45,10 @@ def wait_until_gone(pids: Collection[int], seconds: float) -> bool:
 def _runs(pid: int) -> bool:
     if Path("/proc/self/stat").exists():
         try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            return (
+                Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+                not in "ZX"
+            )
         except OSError:
             return False
     try:
@@ -76,7 +79,7 @@ def _children() -> Iterator[int]:
     own = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
-            if (entry / "stat").read_text().rpartition(")")[2].split()[1] == own:
+            if (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1] == own:
                 yield int(entry.name)
 
 
@@ -89,6 +92,6 @@ def _reaped(pid: int) -> bool:
 
 def _maps_shared_memory(pid: int) -> bool:
     try:
-        return f"memfd:{MEMORY_NAME}" in Path(f"/proc/{pid}/maps").read_text()
+        return f"memfd:{MEMORY_NAME}" in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace")
     except OSError:  # it has ended
         return False

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from oddlot.core import words as w
 from oddlot.core.streams import stream
 from oddlot.engines.around import Around
 from oddlot.engines.host import Message
 from oddlot.engines.place import Engine
+from oddlot.engines.stalled import stalled
 from oddlot.machines.capacity import Capacity
 
 NAME, KIND = "capacity", "preempt"
 """as the log tells it"""
+TRACE = "chaos"
+"""as an error names its trace"""
 
 
 class Preempted(Around):
@@ -28,6 +32,10 @@ class Preempted(Around):
         self.away = dict.fromkeys(names, True)
         self.nodes: dict[str, w.NodeId] = {}
         """the present life of every machine that has one"""
+        self.alive: set[w.NodeId] = set()
+        """nodes that have joined and are not known to be lost"""
+        self.evaluations = 0
+        """that are under way"""
         self.struck: list[w.Struck] = []
         """that are still to be told"""
         while self.move is not None and self.move[0] <= engine.now:
@@ -35,8 +43,26 @@ class Preempted(Around):
         for name, away in self.away.items():
             engine.bar(name, away)
 
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return self._is_over or self.engine.is_spent
+
+    @property
+    def _is_over(self) -> bool:
+        """The capacity has ended without a machine, and nothing of the last ones is still to come."""
+        waits = self.struck or self.alive or self.evaluations
+        return self.move is None and all(self.away.values()) and not waits
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Measure these weights."""
+        self.evaluations += 1
+        self.engine.evaluate(version, weights)
+
     def next(self, until: float) -> Message | None:
-        """The next message, or the word that a machine was taken away."""
+        """The next message, or the word that a machine was taken away. JobError: nothing will ever come."""
+        if until == inf and self._is_over:
+            raise stalled(self.now, 0, [TRACE])
         if self.struck:
             return self.struck.pop()
         while self.move is not None and self.move[0] <= self.now:
@@ -48,9 +74,13 @@ class Preempted(Around):
         message = self.engine.next(min(until, due))
         match message:
             case w.Joined(node):
+                self.alive.add(node)
                 self._joined(node)
             case w.Lost(node):
+                self.alive.discard(node)
                 self._lost(node)
+            case w.Evaluated():
+                self.evaluations -= 1
         return message
 
     def _turn(self) -> tuple[str, bool]:

@@ -11,12 +11,12 @@ from math import inf
 from typing import Any, Protocol
 
 from oddlot.core import words as w
-from oddlot.core.errors import JobError
 from oddlot.core.spans import minibatch_cuts, samples_in, split
 from oddlot.engines.agenda import Agenda
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.lives import Lives
 from oddlot.engines.numbers import DataBytes
+from oddlot.engines.stalled import stalled
 from oddlot.machines.delays import Times
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Hub, Zone
@@ -146,14 +146,7 @@ class Simulator:
         """The next thing that happens before `until`; the clock jumps there."""
         message = self.agenda.next(until)
         if message is None and until == inf:
-            raise JobError(
-                f"nothing can happen any more from {self.quiet_since:.1f} s of virtual time on: {len(self.nodes)} "
-                "machines are left and none will come; give machines a seconds_to_return, zones a capacity that comes "
-                "back, or take more",
-                "stalled",
-                seconds=self.quiet_since,
-                machines=len(self.nodes),
-            )
+            raise stalled(self.quiet_since, len(self.nodes), self.lives.ended_traces)
         if message is None:
             self.agenda.now = max(self.now, until)  # an alarm that a resumed run had missed is in the past
         elif not isinstance(message, w.Priced):

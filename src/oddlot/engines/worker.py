@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from oddlot.core.errors import OddlotError, short
 from oddlot.core.plain import from_plain, to_plain
 from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.core.streams import stream
+from oddlot.core.user_code import shortened, trace_of
 from oddlot.core.words import Facts, Task
 from oddlot.engines.arena import Arena, open_parcel
 from oddlot.engines.forkserver import die_with_parent
@@ -35,10 +35,8 @@ from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.learner import Learner
 from oddlot.wire.codec import Codec
 
-LONGEST_TRACEBACK = 5_000
-"""characters, of which each takes at most 12 bytes of a message"""
-MOST_OF_FIELDS = 4_000
-"""bytes, all together"""
+HEAD_BYTES = 1_000
+"""of a message, beside an error's text and fields"""
 
 
 @dataclass(frozen=True)
@@ -262,11 +260,12 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
 def failed(error: BaseException) -> bytes:
     """What the hub hears of it: of an error of ours also its code, and those of its fields that have room."""
     if not isinstance(error, OddlotError):
-        return encode(Say.FAILED, text="".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:])
-    fields = dict[str, Any]()
+        return encode(Say.FAILED, text=trace_of(error))
+    text, fields = shortened(str(error)), dict[str, Any]()
+    room = LONGEST_BYTES - HEAD_BYTES - len(json.dumps(text))
     for name, value in error.fields.items():
         with suppress(Exception):  # of a user's object that cannot be shown
             plain = json.dumps(value, default=short, skipkeys=True)
-            if len(json.dumps(fields)) + len(plain) <= MOST_OF_FIELDS:
+            if len(json.dumps(fields)) + len(plain) <= room:
                 fields[name] = json.loads(plain)
-    return encode(Say.FAILED, text=str(error)[-LONGEST_TRACEBACK:], code=error.code, fields=fields)
+    return encode(Say.FAILED, text=text, code=error.code, fields=fields)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from oddlot.core.checks import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.core.errors import InvalidValue
+from oddlot.core.warned import warn
 from oddlot.machines.steps import Steps
 
 Move = tuple[float, int, bool]
@@ -90,14 +91,15 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """As a trace tells how many machines were alive: those that go are drawn, those that come are new.
+    """As many machines as a trace had available. Those that go are drawn, those that come are new.
 
-    Of `of` machines that the trace's owners had asked for; None: its numbers are taken as they are. In any case no
-    more come than are wanted.
+    The number is capped at the machines that are requested. Set `of` to the number that was requested when the trace
+    was recorded, and the same share is available: with `of = 1`, a trace of one instance has all machines or none.
     """
 
     steps: Steps
     of: AtLeastOne | None = None
+    """Machines requested when the trace was recorded; None takes its numbers as they are."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -105,7 +107,17 @@ class Alive:
             raise InvalidValue("of", self.of, f"at least {most:g}, as many as were alive once")
 
     def moves(self, count: int, rng: Random) -> Moves:
-        """What brings the number of those that are there to the trace's."""
+        """What brings the number of those that are there to the trace's. Warns if a trace of one instance is not
+        scaled to several machines."""
+        if count > 1 and self.of is None and max(self.steps.values) == 1:
+            told = (
+                f"the trace counts 1 machine at most, so 1 of {count:,} machines is available at most: set `of` to the "
+                "number that was requested when it was recorded (`of = 1` for one instance)"
+            )
+            warn(told, "trace_of_one", machines=count)
+        return self._moves(count, rng)
+
+    def _moves(self, count: int, rng: Random) -> Moves:
         here, away = list[int](), list(range(count - 1, -1, -1))
 
         def to(time: float, alive: float) -> Moves:

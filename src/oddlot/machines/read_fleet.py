@@ -21,7 +21,7 @@ name = "east"                                   # east1 ... east8
 offer = "p3.2xlarge"
 count = 8
 seconds_per_sample = 0.001                      # of a machine of speed 1
-capacity = { kind = "alive", file = "alive.csv", begin_hours = 6 }
+capacity = { kind = "alive", file = "alive.csv", of = 16, begin_hours = 6 }
 
 [hub]
 dollars_per_hour = 0.2
@@ -168,7 +168,11 @@ class AzurePrices(Recorded):
 
 
 class Counted(Recorded):
-    """How many machines were alive."""
+    """How many machines were available.
+
+    `of` is the number of machines that were requested when the trace was recorded. With it the zone gets the same share
+    of its `count`; without it the trace's own number, and never more than `count`.
+    """
 
     of: column(AtLeastOne) | None = None  # type: ignore[valid-type]
 
@@ -186,9 +190,11 @@ class AliveTrace(Counted):
 
 
 class SkypilotTrace(Counted):
-    """SkyPilot's JSON."""
+    """SkyPilot's JSON; `inverted` reads 1 as preempted."""
 
     reader = staticmethod(traces.read_skypilot)
+    options = ("inverted",)
+    inverted: bool = False
 
 
 class GcpProbe(Counted):

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError, joined
 from oddlot.core.nearest import nearest, or_nearest
-from oddlot.machines.toml_text import check_text, parsed
+from oddlot.machines.toml_text import check_text, parsed, text_without_quotes
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
@@ -121,7 +121,9 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
     except ValueError as error:  # no TOML, or a whole number that Python refuses for its many digits
         line = re.search(r"at line (\d+)", str(error))
         number = line[1] if line else text.rstrip().count("\n") + 1
-        bad = UsageError(f"not valid TOML: {error}", "invalid_toml", reason=str(error))
+        unquoted = text_without_quotes(text, str(error))
+        told = f"not valid TOML: {error}" + (f'. Write text in quotes: "{unquoted}"' if unquoted else "")
+        bad = UsageError(told, "invalid_toml", reason=str(error), unquoted=unquoted)
         raise at_line(path, int(number), bad) from None
 
 

@@ -49,6 +49,16 @@ def check_text(text: str) -> None:
         raise UsageError("a whole number has too many digits", "too_many_digits")
 
 
+def text_without_quotes(text: str, fault: str) -> str:
+    """Return the value that tomllib's `fault` is about, if it is a text without quotes, as in `until = epochs>=1`."""
+    place = re.search(r"Invalid value \(at line (\d+), column (\d+)\)", fault)
+    if not place:
+        return ""
+    line = text.splitlines()[int(place[1]) - 1][int(place[2]) - 1 :]
+    value = re.match(r"[A-Za-z_][^\"'#,\[\]{}]*", line)
+    return value[0].strip() if value else ""
+
+
 @lru_cache(maxsize=1)  # a file's faults are located one after the other
 def parsed(text: str) -> tuple[Any, list[Statement]]:
     """What valid TOML says, and its statements."""

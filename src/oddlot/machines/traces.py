@@ -149,16 +149,18 @@ def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]
             raise UnknownName(kind, wanted[side], here, key=key)
 
 
-def read_skypilot(path: Path) -> Steps:
-    """How many machines were alive when: SkyPilot's JSON, `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`.
+def read_skypilot(path: Path, inverted: bool = False) -> Steps:
+    """Return the number of available instances over time from SkyPilot's JSON.
 
-    Of one instance, 0 says that it was up and 1 that it was preempted (Wu et al., "Can't Be Late", NSDI 2024); numbers
-    above 1 among the data say that they count the instances that were up.
+    The form is `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`. Each number counts the available instances,
+    as the README of the traces says (https://github.com/skypilot-org/spot-traces; Wu et al., "Can't Be Late", NSDI
+    2024). With `inverted`, 0 is available and 1 is preempted, as in the paper's simulator (`TraceEnv` of
+    https://github.com/Michaelvll/skypilot-spot-strategy). Raises UsageError if `inverted` data have numbers above 1.
     """
-    return read_packed(path, _skypilot)
+    return read_packed(path, lambda text: _skypilot(text, inverted))
 
 
-def _skypilot(text: str) -> Steps:
+def _skypilot(text: str, inverted: bool) -> Steps:
     try:
         trace = json.loads(text)
         gap, data = trace["metadata"]["gap_seconds"], trace["data"]
@@ -171,7 +173,10 @@ def _skypilot(text: str) -> Steps:
         raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MOST_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise InvalidValue("data", data, "a list of whole numbers")
-    counts = data if max(data) > 1 else [1 - value for value in data]
+    if inverted and (most := max(data)) > 1:
+        told = f"inverted = true reads 1 as preempted, but these data count up to {most:g} instances: leave it out"
+        raise UsageError(told, "inverted_counts", "inverted", most=most)
+    counts = [1 - value for value in data] if inverted else data
     return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
 
 

@@ -169,7 +169,7 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
         for part, value in row.parts.items():
             if value > 0:
                 box, color = _box(x, top + 3, (at, at + value)), names.index(part)
-                what = escape(f"{row.name} {part}: {value:,.6g}")
+                what = escape(f"{row.name}: {row.told}")
                 drawn.append(f'<path class="mark c{color}" d="{box}"><title>{what}</title></path>')
                 at += value
         drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')

@@ -12,6 +12,8 @@ from oddlot.run_folder import SUMMARY, RunFolder
 
 FAILED = "failed: "
 """how the ending of a run begins that has failed"""
+INTERRUPTED = "interrupted"
+"""how a run ends that Ctrl-C or SIGTERM has stopped, as in `oddlot.run`"""
 MOST_LINES = 3
 COUNTED = ("versions", "updates", "samples_merged")
 

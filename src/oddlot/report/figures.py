@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,10 +14,11 @@ from oddlot.core.words import Record, Struck
 from oddlot.engines.disturbed import GOES_ON
 from oddlot.log import read_header, read_log, surviving
 from oddlot.observe import Tally, take_into_account
-from oddlot.report.ending import check_agreed, check_whole, read_ending
-from oddlot.report.follow import state_of
+from oddlot.report.ending import INTERRUPTED, check_agreed, check_whole, read_ending
+from oddlot.report.follow import KILLED, state_of
 from oddlot.report.proof import Proof, prove_log
-from oddlot.run_folder import ABOUT, ON, RunFolder
+from oddlot.run_folder import ABOUT, EFFECTIVE_BATCH, ON, RunFolder
+from oddlot.run_settings import how_to_resume
 from oddlot.strategies import BY_NAME, WRAPPERS
 
 
@@ -62,6 +64,7 @@ class Figures:
             check_agreed(run, ending, summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
+        summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
         faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
         return cls(run.path, settings, records, faults, tally, summary, proof)
 
@@ -85,18 +88,33 @@ class Figures:
 
     @property
     def struck(self) -> str:
-        """How often which fault has struck; empty where none has."""
-        return ", ".join(f"{count} {kind}" for kind, count in self.strikes.items())
+        """How many faults of each kind were injected; empty where none was."""
+        return told_strikes(self.strikes) if self.strikes else ""
 
     @property
     def strikes(self) -> Counter[str]:
-        """How often which kind has struck; what goes on after a resume has struck before."""
-        return Counter(fault.kind for _, fault in self.faults if not fault.fault.endswith(GOES_ON))
+        """How many faults of each kind were injected."""
+        return strikes(fault for _, fault in self.faults)
+
+    @property
+    def to_resume(self) -> str:
+        """The command that resumes the run, if it was killed or interrupted; empty otherwise."""
+        about = self.settings.get(ABOUT)
+        if self.summary["ended"] not in {KILLED, INTERRUPTED}:
+            return ""
+        return how_to_resume(about if isinstance(about, dict) else {}, str(self.folder))
 
     @property
     def virtual(self) -> bool:
         """Whether clock and money are a simulated fleet's."""
         return self.settings.get(ON) == "Simulated"
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the log has any price, so that costs are known."""
+        bill = self.tally.bill
+        prices = (price for account in bill.accounts.values() for _, price in account.prices)
+        return bool(self.tally.dollars) or any(prices)
 
     @property
     def files(self) -> list[str]:
@@ -109,6 +127,21 @@ class Figures:
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
         proof |= {"proof_faults": list(map(str, self.proof.faults))}
         return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
+
+
+def strikes(struck: Iterable[Struck]) -> Counter[str]:
+    """Count injected faults by their kind. What goes on after a resume has struck before."""
+    return Counter(fault.kind for fault in struck if not fault.fault.endswith(GOES_ON))
+
+
+def strikes_in(records: Iterable[Record]) -> Counter[str]:
+    """Count the injected faults of a log by their kind."""
+    return strikes(record.event for record in records if isinstance(record.event, Struck))
+
+
+def told_strikes(counts: Mapping[str, int]) -> str:
+    """Return injected faults as text: `injected: 3 kill, 1 slow`."""
+    return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
 
 
 def _whole_epochs(ending: dict[str, Any]) -> int:

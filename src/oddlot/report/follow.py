@@ -18,7 +18,7 @@ from oddlot.report.ending import read_ending
 from oddlot.run_folder import RunFolder
 from oddlot.units import duration
 
-KILLED = "nobody is at work on it any more: it was killed, or could not write"
+KILLED = "no process runs it: it was killed, or could not write"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
 """as long as a merge usually takes: then the run is waiting"""
@@ -83,7 +83,7 @@ class Follower:
 
     @property
     def ended(self) -> str:
-        """How the run has ended; empty while somebody is at work on it."""
+        """How the run has ended; empty while a process runs it."""
         if ending := read_ending(self.run):
             return str(ending["ended"])
         return "" if is_held(self.run.path) else KILLED
@@ -114,7 +114,7 @@ def stopped_process(folder: Path) -> int:
     with suppress(OSError):
         holder = re.match(r"process ([0-9]+) on (.*)\n", read_holder(folder))
         if holder and holder[2] == platform.node():
-            status = Path(f"/proc/{holder[1]}/stat").read_text().rpartition(")")[2]
+            status = Path(f"/proc/{holder[1]}/stat").read_text("utf-8", "replace").rpartition(")")[2]
             return int(holder[1]) if status.split()[:1] == ["T"] else 0
     return 0
 

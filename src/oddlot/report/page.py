@@ -11,7 +11,8 @@ from oddlot.report.charts import Bar, bars, lanes
 from oddlot.report.course import Course, Lane
 from oddlot.report.figures import Figures
 from oddlot.report.over_time import OverTime, colors
-from oddlot.units import alone, cost, duration, money, overwritten, samples, traffic
+from oddlot.report.readable import readable
+from oddlot.units import availability, cost, duration, money, overwritten, samples, traffic
 
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
@@ -34,15 +35,17 @@ STATES = {
     "lost": "#fca5a5",
 }
 FIGURES: dict[str, Callable[[Figures], str]] = {
-    "strategy": lambda run: run.settings["strategy"],
+    "strategy": lambda run: readable(run.settings["strategy"]),
     "ended": lambda run: run.summary["ended"],
     "quality": lambda run: (
         ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
     ),
     "time": lambda run: (
-        duration(run.tally.seconds) + (" on the fleet's clock" if run.virtual else "") + alone(run.summary)
+        duration(run.tally.seconds)
+        + (" on the fleet's clock" if run.virtual else "")
+        + availability(run.summary, run.virtual)
     ),
-    "cost": lambda run: cost(run.tally.summary()),
+    "cost": lambda run: cost(run.tally.summary()) if run.has_prices else "",
     "epochs": lambda run: f"{run.tally.epochs:.1f}",
     "versions": lambda run: f"{run.tally.versions:,}",
     "samples": lambda run: samples(run.tally.summary()),
@@ -169,7 +172,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Which may go on in the next line within settings, as in `AdaptiveK(k=1)`, where there are no spaces."""
+    """Which may go on in the next line where a long text has no spaces, as in `AdaptiveK(k=1)`."""
     return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))
 
 
@@ -190,7 +193,9 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)), key="staleness")
     rest = {"skipped": run.tally.samples_skipped, "handed back": run.tally.samples_returned}
     reasons = {"used": run.tally.samples_merged, **run.tally.wasted, **rest}
-    told = [Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}") for why, count in reasons.items()]
+    told = [
+        Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
+    ]
     yield bars("samples: used, and wasted why", told, key="waste")
     yield bars("bytes on every link", list(_links(run, machines)), key="bytes")
     bill = {name: lane.dollars for name, lane in machines.items()}
@@ -198,7 +203,8 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     lost = run.tally.dollars - sum(bill.values())
     bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
     paid = [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()]
-    yield bars("the bill", paid, key="bill")
+    if run.has_prices:
+        yield bars("the bill", paid, key="bill")
     yield _faults(run)
 
 
@@ -231,7 +237,7 @@ def _staleness(course: Course) -> Iterator[Bar]:
     for first in range(0, most + 1, width):
         count = sum(course.staleness[behind] for behind in range(first, first + width))
         name = f"{first}" if width == 1 else f"{first} to {first + width - 1}"
-        yield Bar(name, {"": count}, f"{count:,}")
+        yield Bar(name, {"": count}, f"{count:,} update{'s' * (count != 1)}")
 
 
 def _faults(run: Figures) -> str:

@@ -40,8 +40,9 @@ class SlideClassifier(Settings):
 
     `X` is a CSR matrix (of scipy, or anything with its `indptr`, `indices`, `data` and `shape`) or an array, [examples,
     features]; `y` a matrix of labels, [examples, labels], of which all places count that are not zero, the same as
-    an array of zeros and ones, or one label each, a 1-D array of whole numbers. Values that are not finite, and
-    another number of features than in training, are a ValueError. An example without features is scored by the
+    an array of zeros and ones, or one label each, a 1-D array of whole numbers. Each example's features are scaled to
+    an L2 norm of 1, a batch at a time, unless `normalize` is false. Values that are not finite, and another number of
+    features than in training, are a ValueError. An example without features is scored by the
     biases alone; one without labels teaches nothing.
     """
 
@@ -50,6 +51,8 @@ class SlideClassifier(Settings):
     chance and, with `validation`, P@1"""
     recall_: float = field(init=False, repr=False, default=1.0)
     """of the last prediction: the share of the best labels that clusters find, as counted; 1: all were scored"""
+    _normalized: bool = field(init=False, repr=False, default=False)
+    """whether the network learns from normalized features; classifiers pickled before `normalize` do not"""
     _search: tuple[tuple[int, ...], Search] | None = field(init=False, repr=False, default=None)
     """of the layer as it was after so many steps and changes from outside"""
 
@@ -181,7 +184,7 @@ class SlideClassifier(Settings):
         OSError: it cannot be written, as on a full disk; what was there before stays.
         """
         self._check_begun()
-        settings = self.get_params() | {"hidden": self.input.out_features}
+        settings = self.get_params() | {"hidden": self.input.out_features, "normalize": self._normalized}
         del settings["sampler"]
         sizes = {"features": self.n_features_in_, "labels": self.n_labels_}
         told = {"settings": settings, "sizes": sizes, "history": self.history}
@@ -196,7 +199,9 @@ class SlideClassifier(Settings):
         check_sampler(sampler)
         told, weights = saving.read(folder)
         try:
-            found = cls(sampler, **told["settings"])
+            found = cls(
+                sampler, **{"normalize": False, **told["settings"]}
+            )  # files before `normalize` lack it
             found._begin(**told["sizes"])
             found.model.load_state_dict(weights)
             found.history = told["history"]
@@ -246,7 +251,7 @@ class SlideClassifier(Settings):
         self.output = SampledLinear(self.hidden, labels, self.sampler, of_output, self.seed)
         self.model = nn.ModuleDict({"input": self.input, "output": self.output})
         self.bias_optimizer = LazyAdam([self.input.bias], lr=self.input_lr)
-        self.history, self._search = [], None
+        self.history, self._search, self._normalized = [], None, self.normalize
 
     def _pass(
         self,
@@ -294,6 +299,7 @@ class SlideClassifier(Settings):
             yield order[low : low + self.batch]
 
     def _hidden(self, features: Csr) -> Tensor:
+        features = features.unit_rows() if self._normalized else features
         return torch.relu(self.input(features.indptr, features.indices, features.data))
 
     def _check_begun(self) -> None:

@@ -1,6 +1,6 @@
 """Rows of few numbers each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,16 @@ class Csr:
         first, last = indptr[0], indptr[-1]
         shape = high - low, self.shape[1]
         return Csr(indptr - first, self.indices[first:last], self.data[first:last], shape)
+
+    def unit_rows(self) -> "Csr":
+        """Return the rows scaled to an L2 norm of 1; rows of zeros stay as they are. Only `data` is copied."""
+        counts, norms = np.diff(self.indptr), np.ones(len(self))
+        if (filled := np.flatnonzero(counts)).size:
+            # In float64 no square of a float32 overflows, and only that of zero is zero.
+            squares = np.square(self.data, dtype=np.float64)
+            norms[filled] = np.sqrt(np.add.reduceat(squares, self.indptr[filled]))
+            norms[norms == 0] = 1.0
+        return replace(self, data=(self.data / np.repeat(norms, counts)).astype(np.float32))
 
     def distinct(self) -> "Csr":
         """Each column of a row once, the first time that it stands there."""

@@ -39,6 +39,8 @@ class Settings:
     seed: int = 0
     verbose: bool = False
     """print progress: each epoch, and what a sampler chooses"""
+    normalize: bool = True
+    """scale each example's features to an L2 norm of 1, in training and in prediction"""
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
@@ -48,7 +50,7 @@ class Settings:
             check_whole(labels=self.labels)
         check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)
         check_number(0, 1, validation=self.validation)
-        check_flag(verbose=self.verbose)
+        check_flag(verbose=self.verbose, normalize=self.normalize)
         Adam(moments=self.moments)  # which looks at them
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

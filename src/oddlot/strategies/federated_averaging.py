@@ -14,8 +14,9 @@ class FederatedAveraging:
     """In a round, each of `clients` shards of the data is passed over once at home, all from the same weights; the
     model becomes the mean of theirs, weighted by samples.
 
-    Cut the data into shards with `shards`. Everybody waits for the last one of a round; with more `clients` than
-    workers, each takes several shards in turn.
+    By default there is a shard for each client of a round, or fewer of at least 10 minibatches each; `shards` sets
+    their number. Everybody waits for the last one of a round; with more `clients` than workers, each takes several
+    shards in turn.
 
     Paper: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017),
     algorithm 1, with one local epoch.

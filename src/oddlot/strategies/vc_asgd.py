@@ -17,8 +17,10 @@ class VCASGD:
 
     `alpha` None is the paper's schedule, e / (e + 1) in epoch e = 1, 2, ...: large steps early, damping late. The share
     of a model that has seen only a part of its shard is smaller in proportion, and with `damping` that of one which is
-    s versions late falls as (1 + s) ** -damping: otherwise the slowest, who arrive last, count most. Cut the data into
-    shards with `shards` (the paper has 50); a constant alpha means another thing for another number of them.
+    s versions late falls as (1 + s) ** -damping: otherwise the slowest, who arrive last, count most.
+
+    By default there is a shard for each worker, or fewer of at least 10 minibatches each: shorter passes learn less in
+    an epoch. `shards` sets their number (the paper has 50); a constant alpha means another thing for another number.
 
     Paper: Atre, Jha, Rao, "Distributed Deep Learning Using Volunteer Computing-Like Paradigm" (ScaDL 2021, arXiv
     2103.08894), the VC-ASGD rule and its schedule of alpha.

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from oddlot.core.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
 from oddlot.core.nearest import or_nearest
+from oddlot.core.user_code import trace_of
+from oddlot.tasks.scripts import script_given
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -52,13 +53,17 @@ TASKS = {
 
 def check_task(name: str) -> None:
     """UsageError unless the name is a built-in task or has the form of `package.module:function`."""
-    if name in TASKS or re.fullmatch(r"[\w.]+:\w+", name):
+    if name in TASKS:
+        return
+    if script := script_given(name):
+        raise script
+    if re.fullmatch(r"[\w.]+:\w+", name):
         return
     if ":" in name:
         told = f"a task is a function as package.module:function, not `{name}`"
         raise UsageError(told, "invalid_task_name", given=name)
     unknown = UnknownName("task", name, TASKS)
-    other = "; or name a function as package.module:function, or a job file ending in .toml"
+    other = "; or name a function as module:function (mytask:job of mytask.py), or a job file ending in .toml"
     raise unknown.retold(f"{unknown}{other}")
 
 
@@ -122,8 +127,8 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
         return act()
     except OddlotError:
         raise
-    except (Exception, SystemExit):  # noqa: BLE001 - it goes on as a JobError
-        reason = traceback.format_exc()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on as a JobError
+        reason = trace_of(error)
         raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
 
 

@@ -1,6 +1,5 @@
 """CIFAR-10: 60,000 coloured pictures of 32 x 32 pixels, in files that the user has."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,8 @@ from oddlot.machines.toml_file import unreadable
 from oddlot.tasks import batches, photos
 from oddlot.tasks.archives import OPENERS, is_archive
 from oddlot.tasks.cache import SPLITS, Splits, cached
-from oddlot.tasks.idx import looked_in
 from oddlot.tasks.photos import CLASSES
+from oddlot.tasks.places import found_instead, looked_in, roots
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -45,7 +44,7 @@ class Found:
 def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batch: int = 64) -> "Job":
     """CIFAR-10, 50,000 coloured pictures of 32 x 32 pixels to train and 10,000 to test, ten classes.
 
-    Its files are looked for in `data_dir`, then where ODDLOT_DATA points. `model`: `small` or `resnet20`. `augment`:
+    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `model`: `small` or `resnet20`. `augment`:
     while training, pictures are moved and mirrored by chance. With two workers and the strategy `synchronous`, on
     pictures from JPEG files, `small` reaches an accuracy of 0.69 to 0.72 in 10 epochs, ResNet-20 of 0.59 in 2.
     """
@@ -73,12 +72,11 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
 
 
 def find(data_dir: str | Path = "") -> Found:
-    """The data where they are looked for: in `data_dir`, then where ODDLOT_DATA points, first in a folder `cifar10`.
+    """The data in `data_dir` or, by default, in $ODDLOT_DATA; first in a folder `cifar10` there.
 
     UsageError says where they were looked for, in which forms, and how to get them.
     """
-    roots = [Path(root) for root in (data_dir, os.environ.get("ODDLOT_DATA")) if root]
-    folders = list(dict.fromkeys(folder for root in roots for folder in (*(root / f for f in FOLDERS), root)))
+    folders = [folder for root in roots(data_dir) for folder in (*(root / f for f in FOLDERS), root)]
     try:
         for folder in folders:
             for found in _forms(folder):
@@ -86,14 +84,17 @@ def find(data_dir: str | Path = "") -> Found:
     except OSError as error:
         raise unreadable(error.filename, error) from None
     looked = list(map(str, folders))
+    instead, fields = found_instead(folders, [batches.ARCHIVE])
     raise UsageError(
         f"{NAME} needs files that are not here: {batches.ARCHIVE} or what it unpacks to ({batches.FOLDER}), or "
         f"pictures as {SPLITS[0]}/cat/0001.png, in folders or in archives called {NAME}*{', *'.join(OPENERS)}. "
-        f"{looked_in(looked)}. It comes from {SOURCE}: put it into one folder and name that as data_dir or in "
+        f"{looked_in(looked)}. {instead}It comes from {SOURCE}: put it into one folder and name that as data_dir or in "
         "$ODDLOT_DATA",
         "missing_data",
+        "data_dir",
         dataset=NAME,
         looked_in=looked,
+        **fields,
     )
 
 

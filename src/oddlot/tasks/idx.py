@@ -4,7 +4,6 @@ Two zero bytes, one for the dtype, one for the number of dimensions, four for ea
 """
 
 import gzip
-import os
 import zlib
 from collections.abc import Sequence
 from math import prod
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from oddlot.core.errors import UsageError
 from oddlot.core.unpacked import most_unpacked
 from oddlot.machines.toml_file import unreadable
+from oddlot.tasks.places import found_instead, looked_in, roots
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MOST_DIMENSIONS = 64  # numpy's limit; the format could say 255
@@ -53,11 +53,10 @@ def find_idx(
 ) -> list[Path]:
     """Where the files of a dataset lie, all in one folder, each as it is named or with .gz.
 
-    Looked for in `data_dir`, then where ODDLOT_DATA points, first in a subfolder called like the dataset.
-    UsageError says what is missing, where it was looked for and how to get it (from `source`).
+    Looked for in `data_dir` or, by default, in $ODDLOT_DATA, first in a subfolder called like the dataset. UsageError
+    says what is missing, where it was looked for and how to get it (from `source`).
     """
-    roots = [Path(root) for root in (data_dir, os.environ.get("ODDLOT_DATA")) if root]
-    folders = list(dict.fromkeys(folder for root in roots for folder in (root / dataset, root)))
+    folders = [folder for root in roots(data_dir) for folder in (root / dataset, root)]
     best: list[Path] = []
     for folder in folders:
         here = [folder / (name + end) for name in names for end in ("", ".gz")]
@@ -68,26 +67,24 @@ def find_idx(
     raise _missing(dataset, names, source, list(map(str, folders)), best)
 
 
-def looked_in(folders: Sequence[str]) -> str:
-    """The sentence that says where a dataset was looked for."""
-    return f"Looked in {', '.join(folders)}" if folders else "No folder was named to look in"
-
-
 def _missing(
     dataset: str, names: Sequence[str], source: str, folders: list[str], best: Sequence[Path]
 ) -> UsageError:
     there = {path.name.removesuffix(".gz") for path in best}
     missing = [name for name in names if name not in there]
     beside = f" (the others are in {best[0].parent})" if best else ""
+    instead, fields = found_instead([best[0].parent] if best else folders, missing)
     return UsageError(
         f"{dataset} needs files that are not here: {', '.join(f'{name}[.gz]' for name in missing)}{beside}. "
-        f"{looked_in(folders)}. They come from {source}: put them into one folder and name it as data_dir or in "
-        "$ODDLOT_DATA",
+        f"{looked_in(folders)}. {instead}They come from {source}: put them into one folder and name it as data_dir "
+        "or in $ODDLOT_DATA",
         "missing_data",
+        "data_dir",
         dataset=dataset,
         files=missing,
         looked_in=folders,
         others_in=str(best[0].parent) if best else None,
+        **fields,
     )
 
 

@@ -17,7 +17,7 @@ SIDE = 28
 def mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
     """MNIST, 60,000 handwritten digits of 28 x 28 pixels and 10,000 to test; a small convolutional network.
 
-    Its files are looked for in `data_dir`, then where ODDLOT_DATA points. `hidden`: width of the last but one layer.
+    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
     """
     source = "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)"
     return _job("mnist", source, data_dir, hidden, batch, "epochs>=5")
@@ -26,7 +26,7 @@ def mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
 def fashion_mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
     """Fashion-MNIST, 60,000 pictures of clothes of 28 x 28 pixels and 10,000 to test; the same network.
 
-    Its files are looked for in `data_dir`, then where ODDLOT_DATA points. `hidden`: width of the last but one layer.
+    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
     """
     source = "https://github.com/zalandoresearch/fashion-mnist (folder data/fashion)"
     return _job("fashion_mnist", source, data_dir, hidden, batch, "epochs>=10")
@@ -55,6 +55,9 @@ def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path)
             shapes=(images.shape, labels.shape),
             dtypes=(str(images.dtype), str(labels.dtype)),
         )
+    if not len(images):
+        told = f"{files} hold 0 images: get the files again"
+        raise UsageError(told, "no_pictures", path=str(path))
     if labels.max(initial=0) > 9:
         most = int(labels.max())
         told = f"{files}: class {most} is none of 0 to 9: get the files again"

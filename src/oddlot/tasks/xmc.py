@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.tasks.places import check_folder, found_instead
 
 if TYPE_CHECKING:
     from oddlot.sparse.csr import Csr
@@ -219,9 +220,7 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
     if not data_dir:
         told = "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
         raise UsageError(told, "missing_option", "data_dir", task="xmc")
-    if Path(data_dir).is_file():
-        told = f"{data_dir} is a file: the folder is asked for that has train.txt and test.txt"
-        raise UsageError(told, "not_a_folder", "data_dir", path=data_dir)
+    check_folder(data_dir)
     found = []
     for name in FILES:
         x, y = _read_file(_path(data_dir, name))
@@ -259,15 +258,15 @@ def _path(data_dir: str, name: str) -> Path:
         told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
         raise UsageError(told, "file_there_twice", "data_dir", path=data_dir, file=name)
     if not there:
-        is_folder = Path(data_dir).is_dir()
-        has_no = f"has no {name} (or {name}.gz)" if is_folder else "is not there"
+        instead, fields = found_instead([data_dir], [name])
         raise UsageError(
-            f"{data_dir} {has_no}: sets are at http://manikvarma.org/downloads/XC/XMLRepository.html, and "
-            "`oddlot xmc-generate DIR` makes one",
-            "missing_file" if is_folder else "missing_folder",
+            f"there is no {name} (or {name}.gz) in {data_dir}. {instead}Sets are at "
+            "http://manikvarma.org/downloads/XC/XMLRepository.html, and `oddlot xmc-generate DIR` makes one",
+            "missing_file",
             "data_dir",
             path=data_dir,
             file=name,
+            **fields,
         )
     return there[0]
 

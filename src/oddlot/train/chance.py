@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from oddlot.core.warned import warn
+
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 """of a dataset's own: those that `reseed` knows"""
 
@@ -26,18 +28,35 @@ def seed_all(number: int, device: torch.device | None = None) -> None:
     random.seed(number)
 
 
-def generators_of(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
+def generators_of(data: Any) -> list[Any]:
     """The generators that a dataset keeps in an attribute `rng`, also those of the datasets that it is made of.
 
     A `Subset` has its dataset in `dataset`, a `ConcatDataset` its datasets in `datasets`.
     """
+    return [own for own in _rngs(data) if isinstance(own, GENERATORS)]
+
+
+def warn_of_rng(data: Any) -> None:
+    """Warn if the attribute `rng` of a dataset is no generator that `reseed` knows, so that it is left as it is."""
+    for own in _rngs(data):
+        if own is not None and not isinstance(own, GENERATORS):
+            kind = type(own).__name__
+            warn(
+                f"the dataset's rng is {kind}, which is not seeded for each task: results may differ from run to run. "
+                "Use a generator of numpy, random or torch, or another name for the attribute",
+                "rng_not_seeded",
+                type=kind,
+            )
+
+
+def _rngs(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
+    """The attribute `rng`, or None, of each dataset."""
     if not isinstance(data, Dataset) or id(data) in seen:
         return []
     seen |= {id(data)}
-    own, parts = getattr(data, "rng", None), getattr(data, "datasets", ())
-    found = [own] if isinstance(own, GENERATORS) else []
+    found, parts = [getattr(data, "rng", None)], getattr(data, "datasets", ())
     for inner in (getattr(data, "dataset", None), *(parts if isinstance(parts, list | tuple) else ())):
-        found += generators_of(inner, seen)
+        found += _rngs(inner, seen)
     return found
 
 

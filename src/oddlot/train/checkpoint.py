@@ -143,7 +143,6 @@ def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] 
 
 def newest(
     storage: Storage,
-    job: str | None = None,
     records: int | None = None,
     void: Callable[[int], bool] = lambda _: False,
     with_log: bool = False,
@@ -151,8 +150,8 @@ def newest(
     """The newest whole checkpoint; damaged ones are passed over and named in its warnings.
 
     Those whose number of records is `void` are of a history that does not hold any more. With `with_log` the log beside
-    it is sound too. CheckpointError: there is no whole one, one cannot be read, it belongs to another job than the one
-    whose fingerprint is given, or it was made after more `records` than the log has.
+    it is sound too. CheckpointError: there is no whole one, one cannot be read, or it was made after more `records`
+    than the log has.
     """
     damage: list[CheckpointError] = []
     try:
@@ -171,8 +170,6 @@ def newest(
         except Damaged as error:
             damage.append(error)
             continue
-        if job is not None and found.job != job:
-            raise _other_job(found, job)
         return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
     told = [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *damage]
     raise CheckpointError(
@@ -242,18 +239,6 @@ def _log_too_short(checkpoint: Checkpoint, records: int, is_older_there: bool) -
         "log_too_short",
         path=path,
         **counts,
-    )
-
-
-def _other_job(checkpoint: Checkpoint, job: str) -> CheckpointError:
-    path, found = checkpoint.storage.path(checkpoint.name), checkpoint.job
-    return CheckpointError(
-        f"checkpoint {path} belongs to another job: its fingerprint is {found}, this job's is {job}; resume with the "
-        "job that began the run, or choose another folder",
-        "other_job",
-        path=path,
-        found=found,
-        job=job,
     )
 
 

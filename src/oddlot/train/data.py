@@ -1,7 +1,6 @@
 """From positions in a seeded order to batches of samples."""
 
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -10,15 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.spans import Span, minibatch_cuts
+from oddlot.core.user_code import trace_of
 from oddlot.train.shards import Shards, as_tensor
 
 Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
 """How many shards of equal size, or where each begins and the last one ends."""
+
+NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
+"""types that are no map-style datasets although they may have a length and items"""
 
 
 class Batches:
@@ -32,9 +35,12 @@ class Batches:
         self, data: Any, collate: Callable[[list[Any]], Any] | None = None, name: str = "data"
     ) -> None:
         self.data = data
+        self.setting = "data" if name == "data" else "evaluation"
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
         self.shards = data if isinstance(data, Shards) else None
+        self.reading: int | None = None
+        """the sample whose `data[index]` is being computed"""
         if self.shards is not None:
             return
         if isinstance(data, tuple) and data and all(_is_array(part) for part in data):
@@ -43,10 +49,11 @@ class Batches:
             if len(set(lengths)) > 1:
                 told = f"the arrays of {name} have different lengths: {lengths}"
                 raise UsageError(told, "different_lengths", name=name, lengths=lengths)
-        elif not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        elif isinstance(data, NO_DATASETS) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            kind = type(data).__name__ + (", an IterableDataset" if isinstance(data, IterableDataset) else "")
             raise UsageError(
                 f"{name} must be a map-style dataset (with len() and [index]) or a tuple of arrays, "
-                f"not {type(data).__name__}",
+                f"not {kind}",
                 "not_a_dataset",
                 name=name,
                 type=type(data).__name__,
@@ -54,7 +61,7 @@ class Batches:
         try:
             size = len(self)
         except Exception as error:
-            reason = traceback.format_exc()
+            reason = trace_of(error)
             told = f"{name} does not tell its length:\n{reason}"
             raise JobError(told, "user_code_failed", where=f"len() of {name}", reason=reason) from error
         if not size:
@@ -73,7 +80,14 @@ class Batches:
             return tuple(part.index_select(0, rows) for part in self.arrays)
         if hasattr(self.data, "__getitems__"):
             return self.collate(self.data.__getitems__(indices.tolist()))
-        return self.collate([self.data[index] for index in indices.tolist()])
+        samples = [self._sample(index) for index in indices.tolist()]
+        self.reading = None
+        return self.collate(samples)
+
+    def _sample(self, index: int) -> Any:
+        """Return a sample, and note which it is for as long as it is computed."""
+        self.reading = index
+        return self.data[index]
 
 
 def _is_array(part: Any) -> bool:

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, and what to do where they cannot be written."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from oddlot.core.errors import JobError
+from oddlot.core.errors import JobError, UsageError
 from oddlot.core.masked import masked
 from oddlot.disk import rename, sync_path
 
@@ -40,6 +41,22 @@ def _save(model: "nn.Module", path: Path) -> None:
     state = {name: one.contiguous() for name, one in model.state_dict().items() if isinstance(one, Tensor)}
     tensors: Any = SimpleNamespace(state_dict=lambda: state)  # nothing else of a module is asked for
     save_model(tensors, str(path))
+
+
+def check_name(path: str, setting: str) -> None:
+    """UsageError: the system cannot have a file of this name; `setting` is where it was given."""
+    encoding = sys.getfilesystemencoding()
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        told = f"{setting} = {path!a}: the file system's encoding is {encoding}, which lacks some of these characters. "
+        told += "Set LC_ALL=C.UTF-8, or use another name"
+        raise UsageError(
+            told, "unusable_name", setting, name=setting, given=path, encoding=encoding
+        ) from None
+    if "\0" in path:
+        told = f"{setting} = {path!a}: a file's name cannot have a null character"
+        raise UsageError(told, "unusable_name", setting, name=setting, given=path, encoding=encoding)
 
 
 @contextmanager

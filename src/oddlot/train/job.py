@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
-from oddlot.core.errors import InvalidValue, JobError, UsageError
+from oddlot.core.errors import InvalidValue, JobError, UsageError, short
 from oddlot.core.rules import SGD, Rule
+from oddlot.train.chance import warn_of_rng
+from oddlot.train.from_torch import check_not_from_torch
 from oddlot.train.schedules import Schedule
 
 ROWS = 256
@@ -30,8 +32,9 @@ class Job:
     `collate` makes of a list of samples (for arrays: a tuple of tensors), moved to `device`.
 
     The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`; it must be a
-    scalar, the mean over the batch. `optimizer` turns merged directions into steps at the hub; a worker's local steps
-    (LocalSGD) use `local_optimizer(parameters)`, or the same rule as the hub's.
+    scalar, the mean over the batch. If both are given, `loss` is that of the evaluation set. `optimizer` turns merged
+    directions into steps at the hub; a worker's local steps (LocalSGD) use `local_optimizer(parameters)`, or the same
+    rule as the hub's.
 
     `schedule` is a factor on every learning rate, as a function of the epochs that have reached the model: a number
     such as 2.5, the same under every strategy; `Cosine`, `Linear`, `MultiStep` are ready-made. It counts once, where a
@@ -44,9 +47,9 @@ class Job:
     in an attribute `rng` (numpy, random or torch) is seeded for each task, as the global ones are.
 
     `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
-    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch,
-    `evaluation_batch` those that are evaluated at once (None: 256, or `batch` if that is more). `device` is `auto`
-    (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is told otherwise.
+    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch of
+    one worker, `evaluation_batch` those that are evaluated at once (None: 256, or `batch` if that is more). `device`
+    is `auto` (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is told otherwise.
     """
 
     model: Callable[[], nn.Module]
@@ -66,7 +69,7 @@ class Job:
     """a worker's local steps go on with the optimizer, and the moments, of its last task; otherwise each task begins
     with a fresh one"""
     batch: AtLeastOne = 32
-    """samples per minibatch"""
+    """samples per minibatch of one worker: a synchronous step of 4 workers uses 4 times as many"""
     evaluation_batch: AtLeastOne | None = None
     """samples that are evaluated at once; None: 256, or `batch` if that is more"""
     collate: Callable[[list[Any]], Any] | None = None
@@ -89,6 +92,7 @@ class Job:
         if self.loss is None and self.training_step is None:
             told = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
             raise UsageError(told, "missing_loss", "loss")
+        check_not_from_torch(self)
         check_settings(self)
         for name in FUNCTIONS:
             _check_function(name, getattr(self, name))
@@ -97,6 +101,7 @@ class Job:
         if isinstance(self.as_buffers, str) or not all(isinstance(one, str) for one in self.as_buffers):
             raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]')
         _check_metrics(self.metrics)
+        warn_of_rng(self.data)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, as a scalar tensor with its graph."""
@@ -110,7 +115,11 @@ class Job:
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """What the model says about a batch, and what it should have said."""
         if self.predict is not None:
-            return self.predict(model, batch)
+            pair: object = self.predict(model, batch)
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                told = f"predict(model, batch) must return (outputs, targets), not {type(pair).__name__}"
+                raise JobError(told, "predict_without_pair", type=type(pair).__name__)
+            return pair[0], pair[1]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise JobError(
                 f"a batch must be (inputs, targets), not {type(batch).__name__}: give the Job a training_step, and "
@@ -134,7 +143,7 @@ def scalar(loss: Any) -> Tensor:
     """The loss of a batch. JobError: it is no scalar tensor."""
     if not isinstance(loss, Tensor):
         raise JobError(
-            f"the loss of a batch must be a scalar tensor, not {loss!r}: return what PyTorch computed, without "
+            f"the loss of a batch must be a scalar tensor, not {short(loss)}: return what PyTorch computed, without "
             ".item(), .numpy() or float()",
             "loss_without_tensor",
             given=loss,

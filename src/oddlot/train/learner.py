@@ -11,16 +11,20 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.errors import JobError
+from oddlot.core.errors import JobError, OddlotError
 from oddlot.core.words import Kind, Task
 from oddlot.train.chance import generators_of, reseed, seed_all
 from oddlot.train.clip import clip
 from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
+from oddlot.train.failures import minibatch_failed
 from oddlot.train.job import Job
 from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer
+from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from oddlot.train.schedules import by_samples
 from oddlot.train.unchanged import Unchanged
+
+_Learn = Callable[[Tensor, int], None]
+"""takes the loss of a minibatch and its samples"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class Learner:
             else:
                 self._add_clipped(loss, samples if several else 1, self.job.clip_norm)
 
-        work = self._minibatches(batches, stop, learn)
+        work = self._minibatches(task, batches, stop, learn)
         self._note_gradients()
         if work is not None and several:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], float(work.samples))
@@ -203,13 +207,13 @@ class Learner:
             self._note_gradients()
             if self.job.clip_norm is not None:
                 clip(self.parameters, self.job.clip_norm)
-            optimizer = optimizer or make(self.parameters)
+            optimizer = optimizer or made(make, self.parameters)
             if self.schedule:
                 pace = pace or _Pace(optimizer, self.schedule, task.merged)
                 pace.go_on(samples)
             optimizer.step()
 
-        work = self._minibatches(self._split(task), stop, step)
+        work = self._minibatches(task, self._split(task), stop, step)
         self.own.optimizer = optimizer if self.job.keep_optimizer else None
         return work
 
@@ -217,7 +221,7 @@ class Learner:
         return minibatches(task.spans, self.job.batch, self.seed, len(self.batches), self.shards)
 
     def _minibatches(
-        self, batches: list[Indices], stop: Callable[[], bool], learn: Callable[[Tensor, int], None]
+        self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
     ) -> Work | None:
         done, loss_sum, loading = 0, 0.0, 0.0
         shards = self.batches.shards
@@ -225,13 +229,10 @@ class Learner:
         for indices in batches:
             if stop():
                 break
-            before = self.clock()
-            batch = move(self.batches.fetch(indices), self.device)
-            loading += self.clock() - before
-            loss = self.job.batch_loss(self.model, batch)
-            learn(loss, len(indices))
+            loss, seconds = self._minibatch(task, indices, learn)
+            loading += seconds
             done += len(indices)
-            loss_sum += loss.item() * len(indices)
+            loss_sum += loss * len(indices)
         opened = shards.bytes_opened - had if shards else 0
         if shards and not self.keep_shards:
             shards.close()
@@ -239,6 +240,21 @@ class Learner:
             return None
         mean = loss_sum / done
         return Work(done, mean if isfinite(mean) else None, loading, opened)
+
+    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, float]:
+        """Its mean loss, and the seconds of loading. JobError: the job's own code failed."""
+        batch = None
+        try:
+            before = self.clock()
+            batch = move(self.batches.fetch(indices), self.device)
+            loading = self.clock() - before
+            loss = self.job.batch_loss(self.model, batch)
+            learn(loss, len(indices))
+            return loss.item(), loading
+        except OddlotError:
+            raise
+        except Exception as error:
+            raise minibatch_failed(task.node, error, self.batches, indices, batch, self.model) from error
 
     def _note_gradients(self) -> None:
         """Remember which parameters have a gradient."""

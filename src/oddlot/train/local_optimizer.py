@@ -1,6 +1,7 @@
 """The optimizer of local steps, by the job's rule."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ class LocalOptimizer:
     def _sgd(
         self, rule: SGD, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor], lr: float
     ) -> None:
+        if rule.weight_decay and any(one.is_sparse for one in gradients):
+            told = "SGD with weight_decay takes no sparse gradients: set weight_decay = 0, or sparse=False in the model"
+            raise JobError(told, "sparse_gradients", rule="SGD")
         momenta = [self.memory[place][0] if place in self.memory else None for place in places]
         sgd(
             parameters,
@@ -106,3 +110,21 @@ def local_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Opt
 
         return LazyAdam(parameters, rule.lr, rule.betas, rule.eps)
     return LocalOptimizer(rule, parameters)
+
+
+def made(
+    make: Callable[[Sequence[Tensor]], torch.optim.Optimizer | LocalOptimizer], parameters: Sequence[Tensor]
+) -> torch.optim.Optimizer | LocalOptimizer:
+    """Return what `make` makes for these parameters. JobError: it is no optimizer, or needs a closure (LBFGS)."""
+    optimizer = make(parameters)
+    if isinstance(optimizer, LocalOptimizer):
+        return optimizer
+    kind = type(optimizer).__name__
+    if not hasattr(optimizer, "step") or isinstance(optimizer, type):
+        told = f"local_optimizer must return an optimizer of the parameters that it is given, not {kind}"
+        raise JobError(told, "not_an_optimizer", type=kind)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        told = f"{kind} as local_optimizer needs a closure, which computes the loss again; oddlot calls step() without"
+        raise JobError(f"{told}. Use another optimizer", "optimizer_needs_closure", optimizer=kind)
+    return optimizer

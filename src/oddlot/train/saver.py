@@ -171,7 +171,7 @@ class BackgroundSaver:
         """Write in this thread, and say how it ended."""
         try:
             self._write(snapshot, log_bytes)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
             writing.set_exception(error)
         else:
             writing.set_result(None)

@@ -4,7 +4,6 @@ A schedule counts samples that were merged or skipped, never steps or seconds. S
 strategy, the engine and the number of workers, and a resumed run needs nothing but its books to go on with it.
 """
 
-import traceback
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 
 from oddlot.core.checks import AboveZero, Must, NotNegative, check_settings
 from oddlot.core.errors import InvalidValue, JobError, short
+from oddlot.core.user_code import trace_of
 
 Schedule = Callable[[float], float]
 """`schedule(epochs)`, a pure function of the epochs merged so far: what every learning rate is multiplied with."""
@@ -105,7 +105,7 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
     try:
         factor: Any = schedule(epochs)
     except Exception as error:
-        reason = traceback.format_exc()
+        reason = trace_of(error)
         told = f"the schedule failed at {epochs:g} epochs:\n{reason}"
         raise JobError(
             told, "user_code_failed", where="the schedule", epochs=epochs, reason=reason

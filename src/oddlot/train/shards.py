@@ -42,6 +42,12 @@ def as_tensor(part: Any, name: str) -> Tensor:
         raise UsageError(told, "not_a_tensor", name=name, dtype=dtype, reason=str(error)) from None
 
 
+def _kind(array: Any) -> str:
+    """Its dtype and number of dimensions, such as `float32[:, :]`."""
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    return f"{dtype}[{', '.join(':' * getattr(array, 'ndim', 1))}]"
+
+
 class _Slices:
     """Parts of arrays that are there already, such as memory-mapped ones."""
 
@@ -68,7 +74,9 @@ class Shards:
         self.parts, self.read = list(parts), read
         if not self.parts:
             raise UsageError("Shards([]): data have at least one part", "no_parts", "parts")
-        self.sizes = [len(self._read(part)[0]) for part in self.parts] if sizes is None else list(sizes)
+        self.first: tuple[str, list[str]] | None = None
+        """the part that was read first, and the kinds of its arrays"""
+        self.sizes = [self._size(part) for part in self.parts] if sizes is None else list(sizes)
         if len(self.sizes) != len(self.parts) or min(self.sizes) < 1:
             told = f"sizes of {len(self.parts)} parts are as many numbers of at least 1"
             raise UsageError(told, "invalid_sizes", "sizes", parts=len(self.parts), sizes=self.sizes)
@@ -110,6 +118,11 @@ class Shards:
                 out[torch.from_numpy(places)] = array.index_select(0, rows)
         return tuple(outs)
 
+    def parts_of(self, indices: NDArray[np.int64]) -> list[Any]:
+        """The parts that hold these rows."""
+        numbers = np.searchsorted(self.cuts, indices, side="right") - 1
+        return [self.parts[number] for number in np.unique(numbers)]
+
     def close(self) -> None:
         """Keep nothing: the next task opens what it needs."""
         self.open.clear()
@@ -127,9 +140,31 @@ class Shards:
                     rows=rows,
                     expected=expected,
                 )
+            self._check_kinds(part, arrays)
             self.open[number] = tuple(as_tensor(array, f"an array of part {part}") for array in arrays)
             self.bytes_opened += sum(array.nbytes for array in self.open[number])
         return self.open[number]
+
+    def _size(self, part: Any) -> int:
+        """Return the rows of a part, which is read for that."""
+        arrays = self._read(part)
+        self._check_kinds(part, arrays)
+        return len(arrays[0])
+
+    def _check_kinds(self, part: Any, arrays: Arrays) -> None:
+        """JobError: the arrays differ in number, dtype or dimensions from those of the first part that was read."""
+        kinds = [_kind(array) for array in arrays]
+        first, expected = self.first = self.first or (str(part), kinds)
+        if kinds != expected:
+            raise JobError(
+                f"part {part} of the data has the arrays {', '.join(kinds)}; part {first} has {', '.join(expected)}. "
+                "Save the same arrays in the same order and with the same dtypes in all parts",
+                "part_differs",
+                path=str(part),
+                found=kinds,
+                first=first,
+                expected=expected,
+            )
 
     def _read(self, part: Any) -> Arrays:
         try:

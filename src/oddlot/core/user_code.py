@@ -1,0 +1,48 @@
+"""Errors of the job's own code, with their traceback at a length that a terminal, a log and a message can hold."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from oddlot.core.errors import JobError
+
+MOST_OF_TEXT = 1_000
+"""characters of an exception's own text"""
+MOST_OF_TRACE = 5_000
+"""characters of a traceback"""
+
+
+def user_code_failed(where: str, trace: str, told: str = "", **fields: Any) -> JobError:
+    """Return the error for an exception of the job's own code; `told` goes before its traceback."""
+    sentence = f"the job's own code failed on {where}{told}:\n{trace}"
+    return JobError(sentence, "user_code_failed", where=where, **fields, reason=trace)
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback of an exception. Of a long exception text the beginning stays, with its type and place."""
+    trace = "".join(traceback.format_exception(error))
+    for each in _chain(error):
+        text = ""
+        with suppress(Exception):  # of a user's class that cannot be shown
+            text = str(each)
+        if len(text) > MOST_OF_TEXT:
+            trace = trace.replace(text, f"{text[:MOST_OF_TEXT]}... ({len(text):,} characters)")
+    return shortened(trace)
+
+
+def shortened(text: str) -> str:
+    """Return at most `MOST_OF_TRACE` characters: a long text loses those behind its first fifth."""
+    if len(text) <= MOST_OF_TRACE:
+        return text
+    head, mark = text[: MOST_OF_TRACE // 5], f"\n... ({len(text):,} characters) ...\n"
+    return head + mark + text[len(head) + len(mark) - MOST_OF_TRACE :]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception and those that led to it."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,51 @@
+"""A strategy's settings as a reader of job files knows them, in place of the text that run.json has."""
+
+import ast
+
+from oddlot.core.printable import printable
+from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.strategies import BY_NAME, WRAPPERS
+
+NAMES = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
+NAMES |= {kind.__name__: kind.__name__.lower() for kind in (SGD, Adam, AdamW)}
+NAMES |= {"ByGradients": "gradients", "ByPlateau": "plateau", "ByError": "error"}
+"""What job files call a class."""
+
+
+def readable(settings: str) -> str:
+    """Return `FastestK(k=2, samples=None)` as `fastest_k: k = 2`. A text that is no such call is returned as it is.
+
+    Settings that are None are left out, as in a job file.
+    """
+    try:
+        call = ast.parse(settings, mode="eval").body
+        return printable(_told(call) if isinstance(call, ast.Call) else settings)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return printable(settings)
+
+
+def _told(call: ast.Call, inside: bool = False) -> str:
+    """Return a dataclass's name and settings; of one inside another, the settings in brackets."""
+    name = ast.unparse(call.func)
+    settings = [f"{one.arg} = {_value(one.value)}" for one in call.keywords if not _is_none(one.value)]
+    told = ", ".join([*map(_value, call.args), *settings])
+    name = NAMES.get(name, name)
+    if not told:
+        return name
+    return f"{name} ({told})" if inside else f"{name}: {told}"
+
+
+def _value(value: ast.expr) -> str:
+    """Return a setting's value."""
+    if isinstance(value, ast.Call):
+        return _told(value, inside=True)
+    if isinstance(value, ast.Tuple | ast.List):
+        return f"[{', '.join(map(_value, value.elts))}]"
+    if isinstance(value, ast.Constant):
+        return str(value.value).lower() if isinstance(value.value, bool) else str(value.value)
+    return ast.unparse(value)
+
+
+def _is_none(value: ast.expr) -> bool:
+    """Whether a value is None."""
+    return isinstance(value, ast.Constant) and value.value is None

@@ -1,0 +1,87 @@
+"""Where a dataset's files are looked for, and what lies there instead."""
+
+import os
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from oddlot.core.errors import UsageError
+
+MOST_NAMED = 5
+"""files of a folder that an error names"""
+MOST_LISTED = 1000
+"""files of a folder that are looked at for that"""
+
+
+def roots(data_dir: str | Path | None) -> list[Path]:
+    """Return the folder `data_dir` alone or, where none was given, the one that ODDLOT_DATA names, if any.
+
+    UsageError: `data_dir` is not a folder.
+    """
+    if data_dir:
+        check_folder(data_dir)
+    return [Path(root) for root in (data_dir or os.environ.get("ODDLOT_DATA"),) if root]
+
+
+def check_folder(data_dir: str | Path) -> None:
+    """UsageError: this is not a folder."""
+    path = Path(data_dir)
+    if path.is_dir():
+        return
+    if path.exists():
+        told = f"{path} is a file: name the folder that has the data"
+        raise UsageError(told, "not_a_folder", "data_dir", path=str(path))
+    told = f"there is no folder {path}: name the folder that has the data"
+    raise UsageError(told, "missing_folder", "data_dir", path=str(path))
+
+
+def looked_in(folders: Sequence[str]) -> str:
+    """Return the sentence that says where a dataset was looked for."""
+    return f"Looked in {', '.join(folders)}" if folders else "No folder was named to look in"
+
+
+def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return a sentence on what the first of these folders that exists has in place of the missing files, and fields.
+
+    `there` are the first few names, `other_names` the missing names with those that are like them.
+    """
+    folder = next((Path(each) for each in folders if Path(each).is_dir()), None)
+    names = _listed(folder) if folder else []
+    alike = other_names(names, missing)
+    fields = {"there": names[:MOST_NAMED], "other_names": alike}
+    if not folder:
+        return "", fields
+    if alike:
+        pairs = ", ".join(f"{name} to {wanted}" for wanted, name in list(alike.items())[:MOST_NAMED])
+        return f"{folder} has files with other names: rename {pairs}. ", fields
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return f"{folder} has {', '.join(names[:MOST_NAMED]) or 'no files'}{more}. ", fields
+
+
+def _listed(folder: Path) -> list[str]:
+    """Return the names of what lies in a folder, folders with a slash; none where it cannot be read."""
+    try:
+        return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MOST_LISTED))
+    except OSError:
+        return []
+
+
+def other_names(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
+    """Return the missing names, each with the one in `names` that has the same letters and digits, or more at its end.
+
+    A packed file is to be called so too: `a.idx.gz` is one for `a-idx.gz`.
+    """
+    found = dict[str, str]()
+    for wanted in missing:
+        begin = _letters(wanted)
+        for name in names:
+            packed = ".gz" if name.endswith(".gz") else ""
+            if _letters(name.removesuffix(".gz")).startswith(begin):
+                found.setdefault(wanted + packed, name)
+    return found
+
+
+def _letters(name: str) -> str:
+    """Return a file's name without case and punctuation."""
+    return "".join(filter(str.isalnum, name.casefold()))

@@ -1,0 +1,81 @@
+"""Objects of a PyTorch training loop that a Job takes in another form: an error says in which."""
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, default_collate
+
+from oddlot.core.errors import UsageError
+from oddlot.core.rules import SGD, Adam, AdamW
+
+RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
+"""The hub's rules, by the names that PyTorch's optimizers have too."""
+
+
+def check_not_from_torch(job: Any) -> None:
+    """UsageError: the job has a DataLoader, an optimizer or a scheduler of PyTorch's, and what to pass instead."""
+    for name in ("data", "evaluation"):
+        if isinstance(value := getattr(job, name), DataLoader):
+            raise _loader_given(name, value)
+    if instead := _is_of(job.optimizer, torch.optim.Optimizer):
+        raise _optimizer_given(job.optimizer, instead)
+    if isinstance(job.local_optimizer, torch.optim.Optimizer):
+        kind = type(job.local_optimizer).__name__
+        told = (
+            f"local_optimizer = {kind} is an optimizer of the script's own model. Pass a function that makes one for a "
+            f"worker's: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
+        )
+        raise UsageError(told, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
+    if kind := _is_of(job.schedule, LRScheduler):
+        told = (
+            f"schedule = {kind} is a scheduler of PyTorch's. Pass oddlot.Cosine(epochs=...), "
+            "oddlot.Linear(epochs=...), oddlot.MultiStep(at_epochs=...), or a function that takes the epochs done and "
+            "returns a factor on the learning rate"
+        )
+        raise UsageError(told, "torch_object_given", "schedule", name="schedule", type=kind)
+
+
+def _is_of(value: object, base: type) -> str:
+    """Return the name of the value's class if it is one of `base`, or is a subclass itself; else nothing."""
+    kind = value if isinstance(value, type) else type(value)
+    return kind.__name__ if issubclass(kind, base) else ""
+
+
+def _loader_given(name: str, loader: "DataLoader[Any]") -> UsageError:
+    batch = loader.batch_size
+    words = [f"{name}=loader.dataset"]
+    words += [f"{'batch' if name == 'data' else 'evaluation_batch'}={batch}"] if batch else []
+    words += ["collate=loader.collate_fn"] if loader.collate_fn is not default_collate and batch else []
+    told = (
+        f"{name} is a DataLoader. Pass its dataset: Job({', '.join(words)}). oddlot shuffles the samples and makes the "
+        "batches itself"
+    )
+    return UsageError(told, "torch_object_given", name, name=name, type="DataLoader", batch=batch)
+
+
+def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
+    rule = RULES.get(kind)
+    if rule is None:
+        instead = (
+            "Pass oddlot.SGD, oddlot.Adam or oddlot.AdamW; for local steps (oddlot.LocalSGD and others), "
+            f"local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
+        )
+    else:
+        instead = f"Pass oddlot.{_as_rule(rule, optimizer)}: the hub steps with it"
+    told = f"optimizer = {kind} is one of torch.optim. {instead}"
+    return UsageError(told, "torch_object_given", "optimizer", name="optimizer", type=kind)
+
+
+def _as_rule(rule: type, optimizer: Any) -> str:
+    """Return the call that makes a rule with the optimizer's numbers, where these are not the rule's defaults."""
+    if inspect.isclass(optimizer):
+        return f"{rule.__name__}(lr=...)"
+    begins, given = rule(), optimizer.defaults
+    told = {f.name: given[f.name] for f in fields(rule) if f.name in given}
+    words = [
+        f"{name}={value!r}" for name, value in told.items() if value != getattr(begins, name) or name == "lr"
+    ]
+    return f"{rule.__name__}({', '.join(words)})"

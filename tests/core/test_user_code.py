@@ -1,0 +1,69 @@
+"""Tracebacks of the job's own code: whatever a text's length, its type, place and beginning are told."""
+
+import traceback
+
+import pytest
+
+from oddlot.core.user_code import MOST_OF_TRACE, shortened, trace_of
+
+LONG = "Expected 3 columns. " + "x" * 200_000
+
+
+class Shy(Exception):
+    """It cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+def led_to(error: Exception, cause: Exception | None) -> None:
+    try:
+        fails(cause or KeyError())
+    except Exception as first:
+        raise error from first
+
+
+def deep(levels: int) -> None:
+    if levels:
+        [deep, deeper][levels % 2](levels - 1)
+    fails(ValueError(LONG))
+
+
+def deeper(levels: int) -> None:
+    deep(levels)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda: fails(ValueError(LONG)), ["in fails", "ValueError: Expected 3 columns"]),
+        (lambda: fails(ValueError("a\n" * 100_000)), ["in fails", "ValueError: a\na"]),
+        (
+            lambda: led_to(OSError(), ValueError(LONG)),
+            ["in fails", "ValueError: Expected", "The above", "OSError"],
+        ),
+        (lambda: led_to(ValueError(LONG), None), ["KeyError", "The above", "ValueError: Expected"]),
+        (lambda: deep(300), ["Traceback", "in fails", "ValueError: Expected 3 columns"]),
+        (lambda: fails(Shy()), ["in fails", "Shy: "]),
+    ],
+    ids=["text", "lines", "cause", "effect", "deep", "shy"],
+)
+def test_a_traceback_keeps_type_place_and_beginning(act: object, told: list[str]) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
+        act()  # type: ignore[operator]
+    trace = trace_of(caught.value)
+    assert len(trace) <= MOST_OF_TRACE
+    places = [trace.find(text) for text in told]
+    assert places == sorted(places)
+    assert -1 not in places
+
+
+def test_what_is_short_stays_as_it_is() -> None:
+    with pytest.raises(OSError, match="no") as caught:
+        led_to(OSError("no"), ValueError("short"))
+    assert trace_of(caught.value) == "".join(traceback.format_exception(caught.value))
+    assert shortened("x" * MOST_OF_TRACE) == "x" * MOST_OF_TRACE

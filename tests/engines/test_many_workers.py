@@ -1,0 +1,28 @@
+"""Many workers on few processors: told when a run begins."""
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from oddlot import Local, Machine
+from oddlot.engines import on_local
+from tests.transcripts import warns
+
+
+@pytest.fixture(autouse=True)
+def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_local, "cores", lambda: 3)
+    monkeypatch.setattr(on_local, "Nursery", lambda: SimpleNamespace(close=list))
+
+
+def test_workers_far_above_the_processors_are_told() -> None:
+    with ExitStack() as closing, warns("many_workers", workers=13, cores=3):
+        Local(13).begin(closing)
+
+
+@pytest.mark.parametrize("on", [Local(12), Local(13, as_if=tuple(Machine(f"m{i}", 1.0) for i in range(13)))])
+def test_others_are_not(on: Local) -> None:
+    """Those that wait on purpose need no processor."""
+    with ExitStack() as closing:
+        on.begin(closing)

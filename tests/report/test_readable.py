@@ -1,0 +1,29 @@
+"""A strategy's settings on a page: in the words of job files, without what is None."""
+
+import pytest
+
+from oddlot.report.readable import readable
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("Synchronous(samples=None)", "synchronous"),
+        ("FastestK(k=2, samples=None)", "fastest_k: k = 2"),
+        (
+            "Quorum(inner=LocalSGD(steps=8, server=SGD(lr=0.7, nesterov=True)), k=0.5)",
+            "quorum: inner = local_sgd (steps = 8, server = sgd (lr = 0.7, nesterov = true)), k = 0.5",
+        ),
+        (
+            "AdaptiveK(times=((0.2, 3),), switch=ByGradients())",
+            "adaptive_k: times = [[0.2, 3]], switch = gradients",
+        ),
+        ("Mine(x='y', z=-1)", "Mine: x = y, z = -1"),
+        ("no call", "no call"),
+        ("(" * 10_000, "(" * 10_000),
+        ("f(" + "-" * 100_000 + "1)", None),
+    ],
+    ids=range(8),
+)
+def test_settings_are_told_in_the_words_of_a_job_file(settings: str, told: str | None) -> None:
+    assert readable(settings) == (settings if told is None else told)

@@ -1,0 +1,74 @@
+"""Features are scaled to unit rows, wherever they are used."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.sparse import SlideClassifier, saving
+from oddlot.sparse.csr import Csr
+from oddlot.sparse.xmc.generating import Shape, generate
+from tests.transcripts import raises
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+X, Y = generate(200, Shape(80, 40, 20.0, 2.0))
+LENGTHS = np.exp2(np.random.default_rng(0).integers(-8, 9, len(X))).astype(np.float32)
+"""powers of 2: only exponents change"""
+LONG = replace(X, data=X.data * np.repeat(LENGTHS, np.diff(X.indptr)))
+
+
+def fresh(**settings: Any) -> SlideClassifier:
+    return SlideClassifier(hidden=8, epochs=2, batch=32, **settings)
+
+
+@pytest.mark.parametrize("way", ["fit", "partial_fit"])
+def test_lengths_of_rows_change_no_bit(way: str) -> None:
+    one, other = (getattr(fresh(), way)(x, Y) for x in (X, LONG))
+    assert all(torch.equal(t, other.model.state_dict()[name]) for name, t in one.model.state_dict().items())
+    assert one.predict_topk(X).tolist() == other.predict_topk(LONG).tolist()
+    assert one.score(X, Y) == other.score(LONG, Y)
+
+
+def test_features_as_they_are() -> None:
+    one, other = (fresh(normalize=False).fit(x, Y) for x in (X, LONG))
+    assert not torch.equal(one.input.weight, other.input.weight)
+    with raises(ValueError, "invalid_value", name="normalize", given=1):
+        SlideClassifier(normalize=1)  # type: ignore[arg-type]
+
+
+def test_rows_of_any_size_are_unit_ones_and_empty_ones_stay() -> None:
+    """Of the largest and the smallest float32, too."""
+    limits = np.finfo(np.float32)
+    values = np.array([3, -4, 0, limits.max, limits.max, limits.smallest_subnormal], np.float32)
+    x = Csr(np.array([0, 2, 2, 3, 5, 6]), np.arange(6, dtype=np.int32), values, (5, 6))
+    found = x.unit_rows()
+    half = 0.5**0.5
+    np.testing.assert_allclose(found.data, [0.6, -0.8, 0, half, half, 1], rtol=1e-6)
+    assert found.data.dtype == np.dtype(np.float32)
+    assert len(x.between(0, 0).unit_rows()) == 0
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_saved_classifier_keeps_how_it_was_trained(normalize: bool, tmp_path: Path) -> None:
+    """A setting for the next fit does not change that."""
+    made = fresh(normalize=normalize).fit(LONG, Y)
+    expected = made.predict_topk(LONG).tolist()
+    made.set_params(normalize=not normalize).save(tmp_path)
+    again = SlideClassifier.load(tmp_path)
+    assert again.normalize == normalize
+    assert again.predict_topk(LONG).tolist() == made.predict_topk(LONG).tolist() == expected
+
+
+def test_a_file_without_the_setting_was_trained_on_features_as_they_are(tmp_path: Path) -> None:
+    made = fresh(normalize=False).fit(LONG, Y)
+    made.save(tmp_path)
+    told, weights = saving.read(tmp_path)
+    del told["settings"]["normalize"]
+    saving.write(tmp_path, told, weights)
+    again = SlideClassifier.load(tmp_path)
+    assert not again.normalize
+    assert again.predict_topk(LONG).tolist() == made.predict_topk(LONG).tolist()

@@ -1,0 +1,35 @@
+"""Advice at the end of a run whose tasks outlive its machines."""
+
+import pytest
+
+from oddlot import VCASGD, Asynchronous, Strategy
+from tests.engines.market import alive, run, zone
+from tests.transcripts import warns
+
+SHORT = alive((0.0, 2.0), (0.9, 0.0), period=1.0)
+"""two machines for 0.9 s of each second"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shards"), [(VCASGD(), 24), (Asynchronous(samples=12), None)], ids=["shards", "samples"]
+)
+def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int | None) -> None:
+    """A task of 12 samples takes 0.6 s: one of two is lost. Ten in a life are 28 shards, of two samples at least."""
+    with warns("tasks_outlive_machines", shards=shards) as caught:
+        found = run(zone(SHORT), strategy=strategy, until="epochs>=4", shards=4)
+    summary = found.summary
+    assert caught.fields["share"] == summary["wasted"]["lost"] / summary["samples_assigned"]
+    assert caught.fields["share"] == pytest.approx(0.5, abs=0.05)
+    assert caught.fields["task_seconds"] == pytest.approx(0.6)
+    assert caught.fields["machine_seconds"] == pytest.approx(0.9, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("samples", "epochs", "wasted"), [(12, 1, 3 / 7), (4, 8, 1 / 5)], ids=["few losses", "small tasks"]
+)
+def test_nothing_is_advised_of_few_losses_or_little_waste(samples: int, epochs: int, wasted: float) -> None:
+    """A warning would be an error. In each life of a machine 0.3 s of 0.9 s are lost, or 0.1 s."""
+    found = run(zone(SHORT, count=1), strategy=Asynchronous(samples=samples), until=f"epochs>={epochs}")
+    assert found.summary["samples_wasted"] / found.summary["samples_assigned"] == pytest.approx(
+        wasted, rel=0.05
+    )

@@ -1,0 +1,38 @@
+"""Objects of a PyTorch training loop in a Job: refused, with what to pass instead."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from oddlot import Job
+from oddlot.core.errors import UsageError
+from tests.transcripts import raises
+
+DATA = TensorDataset(torch.zeros(8, 2), torch.zeros(8, 2))
+WEIGHTS = [nn.Parameter(torch.zeros(2))]
+SGD = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9, nesterov=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "kind"),
+    [
+        ("data", DataLoader(DATA, batch_size=4), "DataLoader"),
+        ("data", DataLoader(DATA, batch_size=4, collate_fn=list), "DataLoader"),
+        ("evaluation", DataLoader(DATA, batch_size=None), "DataLoader"),
+        ("optimizer", SGD, "SGD"),
+        ("optimizer", torch.optim.AdamW, "AdamW"),
+        ("optimizer", torch.optim.RMSprop(WEIGHTS), "RMSprop"),
+        ("local_optimizer", SGD, "SGD"),
+        ("schedule", StepLR(SGD, 1), "StepLR"),
+        ("schedule", StepLR, "StepLR"),
+    ],
+)
+def test_what_to_pass_instead_is_said(setting: str, value: Any, kind: str) -> None:
+    given: dict[str, Any] = {"data": DATA, "loss": nn.functional.mse_loss} | {setting: value}
+    with raises(UsageError, "torch_object_given", name=setting, type=kind) as refusal:
+        Job(lambda: nn.Linear(2, 2), **given)
+    assert refusal.value.key == setting
