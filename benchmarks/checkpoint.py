@@ -24,16 +24,19 @@ from torch import Tensor, nn
 
 import oddlot
 from benchmarks.report import Size, finish, parser, show, told
-from oddlot.core import words as w
+from oddlot.checkpoint.format import Snapshot, save
+from oddlot.checkpoint.storage import Storage
+from oddlot.checkpoint.writer import BackgroundSaver
+from oddlot.core.commands import Step
 from oddlot.core.conductor import Conductor
+from oddlot.core.events import Ticked
 from oddlot.core.ledger import Ledger
-from oddlot.core.rules import SGD
+from oddlot.core.optimizers import SGD
+from oddlot.core.records import Record
+from oddlot.core.tasks import TaskId
 from oddlot.engines.host import Host
 from oddlot.strategies import Asynchronous
-from oddlot.train.checkpoint import Snapshot, save
-from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.saver import BackgroundSaver
-from oddlot.train.storage import Storage
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Store
 
 SIZES = {"25m": 25_000_000, "100m": 100_000_000}
@@ -66,7 +69,7 @@ PLANS = {
 class Nobody:
     """A port without workers."""
 
-    def loaded(self) -> tuple[w.TaskId, ...]:
+    def loaded(self) -> tuple[TaskId, ...]:
         """None."""
         return ()
 
@@ -84,7 +87,7 @@ class Hub:
 
     def event(self) -> None:
         """Something small happens."""
-        self.host.handle(w.Ticked(), perf_counter())
+        self.host.handle(Ticked(), perf_counter())
 
     def snapshot(self, records: int) -> Snapshot:
         """All that a checkpoint holds."""
@@ -200,7 +203,7 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
     )
     names = set[str]()
 
-    def watch(_: w.Record) -> None:
+    def watch(_: Record) -> None:
         if every == "1 versions":
             names.update(path.name for path in (folder / "checkpoints").glob("0*"))
 
@@ -213,7 +216,7 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
         checkpoint_every=every,
         observers=[watch],
     )
-    merged = [record.now for record in run.records if any(isinstance(a, w.Step) for a in record.actions)]
+    merged = [record.now for record in run.records if any(isinstance(a, Step) for a in record.actions)]
     times = [now for now in merged if now >= merged[0] + plan.warm]
     return job.batch * (len(times) - 1) / (times[-1] - times[0]), len(names)
 

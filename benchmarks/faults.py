@@ -37,9 +37,10 @@ from benchmarks.ddp import Group
 from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
 from benchmarks.report import Size, finish, parser, show, told
 from oddlot import Fault
-from oddlot.core import words as w
-from oddlot.log import read_log
-from oddlot.report.figures import Figures
+from oddlot.core.events import Joined, Lost, Resumed, Struck
+from oddlot.core.records import Record
+from oddlot.history.log import read_log
+from oddlot.report.run_report import Figures
 
 WORKERS, SLOW = 4, 5.0
 TORCHFT_SECONDS = 40.0
@@ -160,7 +161,7 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
     if missing:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
     # Of the history that holds, as the waste is.
-    kills = sum(isinstance(r.event, w.Struck) and r.event.kind == "kill" for r in figures.records)
+    kills = sum(isinstance(r.event, Struck) and r.event.kind == "kill" for r in figures.records)
     wasted = figures.tally.wasted
     dead = sum(dead_seconds(log))
     alive = WORKERS * seconds - dead
@@ -182,18 +183,18 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
     )
 
 
-def dead_seconds(log: list[w.Record]) -> Iterator[float]:
+def dead_seconds(log: list[Record]) -> Iterator[float]:
     """Between a worker's loss and its next life, or the end, in one life of the hub."""
     lost = dict[str, float]()
     for record in log:
         match record.event:
-            case w.Lost(node):
+            case Lost(node):
                 lost[node.partition(".")[0]] = record.now
-            case w.Joined(node):
+            case Joined(node):
                 machine = node.partition(".")[0]
                 if machine in lost:
                     yield record.now - lost.pop(machine)
-            case w.Resumed():
+            case Resumed():
                 lost.clear()
     yield from (log[-1].now - since for since in lost.values())
 

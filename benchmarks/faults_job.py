@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot.tasks import load_task
+from oddlot.workloads import load_task
 
 BATCH, STEP_SECONDS = 64, 0.04
 

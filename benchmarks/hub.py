@@ -18,10 +18,12 @@ from torch import nn
 
 from benchmarks.processes import in_new_process
 from benchmarks.report import Size, finish, parser, show, told
-from oddlot.core.rules import SGD
-from oddlot.core.words import Facts, Kind
-from oddlot.train import kernels, merge, rules
-from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.core.optimizers import SGD
+from oddlot.core.tasks import Facts, Kind
+from oddlot.train import merging as merge
+from oddlot.train import optimizer_math as rules
+from oddlot.train import vector_ops as kernels
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Payload, Store
 
 UPDATES = 4

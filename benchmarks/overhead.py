@@ -20,7 +20,8 @@ from torch import nn
 import oddlot
 from benchmarks.ddp import WARM_STEPS, Group, plain_steps
 from benchmarks.report import Size, finish, parser, show, told
-from oddlot.core.words import Arrived, Record
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
 
 FEATURES, CLASSES, ROWS = 64, 10, 20_000
 

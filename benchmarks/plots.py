@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.report import Size
-from oddlot.report.charts import LEFT, WIDTH, Line, lines
+from oddlot.report.svg_charts import LEFT, WIDTH, Line, lines
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#1f2937", "#94a3b8")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from oddlot.engines.forkserver import die_with_parent
+from oddlot.engines.local.orphans import die_with_parent
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(

@@ -18,16 +18,17 @@ from typing import Any
 
 from benchmarks.report import finish, parser, show, told
 from oddlot.core.conductor import Conductor
+from oddlot.core.events import Arrived
 from oddlot.core.ledger import Ledger
-from oddlot.core.words import Arrived, Record
+from oddlot.core.records import Record
 from oddlot.engines.host import Host
-from oddlot.engines.mailbox import drive
-from oddlot.engines.numbers import Shadow
-from oddlot.engines.simulator import Simulator
-from oddlot.log import Log
-from oddlot.machines.delays import Lognormal
+from oddlot.engines.loop import drive
+from oddlot.engines.payloads import Shadow
+from oddlot.engines.simulated.engine import Simulator
+from oddlot.history.log import Log
+from oddlot.history.metrics import Tally
+from oddlot.machines.delay_models import Lognormal
 from oddlot.machines.machine import Link, Machine
-from oddlot.observe import Tally
 from oddlot.strategies import Asynchronous, FastestK
 
 FLEETS = (100, 1_000, 10_000)

@@ -32,7 +32,7 @@ def data(size: Size, *writers: Callable[[Path], None]) -> Iterator[None]:
 
 def pictures(folder: Path) -> None:
     """Write MNIST and Fashion-MNIST: the packaged digits, each pixel as 3 x 3 pixels with a margin of 2."""
-    from oddlot.tasks.digits import digits
+    from oddlot.workloads.digits import digits
 
     job = digits()
     for name in ("mnist", "fashion_mnist"):

@@ -15,7 +15,7 @@ from benchmarks.report import finish, parser, show, told
 
 FIRST_UPDATE = """
 import time, torch, oddlot
-from oddlot.core.words import Step
+from oddlot.core.commands import Step
 job = oddlot.Job(model=lambda: torch.nn.Linear(8, 2), data=(torch.zeros(640, 8), torch.zeros(640, dtype=torch.long)),
                  loss=torch.nn.functional.cross_entropy)
 first = []

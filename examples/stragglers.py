@@ -5,7 +5,7 @@ rounds otherwise, some come to 0.97 an evaluation sooner or later.
 """
 
 import oddlot
-from oddlot.tasks.digits import digits
+from oddlot.workloads.digits import digits
 
 LINK = oddlot.Link(megabits_per_second=100, latency_milliseconds=10)
 MOOD = oddlot.Lognormal(0.3)  # every task takes a little more or less than usual

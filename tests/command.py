@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from oddlot import cli
+from oddlot.cli import app as cli
 from oddlot.core.errors import OddlotError
-from oddlot.engines import nursery
+from oddlot.engines.local import fork_client as nursery
 from tests.transcripts import check
 
 tell = cli.tell

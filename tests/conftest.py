@@ -22,7 +22,7 @@ from tests.command import FLEET, JOB, MY_TASKS, Oddlot
 from tests.transcripts import Transcript, rewrite
 
 if TYPE_CHECKING:
-    from oddlot.engines.nursery import Nursery
+    from oddlot.engines.local.fork_client import Nursery
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -122,7 +122,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     """One for all runs of the module, which travels to workers by value, so that they need not import pytest."""
-    from oddlot.engines import on_local  # PyTorch with it
+    from oddlot.engines.local import config as on_local
 
     cloudpickle.register_pickle_by_value(request.module)
     with patch.object(on_local, "Nursery", _lasting_nursery):
@@ -133,7 +133,7 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
 @cache
 def _lasting_nursery() -> "Nursery":
     """To start one takes more time than a small run."""
-    from oddlot.engines.nursery import Nursery
+    from oddlot.engines.local.fork_client import Nursery
 
     nursery = Nursery()
     atexit.register(nursery.close)

@@ -14,18 +14,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
-from oddlot.core import words as w
-from oddlot.core.plain import type_of
+from oddlot.core.commands import Blend, Start, Step
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
+from oddlot.core.serialization import type_of
 from oddlot.core.spans import Span, split
-from oddlot.engines.worker import Worker
-from oddlot.recipe import Recipe, Settings
-from oddlot.report.proof import prove
-from oddlot.report.replay import compare, replay
-from oddlot.run import Run
-from oddlot.run_folder import RunFolder
+from oddlot.engines.local.worker import Worker
+from oddlot.history.audit import prove
+from oddlot.history.replay import compare, replay
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.result import Run
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
 from oddlot.testing.books import Books
 from oddlot.train.data import order
-from oddlot.training import prepared
 
 SAMPLES, BATCH = 48, 8
 Place = Local | Simulated
@@ -89,7 +91,7 @@ def trained(
     recipe = Recipe(job, strategy, on, Settings(until=until, **settings))
     with prepared(recipe, folder, resume) as run:
 
-        def check(record: w.Record) -> None:
+        def check(record: Record) -> None:
             books.note(record, run.host.conductor)
             faults = list(books.faults(run.host.conductor))
             assert not faults, f"after {record.event}: {'; '.join(map(str, faults[:5]))}"
@@ -120,17 +122,17 @@ def everything(size: int, epochs: int) -> list[tuple[int, int]]:
     return [(epoch, position) for epoch in range(epochs) for position in range(size)]
 
 
-def merges(records: Sequence[w.Record]) -> Iterator[list[Span]]:
+def merges(records: Sequence[Record]) -> Iterator[list[Span]]:
     """What each merge of a run was made of: the samples that its updates had brought, as spans."""
     given: dict[str, tuple[Span, ...]] = {}
     for record in records:
-        if isinstance(record.event, w.Arrived) and record.event.update.id in given:
+        if isinstance(record.event, Arrived) and record.event.update.id in given:
             update = record.event.update
             given[update.id] = split(given[update.id], update.samples)[0]
         for action in record.actions:
-            if isinstance(action, w.Start):
+            if isinstance(action, Start):
                 given[action.task.id] = action.task.spans
-            elif isinstance(action, w.Step | w.Blend):
+            elif isinstance(action, Step | Blend):
                 yield [span for update in action.shares for span in given[update]]
 
 

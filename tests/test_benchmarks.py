@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import faults
 from benchmarks.processes import pool
-from oddlot.machines.read_chaos import read_chaos
+from oddlot.config.faults_file import read_chaos
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"

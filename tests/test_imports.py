@@ -1,79 +1,62 @@
-"""Who may know whom: the import rules of docs/design.md, held by reading every module's syntax tree."""
+"""Who may import whom: the order of rooms in docs/design.md, held by reading every module's syntax tree."""
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
 
-RANKS = {  # a part may import parts of a lower rank, and itself
-    "core": 0,
-    "disk": 0,
+ORDER = (  # a room imports rooms above it, and itself
+    {"core", "formatting"},
+    {"machines"},
+    {"checkpoint", "wire", "train", "timing", "strategies"},
+    {"engines"},
+    {"history", "faults"},
+    {"workloads", "integrations", "report"},
+    {"run"},
+    {"planner", "testing"},
+    {"config"},
+    {"cli"},
+)
+RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {
     "sparse": 0,
-    "strategies": 1,
-    "train": 1,
-    "wire": 1,
-    "machines": 1,
-    "lock": 1,
-    "log": 1,
-    "run_settings": 1,
-    "interrupt": 1,
-    "units": 1,
-    "bill": 1,
-    "observe": 2,
-    "run_folder": 2,
-    "engines": 2,
-    "tasks": 2,
-    "planner": 2,
     "scheduler": 2,
-    "goal": 3,
-    "effective_batch": 3,
-    "largest_task": 3,
-    "shard_count": 3,
-    "report": 3,
-    "run": 3,
-    "run_warnings": 3,
-    "user_observers": 3,
-    "past": 3,
-    "recipe": 4,
-    "short_lives": 4,
-    "training": 5,
-    "summaries": 0,
-    "completing": 7,
-    "given_files": 7,
-    "options": 8,
-    "run_names": 7,
-    "api": 6,
-    "testing": 6,
-    "settings": 6,
-    "console": 5,
-    "stdio": 6,
-    "estimating": 7,
-    "listed": 7,
-    "watch": 7,
-    "asked": 8,
-    "cli": 9,
     "": 10,  # oddlot/__init__.py and __main__.py
 }
+BESIDE = {("checkpoint", "train")}
+"""one room imports another one of the same rank"""
+ONLY = {"wire": ["oddlot.core.errors", "oddlot.core.user_warnings"], "scheduler": ["oddlot.core"]}
+MAY_IMPORT_SPARSE = {"train", "workloads", "cli"}
+EXPORTS: set[str] = set()
+"""modules that only export names of rooms"""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),
     *("threading", "time", "torch.distributed", "torch.multiprocessing"),
 )
+HEARS_SIGNALS = {
+    "oddlot.run.signals",
+    "oddlot.cli.run_command",
+    "oddlot.cli.spot_notice",
+    "oddlot.faults.injector",
+}
 MAY_WAIT = {
-    "oddlot.interrupt": {"threading"},  # it asks in which thread it is
+    "oddlot.cli.spot_notice": {"time"},  # it is a program beside the run
+    "oddlot.run.signals": {"threading"},  # it asks in which thread it is
     "oddlot.sparse.threads": {"concurrent.futures"},  # a kernel's parts
     "oddlot.sparse.topk": {"threading"},  # one of several threads that ask makes clusters
-    "oddlot.train.saver": {
+    "oddlot.checkpoint.writer": {
         "concurrent.futures",
         "threading.Thread",
         "time.monotonic",
     },  # its writer is a thread
-    "oddlot.train.storage": {"concurrent.futures"},  # checksums are computed beside the writing
-    "oddlot.console": {"time.monotonic"},  # when a run will end is said in the user's time
-    "oddlot.watch": {"time"},  # it is a program beside the run
+    "oddlot.checkpoint.storage": {"concurrent.futures"},  # checksums are computed beside the writing
+    "oddlot.run.live_view": {"time.monotonic"},  # when a run will end is said in the user's time
+    "oddlot.cli.watch": {"time"},  # it is a program beside the run
 }
 # Of the modules random and numpy.random only these do not draw from a state that the whole process shares.
 # A learner seeds that state before each task, for the user's own code.
@@ -123,25 +106,25 @@ def rules_broken(module: str, name: str) -> Iterator[str]:
 
 def ours_broken(module: str, name: str) -> Iterator[str]:
     part, other = part_of(module), part_of(name)
-    if (part, name) == ("cli", "oddlot.__version__"):
-        return
     if part == "sparse":
-        if other != part:
-            yield "sparse knows nothing of ours"
+        yield from () if other == part else ["sparse knows nothing of ours"]
     elif part == other:
-        siblings = part == "strategies" and module != "oddlot.strategies"
-        if siblings and not within(name, [module]):
+        if part == "strategies" and is_strategy(module) and is_strategy(name) and not within(name, [module]):
             yield "strategies do not know each other: composition goes through arguments"
-    elif part == "wire" and not within(name, ["oddlot.core.errors", "oddlot.core.warned"]):
-        yield "wire knows of ours only core.errors and core.warned: a codec sees flat memory, nothing else"
-    elif part == "scheduler" and other != "core":
-        yield "scheduler knows only core"
+    elif other == "sparse":
+        yield from () if part in MAY_IMPORT_SPARSE else ["only train, workloads and cli know sparse"]
+    elif part in ONLY and not within(name, ONLY[part]):
+        yield f"{part} knows of ours only {' and '.join(one.removeprefix('oddlot.') for one in ONLY[part])}"
     elif part == "engines" and other == "strategies":
-        yield "engines know strategies only by their protocol"
-    elif (
-        not (part == "planner" and within(name, ["oddlot.engines.simulator"])) and RANKS[other] >= RANKS[part]
-    ):
-        yield f"{part} may not know {other or 'the package itself'}: the arrows point from cli to core"
+        yield "engines know strategies only by their contract"
+    elif name != "oddlot.__version__" and (part, other) not in BESIDE and RANKS[other] >= RANKS[part]:
+        yield f"{part} may not know {other or 'the package itself'}: see the order of rooms"
+
+
+def is_strategy(name: str) -> bool:
+    """An algorithm's own module, `oddlot.strategies.fastest_k`, or something in it."""
+    parts = name.split(".")
+    return len(parts) > 2 and parts[2] not in {"support", "registry", "summaries"}
 
 
 def foreign_broken(module: str, part: str, name: str) -> Iterator[str]:
@@ -150,12 +133,12 @@ def foreign_broken(module: str, part: str, name: str) -> Iterator[str]:
         yield f"{part} needs the standard library alone"
     if pure and within(name, ["os", "secrets", "uuid"]):
         yield f"{part} asks nothing of the machine it runs on"
-    if within(name, ["ray"]) and not module.startswith("oddlot.engines.ray"):
-        yield "only engines/ray*.py know Ray"
+    if within(name, ["ray"]) and not within(module, ["oddlot.engines.ray"]):
+        yield "only engines/ray knows Ray"
     if part != "engines" and within(name, WAITING) and not within(name, MAY_WAIT.get(module, ())):
         yield "only engines read clocks, open pipes, start processes or wait"
-    if within(name, ["signal"]) and part not in {"engines", "interrupt", "asked"}:
-        yield "only engines, interrupt and asked hear signals"
+    if within(name, ["signal"]) and part != "engines" and module not in HEARS_SIGNALS:
+        yield "only engines and HEARS_SIGNALS hear signals"
 
 
 def shared_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -188,7 +171,7 @@ def run_at_import(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def part_of(name: str) -> str:
-    """`core` of `oddlot.core.words`; the empty text for the package itself and what it exports."""
+    """`core` of `oddlot.core.tasks`; the empty text for the package itself and what it exports."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in RANKS else ""
 
@@ -207,46 +190,86 @@ def test_module_keeps_the_import_rules(path: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
-def test_every_part_has_a_rank() -> None:
-    parts = {path.stem for path in (SOURCE / "oddlot").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert parts - {"__init__", "__main__", "__pycache__"} <= set(RANKS), "give the new part its rank"
+def test_every_room_has_a_rank() -> None:
+    rooms = {path.stem for path in (SOURCE / "oddlot").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - {"__init__", "__main__", "__pycache__"} - EXPORTS <= set(RANKS), (
+        "give the new room its rank"
+    )
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """The modules that each module of the package and of the benchmarks imports, at any time."""
+    paths = {module_name(path): path for path in SOURCE.rglob("*.py")}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        paths[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = {name for _, name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+        modules = {name if name in paths else name.rpartition(".")[0] for name in names}
+        found[module] = (modules & paths.keys()) - {module}
+    return found
+
+
+def cycle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Modules that import each other in a circle; none where there is no circle."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = {module: names - {"oddlot"} for module, names in imported_modules().items()}
+    assert not cycle_in(graph)
+    assert cycle_in({**graph, "oddlot.core.errors": {"oddlot.core.conductor"}})
 
 
 @pytest.mark.parametrize(
     ("module", "source", "rule"),
     [
-        ("core.words", "import torch", "the standard library alone"),
+        ("core.tasks", "import torch", "the standard library alone"),
         ("strategies.groups", "from numpy import array", "the standard library alone"),
-        ("core.words", "import os.path", "asks nothing of the machine"),
-        ("core.words", "def f():\n    import time", "line 2: imports time, but only engines read clocks"),
+        ("core.tasks", "import os.path", "asks nothing of the machine"),
+        ("core.tasks", "def f():\n    import time", "line 2: imports time, but only engines read clocks"),
         ("scheduler.fair", "import asyncio", "only engines read clocks"),
         ("train.store", "import threading", "only engines read clocks"),
-        ("train.checkpoint", "import time", "only engines read clocks"),
-        ("api", "from torch.multiprocessing import Queue", "only engines read clocks"),
-        ("log", "import signal", "hear signals"),
-        ("engines.local", "import ray", "only engines/ray*.py know Ray"),
-        ("api", "from ray.util import state", "only engines/ray*.py know Ray"),
-        ("core.words", "from oddlot.train import store", "core may not know train"),
+        ("checkpoint.format", "import time", "only engines read clocks"),
+        ("run.fit", "from torch.multiprocessing import Queue", "only engines read clocks"),
+        ("history.log", "import signal", "hear signals"),
+        ("engines.local", "import ray", "only engines/ray knows Ray"),
+        ("run.fit", "from ray.util import state", "only engines/ray knows Ray"),
+        ("core.tasks", "from oddlot.train import store", "core may not know train"),
         ("train.store", "from oddlot.engines.host import Host", "train may not know engines"),
         ("train.store", "import oddlot.wire.framing", "train may not know wire"),
         ("train.store", "from oddlot import fit", "train may not know the package itself"),
-        ("tasks.digits", "from oddlot import api", "tasks may not know api"),
-        ("engines.local", "from oddlot.tasks import digits", "engines may not know tasks"),
-        ("engines.host", "from oddlot.strategies.fastest_k import FastestK", "only by their protocol"),
-        ("api", "from oddlot.cli import main", "api may not know cli"),
-        ("wire.plain", "from oddlot.train.layout import Layout", "only core.errors and core.warned"),
-        ("wire.plain", "from oddlot.core.words import Task", "only core.errors and core.warned"),
+        ("workloads.digits", "from oddlot.run import fit", "workloads may not know run"),
+        ("engines.local", "from oddlot.workloads import digits", "engines may not know workloads"),
+        ("engines.host", "from oddlot.strategies.fastest_k import FastestK", "only by their contract"),
+        ("run.fit", "from oddlot.cli.app import main", "run may not know cli"),
+        (
+            "wire.plain",
+            "from oddlot.train.flat_buffer import Layout",
+            "only core.errors and core.user_warnings",
+        ),
+        ("wire.plain", "from oddlot.core.tasks import Task", "only core.errors and core.user_warnings"),
         ("strategies.groups", "from oddlot.strategies.fastest_k import FastestK", "do not know each other"),
         ("sparse.layer", "from oddlot.core.errors import UsageError", "sparse knows nothing of ours"),
-        ("scheduler.fair", "from oddlot.machines.machine import Machine", "scheduler knows only core"),
-        ("planner.search", "from oddlot.engines.local import Local", "planner may not know engines"),
-        ("core.words", "from . import errors", "imports are absolute"),
         (
-            "machines.delays",
+            "scheduler.fair",
+            "from oddlot.machines.machine import Machine",
+            "scheduler knows of ours only core",
+        ),
+        ("machines.market", "from oddlot.faults.plan import Chaos", "machines may not know faults"),
+        ("report.run_report", "from oddlot.sparse import SlideLinear", "know sparse"),
+        ("train.store", "from oddlot.wire.codec import Codec", "train may not know wire"),
+        ("core.tasks", "from . import errors", "imports are absolute"),
+        (
+            "machines.delay_models",
             "import random\ndef f():\n    random.shuffle([])",
             "line 3: random.shuffle draws",
         ),
-        ("machines.delays", "from random import random as draw\ndraw()", "random.random draws"),
+        ("machines.delay_models", "from random import random as draw\ndraw()", "random.random draws"),
         ("train.data", "import numpy as np\nnp.random.rand(1)", "numpy.random.rand draws"),
         (
             "train.data",
@@ -268,15 +291,18 @@ def test_each_rule_can_be_broken(module: str, source: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("core.words", "from oddlot.core.errors import UsageError\nfrom random import Random"),
-        ("strategies", "from oddlot.strategies.fastest_k import FastestK"),
-        ("train.saver", "import os, concurrent.futures"),
+        ("core.tasks", "from oddlot.core.errors import UsageError\nfrom random import Random"),
+        ("strategies.registry", "from oddlot.strategies.fastest_k import FastestK"),
+        ("checkpoint.writer", "import os, concurrent.futures"),
         ("wire.plain", "import torch\nfrom oddlot.core.errors import UsageError"),
         ("engines.local", "import time, socket, signal\nfrom oddlot.train.store import Store"),
-        ("engines.ray", "import ray"),
-        ("planner.search", "from oddlot.engines.simulator import Simulated"),
-        ("tasks.extreme", "from oddlot.sparse import SlideLinear"),
-        ("asked", "import signal\nfrom oddlot import api\nfrom oddlot.machines.read_fleet import read_fleet"),
+        ("engines.ray.engine", "import ray"),
+        ("planner.search", "from oddlot.engines.simulated.engine import Simulated"),
+        ("workloads.extreme", "from oddlot.sparse import SlideLinear"),
+        (
+            "cli.run_command",
+            "import signal\nfrom oddlot.run import fit\nfrom oddlot.config.fleet_file import read_fleet",
+        ),
         (
             "train.data",
             "import torch\nfrom random import Random\ndef f():\n    torch.manual_seed(1)\n    Random(2)",

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core import words as w
+from oddlot.core.commands import Assign, Blend, Command, Evaluate, Keep, Release, Step, Wake
+from oddlot.core.events import Arrived, Changed, Event, Joined, Rang
 from oddlot.core.strategy import View, assign_idle
+from oddlot.core.tasks import TaskId, UpdateId
 
 
 @dataclass
@@ -12,11 +14,11 @@ class Backups:
     """Step along everything; when nothing is left to lease, let idle workers repeat the oldest open task."""
 
     samples: int = 8
-    repeated: dict[w.TaskId, bool] = field(default_factory=dict)
+    repeated: dict[TaskId, bool] = field(default_factory=dict)
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
-            yield w.Step({event.update.id: 1.0})
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
+            yield Step({event.update.id: 1.0})
             yield from assign_idle(view, self.samples)
         elif view.work_left:
             yield from assign_idle(view, self.samples)
@@ -24,7 +26,7 @@ class Backups:
             fresh = (task for task in view.tasks if task not in self.repeated)
             for node, task in zip(view.idle, fresh, strict=False):
                 self.repeated[task] = True
-                yield w.Assign(node, self.samples, again=task)
+                yield Assign(node, self.samples, again=task)
 
 
 @dataclass
@@ -35,30 +37,30 @@ class Timed:
     seconds: float = 10.0
     samples: int = 8
     start: int | None = None
-    round: list[w.UpdateId] = field(default_factory=list)
+    round: list[UpdateId] = field(default_factory=list)
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+    def on(self, event: Event, view: View) -> Iterable[Command]:
         match event:
-            case w.Arrived(update):
+            case Arrived(update):
                 self.round.append(update.id)
-            case w.Rang() if self.round:
-                yield w.Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=1)
+            case Rang() if self.round:
+                yield Blend(dict.fromkeys(self.round, 0.5 / len(self.round)), measure=1)
                 self.round.clear()
-                yield w.Wake(view.now + self.seconds)
+                yield Wake(view.now + self.seconds)
                 return
-            case w.Rang():
-                yield w.Wake(view.now + self.seconds)
-            case w.Changed(version):
-                yield w.Evaluate(version)
+            case Rang():
+                yield Wake(view.now + self.seconds)
+            case Changed(version):
+                yield Evaluate(version)
                 if self.start is not None:
-                    yield w.Release(self.start)
+                    yield Release(self.start)
                 self.start = version
-                yield w.Keep(version)
-            case w.Joined() if self.start is None:
+                yield Keep(version)
+            case Joined() if self.start is None:
                 self.start = view.version
-                yield w.Keep(view.version)
-                yield w.Wake(view.now + self.seconds)
+                yield Keep(view.version)
+                yield Wake(view.now + self.seconds)
         if view.work_left:
             for node in view.idle:
                 for _ in range(view.free(node)):
-                    yield w.Assign(node, self.samples, "weights", version=self.start)
+                    yield Assign(node, self.samples, "weights", version=self.start)

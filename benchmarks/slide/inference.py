@@ -14,7 +14,7 @@ from benchmarks.report import Size, show, told
 from benchmarks.slide.setting import BATCH, generated, right, shape_of
 from oddlot.sparse import SlideClassifier
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.exact import exact_topk
+from oddlot.sparse.exact_scoring import exact_topk
 from oddlot.sparse.topk import CALIBRATED, Index
 
 SET, PASSES, ROUNDS = {"30k": 64_000, "670k": 256_000}, {"30k": 2, "670k": 1}, {"30k": 5, "670k": 2}

@@ -10,7 +10,7 @@ from benchmarks.report import Size, show, told
 from benchmarks.slide.runs import Made, Point, best_of, ours, trained
 from benchmarks.slide.setting import BATCH, Set, generated, shape_of
 from benchmarks.slide.systems import Dense, Sampled, Tuned
-from oddlot.report.charts import Line
+from oddlot.report.svg_charts import Line
 from oddlot.sparse import LSH, Clusters, Uniform, Unigram
 
 PASS, SEARCHED, LARGE, SMALL = 64_000, 2 * 64_000, 256_000, BATCH

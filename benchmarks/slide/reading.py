@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.report import Size, show, told
 from benchmarks.slide.setting import generated
-from oddlot.sparse.xmc.reading import read_xmc
-from oddlot.sparse.xmc.writing import write_xmc
+from oddlot.sparse.datasets.reading import read_xmc
+from oddlot.sparse.datasets.writing import write_xmc
 
 EXAMPLES, ROUNDS = 64_000, 5
 

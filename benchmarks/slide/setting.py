@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from benchmarks.report import Size
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.datasets.generating import Shape, generate
+from oddlot.sparse.datasets.metrics import precision
+from oddlot.sparse.datasets.reading import read_xmc
+from oddlot.sparse.datasets.writing import write_xmc
 from oddlot.sparse.sampler import Refresh
 from oddlot.sparse.topk import CALIBRATED
-from oddlot.sparse.xmc.generating import Shape, generate
-from oddlot.sparse.xmc.metrics import precision
-from oddlot.sparse.xmc.reading import read_xmc
-from oddlot.sparse.xmc.writing import write_xmc
 
 THREADS, HIDDEN, BATCH = 2, 128, 256
 SHAPES = {

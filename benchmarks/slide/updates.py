@@ -6,10 +6,10 @@ from pathlib import Path
 import oddlot
 from benchmarks.report import Size, show
 from benchmarks.slide.setting import shape_of
-from oddlot.core.words import Arrived
-from oddlot.sparse.xmc.generating import generate
-from oddlot.sparse.xmc.writing import write_xmc
-from oddlot.tasks.xmc import xmc
+from oddlot.core.events import Arrived
+from oddlot.sparse.datasets.generating import generate
+from oddlot.sparse.datasets.writing import write_xmc
+from oddlot.workloads.extreme_classification import xmc
 
 POINTS, STEPS = 4_096, 8
 STRATEGIES: dict[str, oddlot.Strategy] = {

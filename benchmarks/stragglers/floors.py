@@ -22,8 +22,8 @@ from benchmarks.stragglers.least_squares import (
     trained,
 )
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, ByGradients, FastestK, Strategy
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.response import Hypoexponential
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Hypoexponential
 
 RATE, KS, SECONDS, NOTHING = 5e-4, (10, 20, 30, 40), 1.0, 1e-9
 """of the paper's figure 2: learning rate, k, mean seconds of a task; and of communication, which is left out there"""

@@ -33,7 +33,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.core.warned import once
+from oddlot.core.user_warnings import once
 
 RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
 """seconds"""

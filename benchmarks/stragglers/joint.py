@@ -18,8 +18,8 @@ from benchmarks.stragglers.least_squares import (
     trained,
 )
 from oddlot import AdaptiveK, AdaptiveLoad, ByError, Machine, Strategy
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.response import Hypoexponential
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Hypoexponential
 
 RATE, GOAL, RATIOS, COMMUNICATION = 2e-4, 0.01, (0.3, 1.0, 3.0, 10.0), 1.0
 """learning rate, distance, mean seconds of a whole task's computation over those of communication, and these"""

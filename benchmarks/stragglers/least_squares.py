@@ -22,8 +22,10 @@ from torch import Tensor, nn
 import oddlot
 from benchmarks.report import Size
 from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
+from oddlot.core.commands import Start, Step
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
-from oddlot.core.words import Arrived, Record, Start, Step
 from oddlot.train.data import order
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40

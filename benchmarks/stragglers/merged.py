@@ -1,7 +1,9 @@
 """What of a run's work was merged, by its records."""
 
 from oddlot import Run
-from oddlot.core.words import Arrived, Blend, Facts, Step
+from oddlot.core.commands import Blend, Step
+from oddlot.core.events import Arrived
+from oddlot.core.tasks import Facts
 
 SINCE, UNTIL = 1 / 4, 7 / 8
 """shares of a run's time: workers have started then, and what was computed before that may be merged after it"""

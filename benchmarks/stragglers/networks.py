@@ -32,17 +32,17 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.machines.delays import Delay
-from oddlot.machines.fitting import fit_delays
-from oddlot.machines.step_times import (
+from oddlot.machines.delay_models import Delay
+from oddlot.machines.step_time_records import (
     StepTimes,
     machines_like,
     read_minibatch_times,
     read_operation_times,
     read_vm_times,
 )
-from oddlot.tasks.cifar10 import cifar10
-from oddlot.tasks.mnist import mnist
+from oddlot.timing.delay_fitting import fit_delays
+from oddlot.workloads.cifar10 import cifar10
+from oddlot.workloads.mnist import mnist
 
 WORKERS, SECONDS, BATCH, TESTED = 8, 1.0, 64, 5
 """SECONDS: of a minibatch on average; TESTED: of so many test pictures one is looked at"""

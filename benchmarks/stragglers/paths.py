@@ -12,7 +12,7 @@ from benchmarks.processes import in_processes
 from benchmarks.report import Size
 from benchmarks.stragglers.joint import BY_ERROR, COMMUNICATION, RATE, goal, strategy
 from benchmarks.stragglers.least_squares import FEATURES, LOAD, WORKERS, fleet, problem, trained
-from oddlot.report.charts import Line
+from oddlot.report.svg_charts import Line
 
 RATIO = 1.0
 

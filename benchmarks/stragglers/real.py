@@ -25,7 +25,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.tasks.digits import digits
+from oddlot.workloads.digits import digits
 
 PACE, SLOWER, BATCH, ACCURACY = 0.002, 5.0, 32, 0.95
 """seconds for a sample, times by which the last one is slower, samples of a minibatch; reached by all"""

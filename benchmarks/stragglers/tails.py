@@ -9,9 +9,9 @@ from benchmarks.report import Size, show, told
 from benchmarks.stragglers.joint import COMMUNICATION, LOADS, RATE, until_goal
 from benchmarks.stragglers.least_squares import LOAD, WORKERS, a_of
 from oddlot import AdaptiveLoad, ByError, Erlang, Exponential, Link, Machine, ShiftedExponential
-from oddlot.machines.delays import Delay
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.response import Scattered
+from oddlot.machines.delay_models import Delay
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Scattered
 
 FLEETS: dict[str, tuple[Delay, int, float]] = {
     "Erlang of 4": (Erlang(4), 0, 1.0),

@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.plots import save
 from benchmarks.report import Size, show
-from oddlot.core.stages import Choice, stages, switch_times
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.response import Hypoexponential
-from oddlot.report.charts import Line
+from oddlot.report.svg_charts import Line
+from oddlot.strategies.support.round_planning import Choice, stages, switch_times
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Hypoexponential
 
 WORKERS, MEAN, SAMPLES, NOTHING = 5, 0.2, 10, 1e-9
 """mean seconds of a task of so many samples; and of communication, which is left out there"""

@@ -13,8 +13,9 @@ from benchmarks.plots import save
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, a_job, accuracy_at, clients, once_above, points, proved
 from oddlot import VCASGD, Adam, Job, Run, Simulated, fit
-from oddlot.core import words as w
-from oddlot.report.charts import Line
+from oddlot.core.commands import Blend
+from oddlot.core.events import Arrived
+from oddlot.report.svg_charts import Line
 
 ALPHAS = (0.7, 0.95, 0.999, None)
 SLOTS, SEVERAL = 10, (10, 50, 200)
@@ -66,10 +67,10 @@ def by_shards(epochs: int, samples: int, several: Sequence[int], seed: int) -> N
 def weight_of_slow(run: Run, shards: int) -> float:
     """What the slow slots' updates weigh in the model at each epoch's end, over their share of the samples."""
     weights, samples, seen = list[float](), list[float](), list[tuple[str, float, int]]()
-    sizes = {r.event.update.id: r.event.update for r in run.records if isinstance(r.event, w.Arrived)}
+    sizes = {r.event.update.id: r.event.update for r in run.records if isinstance(r.event, Arrived)}
     for record in run.records:
         for action in record.actions:
-            if isinstance(action, w.Blend):
+            if isinstance(action, Blend):
                 ((update, share),) = action.shares.items()
                 seen = [(node, before * (1 - share), count) for node, before, count in seen]
                 seen.append((sizes[update].sender, share, sizes[update].samples))

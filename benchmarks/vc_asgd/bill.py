@@ -45,10 +45,10 @@ from oddlot import (
     Zone,
     fit,
 )
+from oddlot.history.metrics import tally_of
 from oddlot.machines.capacity import Capacity
-from oddlot.machines.traces import read_alive, read_aws_prices, read_azure_prices
-from oddlot.observe import tally_of
-from oddlot.report.charts import Line
+from oddlot.machines.market_traces import read_alive, read_aws_prices, read_azure_prices
+from oddlot.report.svg_charts import Line
 
 ON_DEMAND = {"p3.2xlarge": 3.06, "p3.8xlarge": 12.24, "p3.16xlarge": 24.48, "NC6": 0.90}
 """dollars an hour in 2020"""

@@ -8,7 +8,7 @@ from statistics import mean
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, a_job, proved
 from oddlot import VCASGD, Alive, Chaos, Local, Run, Steps, fit
-from oddlot.machines.traces import read_alive
+from oddlot.machines.market_traces import read_alive
 
 WORKERS = 4
 TRACE = "spot_bamboo_2020/aws-spot-instances-g4dn-xlarge-us-east-1c-2020-11-20-1930-to-2020-11-21-2200.csv"

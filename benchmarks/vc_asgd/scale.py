@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.report import Size, show
 from oddlot import VCASGD, Alive, Job, Lognormal, Machine, Offer, Pools, Simulated, Steps, Zone, fit
 from oddlot.machines.capacity import Capacity
-from oddlot.machines.traces import read_alive
+from oddlot.machines.market_traces import read_alive
 
 MACHINES, SUBTASK_SECONDS = 10_000, 600.0
 TRACE = "spot_bamboo_2020/aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.csv"

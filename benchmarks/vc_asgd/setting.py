@@ -6,8 +6,8 @@ from itertools import dropwhile
 from typing import Any
 
 from oddlot import Job, Lognormal, Machine, Run
-from oddlot.report.proof import prove
-from oddlot.tasks import load_task
+from oddlot.history.audit import prove
+from oddlot.workloads import load_task
 
 SHARDS = 50
 T_E = 144.0

@@ -13,7 +13,7 @@ from benchmarks.plots import save
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, T_E, a_job, clients, proved
 from oddlot import VCASGD, Hub, Job, Machine, Simulated, fit
-from oddlot.report.charts import Line
+from oddlot.report.svg_charts import Line
 
 STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
 EVENTUAL = {servers: Hub(seconds_per_update=0.87, servers=servers, overwrites=True) for servers in (1, 2, 5)}

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oddlot.api import Interrupted, fit
+    from oddlot.config.faults_file import read_chaos
+    from oddlot.config.fleet_file import read_fleet
     from oddlot.core.errors import (
         CheckpointError,
         JobError,
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
         ProtocolError,
         UsageError,
     )
-    from oddlot.core.rules import SGD, Adam, AdamW
+    from oddlot.core.optimizers import SGD, Adam, AdamW
     from oddlot.core.strategy import Strategy
-    from oddlot.core.switching import ByError, ByGradients, ByPlateau
-    from oddlot.engines.on_local import Local
-    from oddlot.engines.on_simulator import Simulated
-    from oddlot.estimating import EstimateInterrupted, estimate
+    from oddlot.engines.local.config import Local
+    from oddlot.engines.simulated.config import Simulated
+    from oddlot.faults.plan import Chaos, Fault
+    from oddlot.history.replay import replay
     from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
-    from oddlot.machines.chaos import Chaos, Fault
-    from oddlot.machines.delays import (
+    from oddlot.machines.delay_models import (
         Deterministic,
         Erlang,
         Exponential,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     )
     from oddlot.machines.machine import Lifetime, Link, Machine
     from oddlot.machines.market import Fleet, Hub, Offer, Zone
-    from oddlot.machines.read_chaos import read_chaos
-    from oddlot.machines.read_fleet import read_fleet
-    from oddlot.machines.steps import Steps
-    from oddlot.report.replay import replay
-    from oddlot.run import Run
+    from oddlot.machines.time_series import Steps
+    from oddlot.planner.estimate import EstimateInterrupted, estimate
+    from oddlot.run.fit import Interrupted, fit
+    from oddlot.run.result import Run
+    from oddlot.run.user_observers import StopRun
     from oddlot.strategies import (
         VCASGD,
         AdaptiveK,
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
         Quorum,
         Synchronous,
     )
+    from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByPlateau
     from oddlot.train.job import Job, accuracy
-    from oddlot.train.schedules import Cosine, Linear, MultiStep
-    from oddlot.train.shards import Shards
-    from oddlot.user_observers import StopRun
+    from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
+    from oddlot.train.sharded_data import Shards
     from oddlot.wire.codec import Half, Plain
-    from oddlot.wire.nonzero import NonZero
+    from oddlot.wire.nonzero_blocks import NonZero
 
 __version__ = "0.1.0"
 
@@ -136,32 +136,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": "Interrupted fit",
-    "estimating": "EstimateInterrupted estimate",
+    "run.fit": "Interrupted fit",
+    "planner.estimate": "EstimateInterrupted estimate",
     "core.errors": "CheckpointError JobError OddlotError ProtocolError UsageError",
-    "core.rules": "SGD Adam AdamW",
+    "core.optimizers": "SGD Adam AdamW",
     "core.strategy": "Strategy",
-    "core.switching": "ByError ByGradients ByPlateau",
-    "engines.on_local": "Local",
-    "engines.on_simulator": "Simulated",
-    "machines.chaos": "Chaos Fault",
-    "machines.delays": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
+    "strategies.support.stage_switching": "ByError ByGradients ByPlateau",
+    "engines.local.config": "Local",
+    "engines.simulated.config": "Simulated",
+    "faults.plan": "Chaos Fault",
+    "machines.delay_models": "Deterministic Erlang Exponential Lognormal ShiftedExponential Trace",
     "machines.machine": "Lifetime Link Machine",
-    "machines.read_chaos": "read_chaos",
-    "machines.read_fleet": "read_fleet",
+    "config.faults_file": "read_chaos",
+    "config.fleet_file": "read_fleet",
     "machines.market": "Fleet Hub Offer Zone",
-    "machines.steps": "Steps",
+    "machines.time_series": "Steps",
     "machines.capacity": "Alive Always Memoryless Pools",
-    "report.replay": "replay",
-    "run": "Run",
+    "history.replay": "replay",
+    "run.result": "Run",
     "strategies": "VCASGD AdaptiveK AdaptiveLoad Asynchronous BackupTasks Deadline Downpour ElasticAveraging FastestK "
     "FederatedAveraging LocalSGD ProportionalLoad Quorum Synchronous",
     "train.job": "Job accuracy",
-    "train.shards": "Shards",
-    "train.schedules": "Cosine Linear MultiStep",
-    "user_observers": "StopRun",
+    "train.sharded_data": "Shards",
+    "train.lr_schedules": "Cosine Linear MultiStep",
+    "run.user_observers": "StopRun",
     "wire.codec": "Half Plain",
-    "wire.nonzero": "NonZero",
+    "wire.nonzero_blocks": "NonZero",
 }
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
 

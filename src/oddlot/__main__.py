@@ -8,7 +8,7 @@ from contextlib import suppress
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        from oddlot.cli import main as command_line  # a tenth of a second, in which one may press Ctrl-C
+        from oddlot.cli.app import main as command_line
     except KeyboardInterrupt:
         sys.exit(130)
     command_line()

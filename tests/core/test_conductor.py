@@ -4,108 +4,137 @@ from math import inf
 
 import pytest
 
-from oddlot.core import words as w
+from oddlot.core.commands import (
+    Abort,
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Drop,
+    Evaluate,
+    Evict,
+    Keep,
+    Release,
+    Skip,
+    Start,
+    Step,
+    Wake,
+)
 from oddlot.core.errors import JobError, ProtocolError
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Changed,
+    Evaluated,
+    Joined,
+    Leaving,
+    Lost,
+    Rang,
+    Refused,
+    Resumed,
+    Ticked,
+)
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import View
+from oddlot.core.tasks import Facts, Task
 from tests.core.scripted import Stage
 from tests.transcripts import raises
 
 
 def test_a_worker_joins_is_busy_is_free_and_is_lost() -> None:
     stage = Stage()
-    assert stage.tell(w.Joined("a")) == [w.Joined("a")]
+    assert stage.tell(Joined("a")) == [Joined("a")]
     assert list(stage.conductor.idle) == ["a"]
     task = stage.start("a")
-    assert task == w.Task("a:1", "a", (Span(0, 0, 8),), 0, "gradient")
+    assert task == Task("a:1", "a", (Span(0, 0, 8),), 0, "gradient")
     assert list(stage.conductor.idle) == []
-    assert stage.tell(w.Lost("a")) == [w.Lost("a")]
+    assert stage.tell(Lost("a")) == [Lost("a")]
     assert (stage.conductor.busy, stage.conductor.slots, stage.conductor.open) == ({}, {}, {})
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
 
 
 def test_news_of_the_unknown_are_not_told() -> None:
     stage = Stage()
-    assert stage.tell(w.Lost("a")) == []
-    assert stage.tell(w.Leaving("a")) == []
-    assert stage.tell(w.Cancelled("a:1", "a")) == []
-    assert stage.tell(w.Refused("a:1", "bad")) == []
-    assert stage.tell(w.Arrived(w.Facts("a:1", "a", 0, 8))) == []
+    assert stage.tell(Lost("a")) == []
+    assert stage.tell(Leaving("a")) == []
+    assert stage.tell(Cancelled("a:1", "a")) == []
+    assert stage.tell(Refused("a:1", "bad")) == []
+    assert stage.tell(Arrived(Facts("a:1", "a", 0, 8))) == []
 
 
 def test_a_leaving_worker_ends_what_it_has_and_gets_nothing_more() -> None:
     stage = Stage()
     task = stage.start("a")
-    assert stage.tell(w.Leaving("a")) == [w.Leaving("a")]
-    assert stage.tell(w.Leaving("a")) == []
+    assert stage.tell(Leaving("a")) == [Leaving("a")]
+    assert stage.tell(Leaving("a")) == []
     assert stage.tell(stage.answer(task)) == [stage.answer(task)]
     assert list(stage.conductor.slots) == []
     assert list(stage.conductor.inbox) == ["a:1"]
-    assert stage.tell(w.Lost("a")) == [w.Lost("a")]
+    assert stage.tell(Lost("a")) == [Lost("a")]
     assert list(stage.conductor.inbox) == ["a:1"]
 
 
 def test_commands_are_collected_before_any_is_carried_out() -> None:
     stage = Stage()
     task = stage.start("a")
-    stage.tell(w.Joined("b"))
+    stage.tell(Joined("b"))
     seen: list[int] = []
 
-    def commands(view: View) -> list[w.Command]:
+    def commands(view: View) -> list[Command]:
         seen.extend([view.version, view.free("a")])
-        return [w.Step({task.id: 1.0}), w.Assign("a", 4), w.Assign("b", 4)]
+        return [Step({task.id: 1.0}), Assign("a", 4), Assign("b", 4)]
 
     step, a, b = stage.say(commands, stage.answer(task))
     assert seen == [0, 1]
-    assert step == w.Step({"a:1": 1.0})
-    assert [action.task.version for action in (a, b) if isinstance(action, w.Start)] == [1, 1]
+    assert step == Step({"a:1": 1.0})
+    assert [action.task.version for action in (a, b) if isinstance(action, Start)] == [1, 1]
 
 
 def test_an_assign_brings_nothing_when_nothing_is_left_and_no_number_is_lost() -> None:
     stage = Stage(Ledger(8, epochs=1))
-    stage.tell(w.Joined("b"))
+    stage.tell(Joined("b"))
     assert stage.start("a").id == "a:1"
-    assert stage.say([w.Assign("b", 8)]) == ()
-    stage.say([w.Cancel("a:1")])
-    (again,) = stage.say([w.Assign("b", 8)])
-    assert again == w.Start(w.Task("b:2", "b", (Span(0, 0, 8),), 0))
+    assert stage.say([Assign("b", 8)]) == ()
+    stage.say([Cancel("a:1")])
+    (again,) = stage.say([Assign("b", 8)])
+    assert again == Start(Task("b:2", "b", (Span(0, 0, 8),), 0))
 
 
 def test_cancelling_returns_the_samples_at_once_and_the_worker_when_it_has_answered() -> None:
     stage = Stage()
     stage.start("a")
-    assert stage.say([w.Cancel("a:1")]) == (w.Abort("a:1", "a"),)
+    assert stage.say([Cancel("a:1")]) == (Abort("a:1", "a"),)
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
     assert list(stage.conductor.idle) == []
-    assert stage.tell(w.Cancelled("a:1", "a")) == [w.Cancelled("a:1", "a")]
+    assert stage.tell(Cancelled("a:1", "a")) == [Cancelled("a:1", "a")]
     assert list(stage.conductor.idle) == ["a"]
-    assert stage.tell(w.Cancelled("a:1", "a")) == []
+    assert stage.tell(Cancelled("a:1", "a")) == []
 
 
 def test_who_holds_nothing_but_what_was_cancelled_has_stalled() -> None:
     stage = Stage(in_flight=2)
-    stage.say([w.Cancel(stage.start("a").id)])
+    stage.say([Cancel(stage.start("a").id)])
     assert list(View(stage.conductor).stalled) == ["a"]
-    stage.say([w.Assign("a", 8)])
+    stage.say([Assign("a", 8)])
     assert not stage.conductor.stalled, "it has something to do"
-    stage.say([w.Cancel("a:2")])
+    stage.say([Cancel("a:2")])
     assert list(stage.conductor.stalled) == ["a"]
-    stage.tell(w.Cancelled("a:1", "a"))
+    stage.tell(Cancelled("a:1", "a"))
     assert list(stage.conductor.stalled) == ["a"], "one of two has been answered"
-    stage.tell(w.Cancelled("a:2", "a"))
+    stage.tell(Cancelled("a:2", "a"))
     assert not stage.conductor.stalled
 
 
-@pytest.mark.parametrize("gone", [w.Lost("a"), w.Leaving("a")])
-def test_who_is_not_given_work_has_not_stalled(gone: w.Lost | w.Leaving) -> None:
+@pytest.mark.parametrize("gone", [Lost("a"), Leaving("a")])
+def test_who_is_not_given_work_has_not_stalled(gone: Lost | Leaving) -> None:
     stage = Stage(in_flight=2)
     stage.start("a")
-    stage.say([w.Assign("a", 8)])
-    stage.say([w.Cancel("a:1"), w.Cancel("a:2")])
+    stage.say([Assign("a", 8)])
+    stage.say([Cancel("a:1"), Cancel("a:2")])
     stage.tell(gone)
     assert not stage.conductor.stalled
-    stage.tell(w.Cancelled("a:1", "a"))
+    stage.tell(Cancelled("a:1", "a"))
     assert not stage.conductor.stalled, "with a:2 left"
 
 
@@ -115,12 +144,12 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     task = stage.start("a")
     match over:
         case "cancelled":
-            stage.say([w.Cancel(task.id)])
+            stage.say([Cancel(task.id)])
         case "lapsed":
-            stage.tell(w.Joined("b"))
-            stage.tell(w.Ticked(), now=600.0)
+            stage.tell(Joined("b"))
+            stage.tell(Ticked(), now=600.0)
         case "lost":
-            stage.tell(w.Lost("a"))
+            stage.tell(Lost("a"))
         case "answered":
             stage.tell(stage.answer(task))
     inbox = dict(stage.conductor.inbox)
@@ -128,7 +157,7 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     record = stage.conductor.handle(stage.answer(task), 601.0)
     assert record.remark == "echo"
     still_there = over in {"cancelled", "lapsed"}
-    assert stage.strategy.told == ([w.Cancelled(task.id, "a")] if still_there else [])
+    assert stage.strategy.told == ([Cancelled(task.id, "a")] if still_there else [])
     assert stage.conductor.inbox == inbox
     assert ("a" in stage.conductor.idle) is (over != "lost")
 
@@ -141,10 +170,10 @@ def test_an_answer_in_time_is_no_echo() -> None:
 def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
     stage = Stage()
     stage.start("a")
-    stage.tell(w.Joined("b"))
+    stage.tell(Joined("b"))
     assert stage.conductor.alarm == 600.0
-    assert stage.tell(w.Ticked(), now=599.9) == []
-    assert stage.tell(w.Ticked(), now=600.0) == [w.Cancelled("a:1", "a")]
+    assert stage.tell(Ticked(), now=599.9) == []
+    assert stage.tell(Ticked(), now=600.0) == [Cancelled("a:1", "a")]
     assert stage.conductor.alarm == 6_000.0, "when it counts as hung"
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
@@ -157,19 +186,19 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
     stage = Stage(in_flight=2)
     first = stage.start("a")
     stage.start("c")
-    (wished,) = stage.say([w.Assign("c", 8, deadline=100.0)])
-    assert isinstance(wished, w.Start)
-    assert stage.tell(w.Ticked(), now=100.0) == [w.Cancelled(wished.task.id, "c")]
-    stage.tell(w.Cancelled(wished.task.id, "c"), now=150.0)
+    (wished,) = stage.say([Assign("c", 8, deadline=100.0)])
+    assert isinstance(wished, Start)
+    assert stage.tell(Ticked(), now=100.0) == [Cancelled(wished.task.id, "c")]
+    stage.tell(Cancelled(wished.task.id, "c"), now=150.0)
     for now in (600.0, 1_200.0, 1_800.0):
         assert stage.conductor.alarm == now
-        assert stage.tell(w.Ticked(), now=now) == []
-    stage.tell(w.Joined("b"), now=2_000.0)
-    assert stage.tell(w.Ticked(), now=2_399.9) == []
-    stage.tell(w.Joined("leaving"), now=2_000.0)
-    stage.tell(w.Leaving("leaving"), now=2_000.0)
-    assert stage.tell(w.Ticked(), now=2_400.0) == [w.Cancelled(first.id, "a")], "one waits, so one lapses"
-    assert stage.tell(w.Ticked(), now=3_000.0) == [w.Cancelled("c:2", "c")], "b waits still"
+        assert stage.tell(Ticked(), now=now) == []
+    stage.tell(Joined("b"), now=2_000.0)
+    assert stage.tell(Ticked(), now=2_399.9) == []
+    stage.tell(Joined("leaving"), now=2_000.0)
+    stage.tell(Leaving("leaving"), now=2_000.0)
+    assert stage.tell(Ticked(), now=2_400.0) == [Cancelled(first.id, "a")], "one waits, so one lapses"
+    assert stage.tell(Ticked(), now=3_000.0) == [Cancelled("c:2", "c")], "b waits still"
     assert stage.conductor.alarm == 24_000.0
 
 
@@ -181,16 +210,16 @@ def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:
     begun = stage.conductor.now
     hung, other = stage.start("a"), stage.start("a")
     timeout = stage.conductor.alarm - begun
-    stage.tell(w.Ticked(), now=begun + timeout)
+    stage.tell(Ticked(), now=begun + timeout)
     assert stage.conductor.alarm == begun + 30.0
-    stage.tell(w.Cancelled(other.id, "a"), now=begun + 20.0)
-    assert stage.actions(w.Ticked(), now=begun + 30.0) == ()
+    stage.tell(Cancelled(other.id, "a"), now=begun + 20.0)
+    assert stage.actions(Ticked(), now=begun + 30.0) == ()
     assert stage.conductor.alarm == pytest.approx(begun + 50.0)
-    assert stage.actions(w.Ticked(), now=stage.conductor.alarm) == (w.Evict("a"),)
+    assert stage.actions(Ticked(), now=stage.conductor.alarm) == (Evict("a"),)
     assert stage.conductor.ledger.strikes.keys() == {f"0:{at}" for at in range(40, 48)}
     assert hung.spans == (Span(0, 40, 48),)
     assert stage.conductor.alarm == inf
-    stage.tell(w.Lost("a"))
+    stage.tell(Lost("a"))
     assert not stage.conductor.held
 
 
@@ -201,16 +230,16 @@ def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() 
         node = f"w{life}"
         first = stage.start(node)
         stage.start(node)
-        actions = stage.actions(w.Lost(node, cause), now=float(life))
+        actions = stage.actions(Lost(node, cause), now=float(life))
         assert first.spans == (Span(0, 0, 8),)
-        assert actions == ((w.Skip(first.spans),) if life == 3 else ())
+        assert actions == ((Skip(first.spans),) if life == 3 else ())
 
 
 def test_a_lease_after_the_first_answer_lapses_whoever_waits() -> None:
     stage = Stage()
     stage.tell(stage.answer(stage.start("a")), now=1.0)
     other = stage.start("a")
-    assert stage.tell(w.Ticked(), now=61.0) == [w.Cancelled(other.id, "a")]
+    assert stage.tell(Ticked(), now=61.0) == [Cancelled(other.id, "a")]
 
 
 @pytest.mark.parametrize(("seconds", "patience"), [(1.0, 60.0), (100.0, 400.0), (50_000.0, 200_000.0)])
@@ -219,14 +248,14 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
 ) -> None:
     stage = Stage()
     first, other = stage.start("a"), stage.start("b")
-    stage.tell(w.Joined("c"))
-    stage.say([w.Assign("c", 8, deadline=300_000.0)])
-    stage.tell(w.Joined("d"))
-    stage.tell(w.Cancelled(stage.start("d").id, "d"), now=0.5)  # which says nothing about what a task takes
+    stage.tell(Joined("c"))
+    stage.say([Assign("c", 8, deadline=300_000.0)])
+    stage.tell(Joined("d"))
+    stage.tell(Cancelled(stage.start("d").id, "d"), now=0.5)  # which says nothing about what a task takes
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
     assert stage.conductor.alarm == patience
-    assert stage.tell(w.Ticked(), now=patience) == [w.Cancelled(other.id, "b")]
-    stage.tell(w.Cancelled(other.id, "b"), now=patience)
+    assert stage.tell(Ticked(), now=patience) == [Cancelled(other.id, "b")]
+    stage.tell(Cancelled(other.id, "b"), now=patience)
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
 
 
@@ -243,8 +272,8 @@ def test_only_the_first_answer_sets_deadlines_anew() -> None:
 
 def test_a_strategy_may_set_the_deadline() -> None:
     stage = Stage()
-    stage.tell(w.Joined("a"), now=5.0)
-    stage.say([w.Assign("a", 8, deadline=2.5)])
+    stage.tell(Joined("a"), now=5.0)
+    stage.say([Assign("a", 8, deadline=2.5)])
     assert stage.conductor.alarm == 7.5
 
 
@@ -253,7 +282,7 @@ def test_deadlines_of_tasks_that_are_over_do_not_ring() -> None:
     task = stage.start("a")
     stage.tell(stage.answer(task), now=1.0)
     assert stage.conductor.alarm == inf
-    assert stage.tell(w.Ticked(), now=100.0) == []
+    assert stage.tell(Ticked(), now=100.0) == []
 
 
 def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
@@ -265,11 +294,11 @@ def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
 
 def test_alarms_ring_in_order_each_once() -> None:
     stage = Stage()
-    stage.say([w.Wake(9.0), w.Wake(3.0), w.Wake(5.0)])
+    stage.say([Wake(9.0), Wake(3.0), Wake(5.0)])
     assert stage.conductor.alarm == 3.0
-    assert stage.tell(w.Ticked(), now=5.0) == [w.Rang(3.0), w.Rang(5.0)]
+    assert stage.tell(Ticked(), now=5.0) == [Rang(3.0), Rang(5.0)]
     assert stage.conductor.alarm == 9.0
-    assert stage.tell(w.Ticked(), now=6.0) == []
+    assert stage.tell(Ticked(), now=6.0) == []
 
 
 def test_a_worker_may_hold_several_tasks() -> None:
@@ -285,20 +314,20 @@ def test_a_worker_may_hold_several_tasks() -> None:
 def test_partial_work_counts_and_the_rest_returns() -> None:
     stage = Stage()
     task = stage.start("a")
-    stage.say([w.Step({"a:1": 1.0})], stage.answer(task, samples=3))
+    stage.say([Step({"a:1": 1.0})], stage.answer(task, samples=3))
     assert stage.conductor.ledger.merged == [3]
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 3, 8)]
 
 
 def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
     stage = Stage()
-    stage.tell(w.Joined("a"))
+    stage.tell(Joined("a"))
     stage.conductor.roster.join("b", now=0.0)
     for node, seconds in {"a": 9.0, "b": 1.0}.items():
         stage.conductor.roster.result(node, 8, seconds, now=0.0)
     for task in ("a:1", "a:2"):
         stage.arrived("a")
-        assert stage.say([w.Drop(task)]) == (w.Drop(task),)
+        assert stage.say([Drop(task)]) == (Drop(task),)
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
     assert stage.start("a").spans == (Span(0, 0, 4),)
 
@@ -306,8 +335,8 @@ def test_dropped_updates_return_and_shrink_the_next_tasks() -> None:
 def test_a_merge_ends_a_row_of_drops() -> None:
     stage = Stage()
     for _ in range(3):
-        stage.say([w.Drop(stage.arrived("a").id)])
-        stage.say([w.Step({stage.arrived("a").id: 1.0})])
+        stage.say([Drop(stage.arrived("a").id)])
+        stage.say([Step({stage.arrived("a").id: 1.0})])
     assert samples_in(stage.start("a").spans) == 8
 
 
@@ -316,16 +345,16 @@ def test_a_merge_whose_first_update_closes_an_epoch_is_told() -> None:
     first, second = stage.arrived("a"), stage.start("a", samples=4)
     stage.tell(stage.answer(second))
     stage.strategy.told.clear()
-    stage.say([w.Step({first.id: 0.5, second.id: 0.5})], w.Evaluated(0, {}))
-    assert stage.strategy.told == [w.Evaluated(0, {}), w.Changed(1)]
+    stage.say([Step({first.id: 0.5, second.id: 0.5})], Evaluated(0, {}))
+    assert stage.strategy.told == [Evaluated(0, {}), Changed(1)]
 
 
 def test_a_merge_that_closes_an_epoch_is_told() -> None:
     stage = Stage(Ledger(8, epochs=2))
     task = stage.start("a")
     stage.strategy.told.clear()
-    stage.say([w.Step({task.id: 1.0})], stage.answer(task))
-    assert stage.strategy.told == [stage.answer(task), w.Changed(1)]
+    stage.say([Step({task.id: 1.0})], stage.answer(task))
+    assert stage.strategy.told == [stage.answer(task), Changed(1)]
     assert (stage.conductor.version, stage.conductor.ledger.epoch) == (1, 1)
 
 
@@ -333,15 +362,15 @@ def test_a_measured_merge_is_reported_by_the_store_alone() -> None:
     stage = Stage(Ledger(8, epochs=2))
     task = stage.start("a")
     stage.strategy.told.clear()
-    stage.say([w.Step({task.id: 1.0}, measure=1)], stage.answer(task))
+    stage.say([Step({task.id: 1.0}, measure=1)], stage.answer(task))
     assert stage.strategy.told == [stage.answer(task)]
-    assert stage.tell(w.Changed(1, 2.0, 0.5)) == [w.Changed(1, 2.0, 0.5)]
+    assert stage.tell(Changed(1, 2.0, 0.5)) == [Changed(1, 2.0, 0.5)]
 
 
 def test_refused_work_is_done_again_and_the_strategy_is_told_that_it_is_over() -> None:
     stage = Stage()
     stage.start("a")
-    assert stage.tell(w.Refused("a:1", "NaN")) == [w.Cancelled("a:1", "a")]
+    assert stage.tell(Refused("a:1", "NaN")) == [Cancelled("a:1", "a")]
     assert stage.conductor.slots == {"a": 1}
     assert stage.start("a").spans == (Span(0, 0, 8),)
 
@@ -350,78 +379,78 @@ def test_work_refused_three_times_stops_the_run() -> None:
     stage = Stage()
     for number in (1, 2):
         stage.start("a")
-        stage.tell(w.Refused(f"a:{number}", "NaN"))
+        stage.tell(Refused(f"a:{number}", "NaN"))
     stage.start("a")
     with raises(JobError, "bad_samples", spans=(Span(0, 0, 8),)):
-        stage.tell(w.Refused("a:3", "NaN"))
+        stage.tell(Refused("a:3", "NaN"))
 
 
 def test_skipped_work_that_closes_an_epoch_is_told_first() -> None:
     stage = Stage(Ledger(8, epochs=1, skip_bad=True))
     for number in (1, 2):
         stage.start("a")
-        stage.tell(w.Refused(f"a:{number}", "NaN"))
+        stage.tell(Refused(f"a:{number}", "NaN"))
     stage.start("a")
-    assert stage.tell(w.Refused("a:3", "NaN")) == [w.Changed(0), w.Cancelled("a:3", "a")]
+    assert stage.tell(Refused("a:3", "NaN")) == [Changed(0), Cancelled("a:3", "a")]
     assert stage.conductor.done
 
 
 def test_refused_work_that_nobody_waits_for_only_frees_its_worker() -> None:
     stage = Stage()
     stage.start("a")
-    stage.say([w.Cancel("a:1")])
-    assert stage.tell(w.Refused("a:1", "NaN")) == [w.Cancelled("a:1", "a")]
+    stage.say([Cancel("a:1")])
+    assert stage.tell(Refused("a:1", "NaN")) == [Cancelled("a:1", "a")]
     assert stage.conductor.ledger.refusals == {}
 
 
 def test_of_two_tasks_on_the_same_samples_the_first_wins_and_the_other_is_aborted() -> None:
     stage = Stage()
     first = stage.start("a")
-    stage.tell(w.Joined("b"))
-    (action,) = stage.say([w.Assign("b", 8, again=first.id)])
-    assert isinstance(action, w.Start)
+    stage.tell(Joined("b"))
+    (action,) = stage.say([Assign("b", 8, again=first.id)])
+    assert isinstance(action, Start)
     second = action.task
     assert second.spans == first.spans
     assert stage.conductor.expects(first.id)
     record = stage.conductor.handle(stage.answer(second), stage.conductor.now)
-    assert record.actions == (w.Abort(first.id, "a"),)
+    assert record.actions == (Abort(first.id, "a"),)
     assert not stage.conductor.expects(first.id)
     assert not stage.conductor.open
     with raises(ProtocolError, "no_such_task", task=first.id):
-        stage.say([w.Assign("b", 8, again=first.id)])
-    assert stage.tell(stage.answer(first)) == [w.Cancelled(first.id, "a")]
+        stage.say([Assign("b", 8, again=first.id)])
+    assert stage.tell(stage.answer(first)) == [Cancelled(first.id, "a")]
     assert list(stage.conductor.inbox) == [second.id]
 
 
 def test_the_loss_of_one_of_two_leaves_the_samples_to_the_other() -> None:
     stage = Stage()
     first = stage.start("a")
-    stage.tell(w.Joined("b"))
-    stage.say([w.Assign("b", 8, again=first.id)])
-    stage.tell(w.Lost("a"))
+    stage.tell(Joined("b"))
+    stage.say([Assign("b", 8, again=first.id)])
+    stage.tell(Lost("a"))
     assert stage.conductor.ledger.lanes[0].returned == []
-    stage.tell(w.Lost("b"))
+    stage.tell(Lost("b"))
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 0, 8)]
 
 
 def test_kept_versions_can_be_started_from_until_they_are_released_as_often() -> None:
     stage = Stage()
-    assert stage.say([w.Keep(0), w.Keep(0)]) == (w.Keep(0), w.Keep(0))
+    assert stage.say([Keep(0), Keep(0)]) == (Keep(0), Keep(0))
     stage.arrived("a")
-    stage.say([w.Step({"a:1": 1.0})])
-    stage.say([w.Release(0)])
-    (start,) = stage.say([w.Assign("a", 8, version=0)])
-    assert isinstance(start, w.Start)
+    stage.say([Step({"a:1": 1.0})])
+    stage.say([Release(0)])
+    (start,) = stage.say([Assign("a", 8, version=0)])
+    assert isinstance(start, Start)
     assert start.task.version == 0
-    assert stage.say([w.Evaluate(0)]) == (w.Evaluate(0),)
-    stage.say([w.Release(0)])
+    assert stage.say([Evaluate(0)]) == (Evaluate(0),)
+    stage.say([Release(0)])
     assert stage.conductor.kept == {}
 
 
 def test_points_are_blended() -> None:
     stage = Stage()
     stage.arrived("a", "weights")
-    assert stage.say([w.Blend({"a:1": 0.5})]) == (w.Blend({"a:1": 0.5}),)
+    assert stage.say([Blend({"a:1": 0.5})]) == (Blend({"a:1": 0.5}),)
     assert stage.conductor.version == 1
 
 
@@ -429,8 +458,8 @@ def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
     stage = Stage()
     stage.arrived("a")
     stage.start("b")
-    stage.tell(w.Joined("c"))
-    assert stage.tell(w.Resumed(17)) == [w.Lost("a"), w.Lost("b"), w.Lost("c")]
+    stage.tell(Joined("c"))
+    assert stage.tell(Resumed(17)) == [Lost("a"), Lost("b"), Lost("c")]
     assert list(stage.conductor.inbox) == ["a:1"]
     assert stage.conductor.ledger.lanes[0].returned == [Span(0, 8, 16)]
     assert stage.conductor.idle == {}
@@ -439,13 +468,13 @@ def test_after_a_resume_everybody_is_lost_and_the_inbox_stays() -> None:
 def test_the_view_shows_the_moment() -> None:
     stage = Stage(Ledger(100), in_flight=2)
     stage.start("a")
-    stage.tell(w.Joined("b"), now=3.0)
-    stage.tell(w.Leaving("b"))
+    stage.tell(Joined("b"), now=3.0)
+    stage.tell(Leaving("b"))
     view = View(stage.conductor)
     assert (view.now, view.version, view.epoch, view.batch, view.work_left) == (3.0, 0, 0, 8, True)
     assert (list(view.nodes), list(view.idle), list(view.tasks)) == (["a"], ["a"], ["a:1"])
     assert (view.free("a"), view.free("b"), view.free("nobody")) == (1, 0, 0)
-    assert view.staleness(w.Facts("a:1", "a", based_on=-2, samples=1)) == 2
+    assert view.staleness(Facts("a:1", "a", based_on=-2, samples=1)) == 2
     assert list(view.roster.members) == ["a", "b"]
     with pytest.raises(TypeError, match="does not support item assignment"):
         view.tasks["x"] = view.tasks["a:1"]  # type: ignore[index]
@@ -463,18 +492,18 @@ def test_a_schedule_is_told_what_was_merged_before_a_step() -> None:
     task, other = stage.start("a"), stage.start("b")
     assert (task.merged, other.merged) == (None, None), "gradients become steps at the hub"
     stage.tell(stage.answer(task))
-    step, start = stage.say([w.Step({task.id: 1.0}), w.Assign("a", 4, "delta")])
-    assert step == w.Step({task.id: 1.0}, merged=0)
-    assert isinstance(start, w.Start)
+    step, start = stage.say([Step({task.id: 1.0}), Assign("a", 4, "delta")])
+    assert step == Step({task.id: 1.0}, merged=0)
+    assert isinstance(start, Start)
     assert start.task.merged == 8
     again = start.task
     for _ in range(3):
-        *_, start = stage.say([w.Assign("a", 4, "weights")], w.Refused(again.id, "bad"))
-        assert isinstance(start, w.Start)
+        *_, start = stage.say([Assign("a", 4, "weights")], Refused(again.id, "bad"))
+        assert isinstance(start, Start)
         again = start.task
     assert again.merged == 12
-    (step,) = stage.say([w.Step({other.id: 1.0})], stage.answer(other))
-    assert step == w.Step({other.id: 1.0}, merged=12)
+    (step,) = stage.say([Step({other.id: 1.0})], stage.answer(other))
+    assert step == Step({other.id: 1.0}, merged=12)
     assert stage.conductor.ledger.merged_in_all == 20
     assert stage.conductor.ledger.epoch == 1, "epochs that are whole count too"
 
@@ -485,16 +514,16 @@ def test_a_schedule_counts_once() -> None:
     stage.conductor.scheduled = True
     deltas = [stage.arrived(node, "delta") for node in "ab"]
     gradient = stage.arrived("c")
-    (step,) = stage.say([w.Step({deltas[0].id: 1.0}, merged=3)])
-    assert step == w.Step({deltas[0].id: 1.0}), "whatever the strategy says"
+    (step,) = stage.say([Step({deltas[0].id: 1.0}, merged=3)])
+    assert step == Step({deltas[0].id: 1.0}), "whatever the strategy says"
     with raises(ProtocolError, "schedule_without_gradients"):
-        stage.say([w.Step({deltas[1].id: 0.5, gradient.id: 0.5})])
+        stage.say([Step({deltas[1].id: 0.5, gradient.id: 0.5})])
     with raises(ProtocolError, "no_such_update", update="z:1"):
-        stage.say([w.Step({"z:1": 1.0})])
+        stage.say([Step({"z:1": 1.0})])
 
 
 def test_the_books_tell_no_more_than_they_are_asked_for() -> None:
     stage = Stage()
     task = stage.start("a")
-    (step,) = stage.say([w.Step({task.id: 1.0})], stage.answer(task))
-    assert (task.merged, step) == (None, w.Step({task.id: 1.0}))
+    (step,) = stage.say([Step({task.id: 1.0})], stage.answer(task))
+    assert (task.merged, step) == (None, Step({task.id: 1.0}))

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
 from oddlot.core.ledger import Ledger
-from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.records import Record
+from oddlot.core.serialization import from_plain, to_plain
 from oddlot.core.strategy import Strategy, View
 from oddlot.strategies import Asynchronous, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
@@ -30,10 +30,10 @@ EVENTFUL = """join a/join b/join c/finish a/finish b samples=3/lose b/wait 61/jo
 finish a/finish d/wait 30/finish a/join e/finish e/finish d samples=1"""
 
 
-def records(conductor: Conductor) -> list[w.Record]:
+def records(conductor: Conductor) -> list[Record]:
     play = Play(conductor)
     lines = EVENTFUL.replace("\n", "/").split("/")
-    told: list[w.Record] = []
+    told: list[Record] = []
     for line in lines:
         with suppress(UsageError):  # not every strategy has given them something to answer
             told += play.do(line)
@@ -63,7 +63,7 @@ def test_a_log_replays_and_a_copy_at_every_record_goes_on_alike(strategy: Strate
 def test_a_log_is_plain_data(strategy: Strategy) -> None:
     log = records(Data(40).conductor(copy.deepcopy(strategy)))
     text = json.dumps(to_plain(log))
-    assert from_plain(list[w.Record], json.loads(text)) == log
+    assert from_plain(list[Record], json.loads(text)) == log
 
 
 def test_chance_goes_on_where_it_was() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlot.core.errors import BadSamples
-from oddlot.core.lanes import MOST_SPANS
 from oddlot.core.ledger import Ledger, Skipped
-from oddlot.core.plain import from_plain, to_plain
+from oddlot.core.serialization import from_plain, to_plain
+from oddlot.core.shard_queue import MOST_SPANS
 from oddlot.core.spans import Span
 from tests.transcripts import raises
 

@@ -5,9 +5,10 @@ from math import inf, nan
 
 import pytest
 
-from oddlot.core import words as w
+from oddlot.core.commands import Assign, Blend, Cancel, Command, Drop, Evaluate, Keep, Release, Step, Wake
 from oddlot.core.conductor import MOST_KEPT
 from oddlot.core.errors import ProtocolError
+from oddlot.core.events import Joined, Leaving
 from tests.core.scripted import Stage
 from tests.transcripts import raises
 
@@ -15,7 +16,7 @@ Scene = Callable[[Stage], object]
 
 
 def nothing(stage: Stage) -> None:
-    stage.tell(w.Joined("a"))
+    stage.tell(Joined("a"))
 
 
 def busy(stage: Stage) -> None:
@@ -32,58 +33,58 @@ def point(stage: Stage) -> None:
 
 def leaving(stage: Stage) -> None:
     nothing(stage)
-    stage.tell(w.Leaving("a"))
+    stage.tell(Leaving("a"))
 
 
 def cancelled(stage: Stage) -> None:
     busy(stage)
-    stage.say([w.Cancel("a:1")])
+    stage.say([Cancel("a:1")])
 
 
 def moved_on(stage: Stage) -> None:
     inbox(stage)
-    stage.say([w.Step({"a:1": 1.0})])
+    stage.say([Step({"a:1": 1.0})])
 
 
 @pytest.mark.parametrize(
     ("scene", "command", "code"),
     [
-        (nothing, w.Assign("b", 8), "no_such_node"),
-        (leaving, w.Assign("a", 8), "no_such_node"),
-        (busy, w.Assign("a", 8), "no_free_slot"),
-        (cancelled, w.Assign("a", 8), "no_free_slot"),
-        (nothing, w.Assign("a", 0), "no_samples"),
-        (nothing, w.Assign("a", -1), "no_samples"),
-        (nothing, w.Assign("a", 8, version=3), "version_not_kept"),
-        (nothing, w.Assign("a", 8, shard=1), "no_such_shard"),
-        (nothing, w.Assign("a", 8, shard=-1), "no_such_shard"),
-        (nothing, w.Assign("a", 8, again="a:1"), "no_such_task"),
-        (inbox, w.Assign("a", 8, again="a:1"), "no_such_task"),
-        (nothing, w.Cancel("a:1"), "no_such_task"),
-        (cancelled, w.Cancel("a:1"), "no_such_task"),
-        (inbox, w.Cancel("a:1"), "no_such_task"),
-        (nothing, w.Step({}), "empty_merge"),
-        (nothing, w.Blend({}), "empty_merge"),
-        (busy, w.Step({"a:1": 1.0}), "no_such_update"),
-        (moved_on, w.Step({"a:1": 1.0}), "no_such_update"),
-        (point, w.Step({"a:1": 1.0}), "unmergeable_update"),
-        (inbox, w.Blend({"a:1": 1.0}), "unmergeable_update"),
-        (inbox, w.Step({"a:1": nan}), "unmergeable_update"),
-        (inbox, w.Step({"a:1": inf}), "unmergeable_update"),
-        (inbox, w.Step({"a:1": -0.1}), "unmergeable_update"),
-        (nothing, w.Assign("a", 8, deadline=0.0), "invalid_deadline"),
-        (nothing, w.Assign("a", 8, deadline=nan), "invalid_deadline"),
-        (nothing, w.Wake(nan), "alarm_never_rings"),
-        (nothing, w.Wake(inf), "alarm_never_rings"),
-        (busy, w.Drop("a:1"), "no_such_update"),
-        (moved_on, w.Drop("a:1"), "no_such_update"),
-        (moved_on, w.Evaluate(0), "version_not_kept"),
-        (moved_on, w.Keep(0), "version_not_kept"),
-        (moved_on, w.Release(1), "version_not_kept"),
+        (nothing, Assign("b", 8), "no_such_node"),
+        (leaving, Assign("a", 8), "no_such_node"),
+        (busy, Assign("a", 8), "no_free_slot"),
+        (cancelled, Assign("a", 8), "no_free_slot"),
+        (nothing, Assign("a", 0), "no_samples"),
+        (nothing, Assign("a", -1), "no_samples"),
+        (nothing, Assign("a", 8, version=3), "version_not_kept"),
+        (nothing, Assign("a", 8, shard=1), "no_such_shard"),
+        (nothing, Assign("a", 8, shard=-1), "no_such_shard"),
+        (nothing, Assign("a", 8, again="a:1"), "no_such_task"),
+        (inbox, Assign("a", 8, again="a:1"), "no_such_task"),
+        (nothing, Cancel("a:1"), "no_such_task"),
+        (cancelled, Cancel("a:1"), "no_such_task"),
+        (inbox, Cancel("a:1"), "no_such_task"),
+        (nothing, Step({}), "empty_merge"),
+        (nothing, Blend({}), "empty_merge"),
+        (busy, Step({"a:1": 1.0}), "no_such_update"),
+        (moved_on, Step({"a:1": 1.0}), "no_such_update"),
+        (point, Step({"a:1": 1.0}), "unmergeable_update"),
+        (inbox, Blend({"a:1": 1.0}), "unmergeable_update"),
+        (inbox, Step({"a:1": nan}), "unmergeable_update"),
+        (inbox, Step({"a:1": inf}), "unmergeable_update"),
+        (inbox, Step({"a:1": -0.1}), "unmergeable_update"),
+        (nothing, Assign("a", 8, deadline=0.0), "invalid_deadline"),
+        (nothing, Assign("a", 8, deadline=nan), "invalid_deadline"),
+        (nothing, Wake(nan), "alarm_never_rings"),
+        (nothing, Wake(inf), "alarm_never_rings"),
+        (busy, Drop("a:1"), "no_such_update"),
+        (moved_on, Drop("a:1"), "no_such_update"),
+        (moved_on, Evaluate(0), "version_not_kept"),
+        (moved_on, Keep(0), "version_not_kept"),
+        (moved_on, Release(1), "version_not_kept"),
     ],
     ids=lambda part: getattr(part, "__name__", str(part)),
 )
-def test_an_impossible_wish_is_told(scene: Scene, command: w.Command, code: str) -> None:
+def test_an_impossible_wish_is_told(scene: Scene, command: Command, code: str) -> None:
     stage = Stage()
     scene(stage)
     with raises(ProtocolError, code):
@@ -92,25 +93,25 @@ def test_an_impossible_wish_is_told(scene: Scene, command: w.Command, code: str)
 
 def test_a_worker_joins_once() -> None:
     stage = Stage()
-    stage.tell(w.Joined("a"))
+    stage.tell(Joined("a"))
     with raises(ProtocolError, "node_joined_twice", node="a"):
-        stage.tell(w.Joined("a"))
+        stage.tell(Joined("a"))
 
 
 def test_an_update_is_merged_once_even_in_one_answer() -> None:
     stage = Stage()
     stage.arrived("a")
     with raises(ProtocolError, "no_such_update", update="a:1"):
-        stage.say([w.Step({"a:1": 1.0}), w.Drop("a:1")])
+        stage.say([Step({"a:1": 1.0}), Drop("a:1")])
 
 
 def test_a_strategy_keeps_so_many_versions_and_no_more() -> None:
     """Each is a whole model: the same number on every engine."""
     stage = Stage()
     for number in range(MOST_KEPT):
-        stage.say([w.Keep(number)])
-        stage.say([w.Keep(number)])  # again is no more
+        stage.say([Keep(number)])
+        stage.say([Keep(number)])  # again is no more
         stage.arrived("a")
-        stage.say([w.Step({f"a:{number + 1}": 1.0})])
+        stage.say([Step({f"a:{number + 1}": 1.0})])
     with raises(ProtocolError, "too_many_kept"):
-        stage.say([w.Keep(MOST_KEPT)])
+        stage.say([Keep(MOST_KEPT)])

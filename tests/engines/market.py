@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from oddlot import Alive, Always, Asynchronous, Hub, Machine, Offer, Simulated, Steps, Strategy, Zone, fit
-from oddlot.core import words as w
-from oddlot.log import surviving
+from oddlot.core.events import Resumed
+from oddlot.history.log import surviving
+from oddlot.history.metrics import tally_of
 from oddlot.machines.capacity import Capacity
-from oddlot.observe import tally_of
-from oddlot.report.course import Course
-from oddlot.run import Run
+from oddlot.report.timeline import Course
+from oddlot.run.result import Run
 from tests.engines.log import events, records_of
 from tests.fits import SAMPLES, a_job
 
@@ -50,7 +50,7 @@ def run(
     """The log, the summary and the machines' own accounts of it say the same."""
     on = Simulated(fleet, hub=hub, maths=maths)
     found = fit(a_job(), strategy or Asynchronous(), on, until=until, **options)
-    tally, resumed = tally_of(found.records, SAMPLES), events(found.records, w.Resumed)
+    tally, resumed = tally_of(found.records, SAMPLES), events(found.records, Resumed)
     assert tally.dollars == pytest.approx(found.dollars)
     assert tally.seconds == pytest.approx(found.summary["seconds"])
     lost = sum(event.dollars_lost - event.dollars_of_hub_lost for event in resumed)

@@ -9,11 +9,11 @@ import pytest
 import oddlot
 from oddlot import Asynchronous, Local, Machine, Run, Simulated, Strategy, Synchronous, Trace
 from oddlot.core.errors import UsageError
-from oddlot.core.streams import stream
-from oddlot.machines.step_times import machines_like, read_minibatch_times
-from oddlot.recipe import Recipe, Settings
+from oddlot.core.random_streams import stream
+from oddlot.machines.step_time_records import machines_like, read_minibatch_times
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
-from oddlot.training import prepared
 from tests.engines.log import updates
 from tests.fits import a_job, trained
 from tests.transcripts import raises

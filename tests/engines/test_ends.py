@@ -13,14 +13,15 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, JobError, UsageError
-from oddlot.core import words as w
-from oddlot.engines import local as local_engine
-from oddlot.engines import on_local
-from oddlot.engines.local import LocalEngine
-from oddlot.engines.nursery import Nursery
-from oddlot.recipe import Recipe, Settings
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
+from oddlot.engines.local import config as on_local
+from oddlot.engines.local import engine as local_engine
+from oddlot.engines.local.engine import LocalEngine
+from oddlot.engines.local.fork_client import Nursery
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
-from oddlot.training import prepared
 from tests.fits import a_job, local, rows
 from tests.processes import descendants, ends, program, says
 from tests.transcripts import mask, raises, warns
@@ -41,8 +42,8 @@ def held() -> dict[str, Any]:
     }
 
 
-def interrupts(record: w.Record) -> None:
-    if isinstance(record.event, w.Arrived):
+def interrupts(record: Record) -> None:
+    if isinstance(record.event, Arrived):
         raise KeyboardInterrupt
 
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from oddlot import Asynchronous, Lifetime, Link, LocalSGD, Machine, Simulated, Strategy, Synchronous
-from oddlot.core import words as w
+from oddlot.core.commands import Step
+from oddlot.core.events import Arrived, Cancelled, Leaving, Lost
+from oddlot.core.records import Record
 from oddlot.core.spans import Span
-from oddlot.recipe import Recipe, Settings
-from oddlot.run import Run
+from oddlot.run.result import Run
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
-from oddlot.training import prepared
 from tests.engines.log import events, names, times, updates
 from tests.fits import BATCH, SAMPLES, Place, a_job, distance, local, merges, plain_loop, trained
 
@@ -30,7 +32,7 @@ WHOLE = Asynchronous(samples=SAMPLES)
 SECONDS_PER_MINIBATCH = 0.01 * BATCH
 
 
-def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[w.Record]:
+def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[Record]:
     """What a simulated fleet does when its first machine is wanted back at this time."""
     with prepared(Recipe(a_job(), strategy, on, Settings(until="epochs>=2"))) as training:
         run = DrivenRun(training)
@@ -48,23 +50,23 @@ def test_a_simulated_machine_ends_its_minibatch_and_hands_over_the_part(
     notice: float, minibatches: int
 ) -> None:
     records = noticed_at(notice * SECONDS_PER_MINIBATCH, WHOLE)
-    now, samples = times(records, w.Arrived)[0], updates(records)[0].samples
+    now, samples = times(records, Arrived)[0], updates(records)[0].samples
     assert samples == minibatches * BATCH
     assert now == pytest.approx(minibatches * SECONDS_PER_MINIBATCH)
-    assert times(records, w.Leaving) == [pytest.approx(notice * SECONDS_PER_MINIBATCH)]
-    assert times(records, w.Lost) == [pytest.approx(now)], "it goes when that is done"
+    assert times(records, Leaving) == [pytest.approx(notice * SECONDS_PER_MINIBATCH)]
+    assert times(records, Lost) == [pytest.approx(now)], "it goes when that is done"
     assert next(merges(records)) == [Span(0, 0, samples)]
 
 
 def test_a_machine_with_nothing_to_do_goes_at_once() -> None:
     fleet = Simulated([Machine("quick", 0.001), Machine("slow", 0.01)])
     records = noticed_at(0.04, Synchronous(), fleet)
-    assert times(records, w.Leaving, w.Lost) == [pytest.approx(0.04)] * 2
+    assert times(records, Leaving, Lost) == [pytest.approx(0.04)] * 2
 
 
 def test_what_a_machine_had_not_begun_is_cancelled() -> None:
     records = noticed_at(SECONDS_PER_MINIBATCH / 2, Asynchronous(), replace(ONE, in_flight=3))
-    ended = names(records, w.Arrived, w.Cancelled, w.Lost)
+    ended = names(records, Arrived, Cancelled, Lost)
     assert ended[:4] == ["Arrived", "Cancelled", "Cancelled", "Lost"]
 
 
@@ -75,7 +77,7 @@ def test_a_machine_is_wanted_back_once() -> None:
         for _ in range(2):
             run.engine.leave("m")
         run.finish()
-        assert len(events(run.records, w.Leaving)) == 1
+        assert len(events(run.records, Leaving)) == 1
 
 
 def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
@@ -90,7 +92,7 @@ def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
         (task,) = run.host.conductor.open
         run.deliver(run.engine.next(0.3))
         run.engine.abort(task, "m")
-        run.until(lambda: run.has(w.Lost, "m"))
+        run.until(lambda: run.has(Lost, "m"))
         assert run.records[-1].now < 0.25 + 2 * SECONDS_PER_MINIBATCH + 0.2
 
 
@@ -126,14 +128,14 @@ def test_a_worker_ends_its_minibatch_and_hands_over_the_part(tmp_path: Path) -> 
     assert first == [Span(0, 0, 3 * BATCH)]
     assert rest[0] == [Span(0, 3 * BATCH, SAMPLES)], "its replacement computes the rest"
     # A part of a task moves the model by its part.
-    steps = [action for r in run.records for action in r.actions if isinstance(action, w.Step)]
+    steps = [action for r in run.records for action in r.actions if isinstance(action, Step)]
     assert [share for step in steps for share in step.shares.values()] == [0.5, 0.5, 1.0]
     assert run.summary["samples_wasted"] == 0
 
 
 def test_what_a_worker_had_not_begun_is_cancelled(tmp_path: Path) -> None:
     run = recalled(tmp_path, Asynchronous(samples=4 * BATCH), local(1, in_flight=2))
-    told = names(run.records, w.Leaving, w.Arrived, w.Cancelled, w.Lost)
+    told = names(run.records, Leaving, Arrived, Cancelled, Lost)
     assert told[:4] == ["Leaving", "Arrived", "Cancelled", "Lost"]
     assert updates(run.records)[0].samples == 3 * BATCH
 

@@ -50,7 +50,7 @@ def test_a_lost_worker_has_ended_before_its_memory_is_used_again(act: Any, tmp_p
     path, ended = tmp_path / "pid", list[bool]()
 
     def watch(record: Any) -> None:
-        if record.event == oddlot.core.words.Joined("w1.2"):
+        if record.event == oddlot.core.events.Joined("w1.2"):
             ended.append(not Path(f"/proc/{path.read_text()}").exists())
 
     run = oddlot.fit(

@@ -19,19 +19,21 @@ from torch.nn.functional import cross_entropy
 
 import oddlot
 from oddlot import Asynchronous, Half, JobError
-from oddlot.core import words as w
 from oddlot.core.errors import Refusal
-from oddlot.core.plain import to_plain
-from oddlot.engines import local as local_engine
-from oddlot.engines import on_local
-from oddlot.engines import worker as worker_module
+from oddlot.core.events import Lost, Refused
+from oddlot.core.records import Record
+from oddlot.core.serialization import to_plain
+from oddlot.core.tasks import Facts
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.messages import Say, encode
-from oddlot.engines.nursery import packet_pair
-from oddlot.recipe import Recipe, Settings
+from oddlot.engines.local import config as on_local
+from oddlot.engines.local import engine as local_engine
+from oddlot.engines.local import worker as worker_module
+from oddlot.engines.local.fork_client import packet_pair
+from oddlot.engines.local.messages import Say, encode
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.data import order
-from oddlot.training import prepared
 from oddlot.wire.codec import Packet
 from oddlot.wire.framing import pack
 from tests.engines.log import events
@@ -118,7 +120,7 @@ def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.Monkey
         trained(a_job(), Asynchronous(), local(1))
 
 
-TRUE = w.Facts("w1:1", "w1", 0, BATCH, "gradient", 0.5, {"up": 0.1})
+TRUE = Facts("w1:1", "w1", 0, BATCH, "gradient", 0.5, {"up": 0.1})
 
 
 def done(**lies: Any) -> bytes:
@@ -167,7 +169,7 @@ def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
     frame, fault = NONSENSE[what]
     with puppet() as (run, says):
         with warns("invalid_message", node="w1", fault=fault):
-            assert says(frame) == w.Lost("w1")
+            assert says(frame) == Lost("w1")
         assert run.engine.nursery.killed == [Puppets.pid]  # type: ignore[attr-defined]  # of worker processes
         run.until(lambda: "w1.2" in run.engine.lives)  # type: ignore[attr-defined]  # of worker processes
 
@@ -188,7 +190,7 @@ def test_facts_that_lie_are_refused(lie: dict[str, Any], code: str) -> None:
         with raises(Refusal, code, task="w1:1") as caught:
             run.host._believe(arrival.facts)
         run.deliver(arrival)
-        assert events(run.records, w.Refused) == [w.Refused("w1:1", str(caught.value))]
+        assert events(run.records, Refused) == [Refused("w1:1", str(caught.value))]
         assert run.host.conductor.open.keys() == {"w1:2"}, "its samples are given out again"
 
 
@@ -212,7 +214,7 @@ def patched(owner: Any, name: str, other: Callable[..., Any]) -> Callable[[], nn
 def test_the_run_goes_on_without_processes_that_talk_nonsense() -> None:
     """One sends garbage, another one lies."""
 
-    def lies(facts: w.Facts) -> Any:
+    def lies(facts: Facts) -> Any:
         if facts.sender == "w1":
             this_worker().hub.send(b"garbage")
         return to_plain(facts) | ({"colour": "red"} if facts.sender == "w2" else {})
@@ -251,8 +253,8 @@ def test_a_damaged_packet_is_refused(tmp_path: Path) -> None:
 
     run, books = trained(a_job(patched(Packet, "write", damaged)), Asynchronous(), local(1), codec=Half())
     assert sorted(books.merged) == everything(SAMPLES, 2)
-    assert events(run.records, w.Refused)[0].task == "w1:1"
-    transcribe(events(run.records, w.Refused)[0].reason, reason=r"(?<=not a packet: ).*")
+    assert events(run.records, Refused)[0].task == "w1:1"
+    transcribe(events(run.records, Refused)[0].reason, reason=r"(?<=not a packet: ).*")
 
 
 # --- bad numbers ---------------------------------------------------------------------------------
@@ -291,12 +293,12 @@ def test_a_run_whose_every_sample_is_skipped_has_failed() -> None:
 
 
 def test_one_that_was_stopped_has_not() -> None:
-    def stop(record: w.Record) -> None:
+    def stop(record: Record) -> None:
         if len(refused) == 6:  # three times a sample: some have been skipped by then
             signal.raise_signal(signal.SIGINT)
-        refused.extend(events([record], w.Refused))
+        refused.extend(events([record], Refused))
 
-    refused: list[w.Refused] = []
+    refused: list[Refused] = []
     options: dict[str, Any] = {"until": "epochs>=9", "skip_bad": True, "observers": [stop]}
     with pytest.raises(oddlot.Interrupted) as stopped:
         oddlot.fit(a_job(loss=unsound), Asynchronous(), fleet(), **options)

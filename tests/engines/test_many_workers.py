@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from oddlot import Local, Machine
-from oddlot.engines import on_local
+from oddlot.engines.local import config as on_local
 from tests.transcripts import warns
 
 

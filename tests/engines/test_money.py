@@ -18,12 +18,12 @@ from oddlot import (
     Steps,
     fit,
 )
-from oddlot.core import words as w
-from oddlot.report.figures import Figures
+from oddlot.core.events import Joined, Ordered, Priced, Resumed
+from oddlot.report.run_report import Figures
 from tests.engines.log import events, machine_of, times
 from tests.engines.market import LIKE, alive, run, when, zone
 from tests.fits import a_job, rows
-from tests.test_resume import KillAt, Killed
+from tests.run.test_resume import KillAt, Killed
 from tests.transcripts import raises
 
 FLAPS = alive((0.0, 2.0), (1.0, 0.0), period=2.0)
@@ -56,7 +56,7 @@ def test_the_hub_s_time_alone_is_in_the_log_when_a_run_stops(tmp_path: Path) -> 
 def test_who_was_starting_at_a_stop_is_another_one_afterwards(tmp_path: Path) -> None:
     run(zone(seconds_to_start=3.0), until="seconds>=1", out=tmp_path)
     found = run(zone(seconds_to_start=3.0), out=tmp_path, resume=True)
-    ordered = [event.node for event in events(found.records, w.Ordered)]
+    ordered = [event.node for event in events(found.records, Ordered)]
     assert len(set(ordered)) == len(ordered) == 4
 
 
@@ -65,9 +65,9 @@ def test_a_zone_is_as_it_is_then_when_a_run_goes_on(tmp_path: Path) -> None:
     dear = zone(prices=Steps((0.0, 0.5, 1.5), (360.0, 720.0, 1440.0)))
     run(dear, until="seconds>=1", out=tmp_path)
     found = run(dear, until="epochs>=4", out=tmp_path, resume=True)
-    assert events(found.records, w.Joined)[2:] == [w.Joined(f"east{n}.2", 720.0, "east") for n in (1, 2)]
-    assert times(found.records, w.Joined)[2:] == [1.0, 1.0]
-    assert times(found.records, w.Priced) == [0.5, 1.5]
+    assert events(found.records, Joined)[2:] == [Joined(f"east{n}.2", 720.0, "east") for n in (1, 2)]
+    assert times(found.records, Joined)[2:] == [1.0, 1.0]
+    assert times(found.records, Priced) == [0.5, 1.5]
 
 
 def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_a_zone_that_was_restless_is_quiet_when_a_run_goes_on(tmp_path: Path) ->
     restless = zone(Memoryless(1.0, 0.5), count=3)
     run(restless, until="seconds>=60", out=tmp_path)
     found = run(restless, until="seconds>=61", out=tmp_path, resume=True)
-    (resumed,) = times(found.records, w.Resumed)
-    again = [now for now, _ in when(found, w.Joined) if now >= round(resumed, 6)]
+    (resumed,) = times(found.records, Resumed)
+    again = [now for now, _ in when(found, Joined) if now >= round(resumed, 6)]
     assert sum(now == pytest.approx(resumed) for now in again) <= 3
     assert len(again) < 15
 
@@ -126,7 +126,7 @@ def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
     options["checkpoint_every"] = "4 versions"
     with pytest.raises(Killed):
         run(zone(), observers=[KillAt(5.0)], **options)
-    (event,) = events(run(zone(), resume=True, **options).records, w.Resumed)
+    (event,) = events(run(zone(), resume=True, **options).records, Resumed)
     assert 0 < event.dollars_of_hub_lost < event.dollars_lost
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import cloudpickle
 import pytest
 
-from oddlot.engines.arena import open_parcel, pack_parcel
+from oddlot.engines.local.shared_memory import open_parcel, pack_parcel
 
 
 @pytest.mark.parametrize("registered", [False, True])

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from oddlot import Chaos, Fault, Pools, Steps
+from oddlot.config.faults_file import read_chaos
+from oddlot.config.fleet_file import read_fleet
 from oddlot.core.errors import UsageError
-from oddlot.machines.delays import Erlang, Lognormal, ShiftedExponential, Trace
-from oddlot.machines.fitting import fit_delays
+from oddlot.machines.delay_models import Erlang, Lognormal, ShiftedExponential, Trace
 from oddlot.machines.machine import Lifetime, Link, Machine
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.read_chaos import read_chaos
-from oddlot.machines.read_fleet import read_fleet
-from oddlot.machines.response import Hypoexponential, Measured, Scattered, Shifted
-from oddlot.machines.step_times import machines_like, read_minibatch_times, read_vm_times
-from oddlot.machines.traces import read_alive
+from oddlot.machines.market_traces import read_alive
+from oddlot.machines.step_time_records import machines_like, read_minibatch_times, read_vm_times
+from oddlot.timing.delay_fitting import fit_delays
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Hypoexponential, Measured, Scattered, Shifted
 from tests.machines.files import short_id, subject
 from tests.transcripts import raises
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from oddlot.machines.delays import Deterministic, Trace
+from oddlot.machines.delay_models import Deterministic, Trace
 from oddlot.machines.machine import Lifetime, Link, Machine
 
 

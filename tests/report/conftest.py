@@ -7,7 +7,7 @@ import pytest
 
 import oddlot
 from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
-from oddlot.report.figures import Figures
+from oddlot.report.run_report import Figures
 from tests.fits import a_job, rows
 
 

@@ -2,20 +2,23 @@
 
 from typing import Any
 
-from oddlot.core import words as w
+from oddlot.core.commands import Action, Start, Step
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
 from oddlot.core.spans import Span
+from oddlot.core.tasks import Facts, Task
 
 
-def start(task: str, *spans: tuple[int, int, int]) -> w.Start:
+def start(task: str, *spans: tuple[int, int, int]) -> Start:
     """A task of these samples: epoch, start and stop. Its name begins with that of its worker."""
-    return w.Start(w.Task(task, task.partition(":")[0], tuple(Span(*span) for span in spans), 0))
+    return Start(Task(task, task.partition(":")[0], tuple(Span(*span) for span in spans), 0))
 
 
-def arrived(update: str, samples: int, **facts: Any) -> w.Arrived:
+def arrived(update: str, samples: int, **facts: Any) -> Arrived:
     """The update of a task."""
-    return w.Arrived(w.Facts(update, update.partition(":")[0], 0, samples, **facts))
+    return Arrived(Facts(update, update.partition(":")[0], 0, samples, **facts))
 
 
-def merged(now: float, update: str, samples: int, *then: w.Action) -> w.Record:
+def merged(now: float, update: str, samples: int, *then: Action) -> Record:
     """An update that is merged when it comes."""
-    return w.Record(now, arrived(update, samples), (w.Step({update: 1.0}), *then))
+    return Record(now, arrived(update, samples), (Step({update: 1.0}), *then))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from oddlot import Synchronous, fit
-from oddlot.report.figures import Figures
-from oddlot.report.follow import KILLED
-from oddlot.report.replay import replay
+from oddlot.history.replay import replay
+from oddlot.report.live_log import KILLED
+from oddlot.report.run_report import Figures
 from tests.command import Oddlot
 from tests.fits import a_job, equals
 from tests.sealed import reseal

@@ -32,28 +32,30 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
-from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import Refusal
+from oddlot.core.events import Joined, Ordered, Resumed, Struck
 from oddlot.core.ledger import Ledger
-from oddlot.core.plain import type_of
-from oddlot.engines.disturbed import GOES_ON, Disturbed
+from oddlot.core.records import Record
+from oddlot.core.serialization import type_of
+from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.engines.base import Opened
 from oddlot.engines.host import Arrival, Host, Message
-from oddlot.engines.mailbox import drive
-from oddlot.engines.place import Opened
-from oddlot.engines.served import Served, served
-from oddlot.engines.simulator import Simulator
-from oddlot.log import given_out, numbered, surviving
+from oddlot.engines.loop import drive
+from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.update_servers import Served, served
+from oddlot.faults.injector import GOES_ON, Disturbed
+from oddlot.history.audit import prove
+from oddlot.history.log import given_out, numbered, surviving
+from oddlot.history.metrics import Tally, tally_of
+from oddlot.history.replay import compare
 from oddlot.machines.capacity import Alive, Capacity, Memoryless, Pools
-from oddlot.machines.delays import Delay, Deterministic, Exponential, Lognormal
+from oddlot.machines.delay_models import Delay, Deterministic, Exponential, Lognormal
 from oddlot.machines.machine import Lifetime, Link, Machine
 from oddlot.machines.market import Hub, Offer, Zone
-from oddlot.machines.steps import Steps
-from oddlot.observe import Tally, tally_of
-from oddlot.report.proof import prove
-from oddlot.report.replay import compare
+from oddlot.machines.time_series import Steps
 from oddlot.testing.books import Books
-from oddlot.train.merge import Change
+from oddlot.train.merging import Change
 from tests.toys import Backups, Timed
 
 FAULTS = ("kill", "freeze", "slow", "leave", "delay", "drop", "corrupt")
@@ -167,16 +169,16 @@ class Shelf:
         self.holds: Counter[int] = Counter({int(version): holds for version, holds in conductor.kept.items()})
         self.alive: set[Parcel] = set()
         self.inbox = {update: Parcel(self.alive) for update in conductor.inbox}
-        self.merged: set[w.UpdateId] = set()
-        self.gone: set[w.NodeId] = set()
+        self.merged: set[UpdateId] = set()
+        self.gone: set[NodeId] = set()
 
-    def compute(self, task: w.Task, weights: int) -> tuple[float, Parcel]:
+    def compute(self, task: Task, weights: int) -> tuple[float, Parcel]:
         """From the very version that the task was given."""
         assert weights == task.version
         assert task.node not in self.gone
         return 1.0, Parcel(self.alive)
 
-    def forget(self, node: w.NodeId) -> None:
+    def forget(self, node: NodeId) -> None:
         """Once for each life."""
         assert node not in self.gone
         self.gone.add(node)
@@ -197,7 +199,7 @@ class Shelf:
         assert self.holds[version] > 0, f"version {version} is released too often"
         self.holds[version] -= 1
 
-    def receive(self, facts: w.Facts, payload: Parcel) -> None:
+    def receive(self, facts: Facts, payload: Parcel) -> None:
         """Once."""
         if payload.bad:
             raise Refusal("its numbers are bad")
@@ -206,7 +208,7 @@ class Shelf:
         self.inbox[facts.id] = payload
 
     def step(
-        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
+        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
         """What is merged is in the inbox, and never comes back. Two of three measured ones point back."""
         for update in shares:
@@ -217,7 +219,7 @@ class Shelf:
 
     blend = step
 
-    def drop(self, update: w.UpdateId) -> None:
+    def drop(self, update: UpdateId) -> None:
         """Likewise."""
         self.inbox.pop(update).release()
 
@@ -289,7 +291,7 @@ class World:
 
     name: str
     seed: int
-    log: list[w.Record] = field(default_factory=list)
+    log: list[Record] = field(default_factory=list)
     """as a file would have it: what a resume made void too"""
     books: Books = field(default_factory=Books)
     tally: Tally = field(default_factory=Tally)
@@ -318,7 +320,7 @@ class World:
         self.losses = [chance.randint(3, 60) for _ in range(chance.choice([0, 1, 1, 2]))]
         """of the hub: after so many records of its life"""
 
-    def run(self) -> list[w.Record]:
+    def run(self) -> list[Record]:
         """The whole log, once all that was promised has been found true."""
         saved = self.begin, 0
         for life in [*self.losses, None]:
@@ -349,7 +351,7 @@ class World:
         seen = set(self.mishaps)
         for record in self.log:
             seen |= {type(record.event).__name__, record.remark}
-            if isinstance(record.event, w.Struck):
+            if isinstance(record.event, Struck):
                 seen |= {f"fault {record.event.kind}", "goes on" if GOES_ON in record.event.fault else ""}
         return seen
 
@@ -363,13 +365,13 @@ class World:
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
         self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type_of(self.strategy))
-        taken = frozenset(r.event.node for r in self.log if isinstance(r.event, w.Joined | w.Ordered))
+        taken = frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
         self.served = served(Opened(engine, None, None, self.hub), shelf)  # type: ignore[arg-type]  # no blocks here
-        struck = [(r.now, r.event) for r in self.log if isinstance(r.event, w.Struck)]
-        life = sum(isinstance(r.event, w.Resumed) for r in self.log) + bool(self.log)
+        struck = [(r.now, r.event) for r in self.log if isinstance(r.event, Struck)]
+        life = sum(isinstance(r.event, Resumed) for r in self.log) + bool(self.log)
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
         disturbed = Disturbed(
             self.served, self.chaos, lambda: conductor.version, lambda: None, struck, left, life
@@ -378,7 +380,7 @@ class World:
         host = Host(conductor, shelf, post)
         saved, born = (checkpoint, records), len(self.log)
 
-        def watch(record: w.Record) -> None:
+        def watch(record: Record) -> None:
             nonlocal saved
             assert not self.log or record.now >= self.log[-1].now, "the clock runs backwards"
             self.log.append(record)
@@ -395,7 +397,7 @@ class World:
             for record in surviving(self.log, records):
                 self.books.note(record, conductor)
                 self.tally(record)
-            host.handle(w.Resumed(records), now)
+            host.handle(Resumed(records), now)
         drive(host, post, lambda: self._ended(host, born, most))
         self.mishaps |= post.done
         if conductor.done:
@@ -502,6 +504,6 @@ class World:
         return Fault(kind, whom, **when, **hows.get(kind, {}))
 
 
-def told(log: Iterable[w.Record]) -> str:
+def told(log: Iterable[Record]) -> str:
     """The trace, a line a record."""
     return "\n".join(f"{r.now:.6f} {r.event} -> {', '.join(map(str, r.actions))} {r.remark}" for r in log)

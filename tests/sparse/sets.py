@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from oddlot.sparse import SlideClassifier
-from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.datasets.generating import Shape, generate
 from tests.sparse.layers import threads
 
 SHAPE = Shape(features=800, labels=400, nonzeros=30.0, labels_each=2.0)

@@ -483,7 +483,7 @@ def test_what_does_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_batch_of_more_slots_than_32_bits_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oddlot.sparse.active.check_memory", lambda *_: None)
+    monkeypatch.setattr("oddlot.sparse.active_set.check_memory", lambda *_: None)
     layer, examples = SampledLinear(4, 4000, Uniform(3000), None), 1 << 20
     with raises(MemoryError, "too_many_slots", examples=examples, each=3001):
         layer(torch.zeros(1, 4).expand(examples, 4), torch.zeros(examples, dtype=torch.int64))

@@ -10,7 +10,7 @@ import torch
 
 from oddlot.sparse import SlideClassifier, saving
 from oddlot.sparse.csr import Csr
-from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.datasets.generating import Shape, generate
 from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("one_thread")

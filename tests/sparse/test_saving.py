@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from oddlot.sparse import SlideClassifier, Uniform, saving
-from oddlot.sparse.xmc.generating import Shape, generate
+from oddlot.sparse.datasets.generating import Shape, generate
 from tests.transcripts import raises
 
 pytestmark = pytest.mark.usefixtures("one_thread")

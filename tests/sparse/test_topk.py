@@ -9,8 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse import exact
-from oddlot.sparse.exact import exact_loss, exact_topk
+from oddlot.sparse import exact_scoring as exact
+from oddlot.sparse.exact_scoring import exact_loss, exact_topk
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.topk import FIRST_PROBES, MOST_WANTED, Index, Search

@@ -10,16 +10,17 @@ from math import inf
 from statistics import fmean
 
 from oddlot import Machine, Strategy
-from oddlot.core import words as w
 from oddlot.core.conductor import Conductor
 from oddlot.core.ledger import Ledger
+from oddlot.core.records import Record
 from oddlot.core.spans import Span
+from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.host import Adviser, Host
-from oddlot.engines.mailbox import drive
-from oddlot.engines.simulator import Simulator
-from oddlot.machines.round_times import RoundTimes
+from oddlot.engines.loop import drive
+from oddlot.engines.simulated.engine import Simulator
+from oddlot.timing.round_estimator import RoundTimes
 from oddlot.train.data import order
-from oddlot.train.merge import Change
+from oddlot.train.merging import Change
 
 
 class Gradient(list[float]):
@@ -45,7 +46,7 @@ class PlainModel:
     """By version."""
     cuts: tuple[int, ...] = ()
     """Bounds of the shards, where the data have shards."""
-    inbox: dict[w.UpdateId, Gradient] = field(default_factory=dict)
+    inbox: dict[UpdateId, Gradient] = field(default_factory=dict)
     merged: list[list[float]] = field(default_factory=list)
     """Gradients of the current window."""
     before: list[float] = field(default_factory=list)
@@ -58,7 +59,7 @@ class PlainModel:
         places = (order(0, epoch, len(self.numbers), self.cuts or 1)[a:b].tolist() for epoch, a, b in spans)
         return [self.numbers[place] for place in chain.from_iterable(places)]
 
-    def compute(self, task: w.Task, weights: list[float]) -> tuple[float, Gradient]:
+    def compute(self, task: Task, weights: list[float]) -> tuple[float, Gradient]:
         """The gradient, and no loss."""
         return 0.0, Gradient(self.loss(weights, fmean(self.values(task.spans))))
 
@@ -70,24 +71,24 @@ class PlainModel:
         """The first weight."""
         return {"error": weights[0], "loss": weights[0]}
 
-    def receive(self, facts: w.Facts, payload: Gradient) -> None:
+    def receive(self, facts: Facts, payload: Gradient) -> None:
         """Keep it until it is merged."""
         self.inbox[facts.id] = payload
 
-    def drop(self, update: w.UpdateId) -> None:
+    def drop(self, update: UpdateId) -> None:
         """Forget an update."""
         del self.inbox[update]
 
     def release(self, version: int) -> None:
         """Do nothing."""
 
-    def forget(self, node: w.NodeId) -> None:
+    def forget(self, node: NodeId) -> None:
         """Do nothing."""
 
     def step(
-        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
+        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """A step of SGD. Of windows of `measure` steps it tells as `oddlot.train.merge.Meter` does."""
+        """A step of SGD. Of windows of `measure` steps it tells as `oddlot.train.merging.Meter` does."""
         parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]
         mean = [sum(each) for each in zip(*parts, strict=True)]
         self.weights.append([one - self.lr * d for one, d in zip(self.weights[-1], mean, strict=True)])
@@ -109,7 +110,7 @@ class PlainModel:
 class Played:
     """What `played` did, with what is used of an `oddlot.Run`."""
 
-    records: list[w.Record]
+    records: list[Record]
     seconds: float
 
 
@@ -133,7 +134,7 @@ def played(
     wants_fitted = getattr(strategy, "wants_fitted", None)
     loads = wants_fitted(batch) if wants_fitted else ()
     advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
-    engine, records = Simulator(machines, model, batch), list[w.Record]()
+    engine, records = Simulator(machines, model, batch), list[Record]()
     host = Host(conductor, model, engine, [records.append], advisers)
     due = evaluate_every
 

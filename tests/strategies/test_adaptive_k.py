@@ -23,9 +23,10 @@ from oddlot import (
     Simulated,
     Strategy,
 )
+from oddlot.core.commands import Step
 from oddlot.core.errors import UsageError
-from oddlot.core.pflug import Pflug
-from oddlot.core.words import Changed, Step
+from oddlot.core.events import Changed
+from oddlot.strategies.support.noise_test import Pflug
 from tests.strategies.plain_model import PlainModel, Played, played
 from tests.transcripts import raises, warns
 

@@ -26,27 +26,18 @@ from oddlot import (
     Run,
     Simulated,
 )
+from oddlot.core.commands import Abort, Start, Step
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
+from oddlot.core.events import Arrived, Changed, Fitted, Joined, Lost, Ticked
 from oddlot.core.ledger import Ledger
+from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
-from oddlot.core.stages import Choice, stages
-from oddlot.core.switching import ByPlateau, Switch
-from oddlot.core.words import (
-    Abort,
-    Arrived,
-    Changed,
-    Facts,
-    Fitted,
-    Joined,
-    Lost,
-    Record,
-    Start,
-    Step,
-    Ticked,
-)
-from oddlot.machines.order_statistics import rounds_of
-from oddlot.machines.response import Hypoexponential
+from oddlot.core.tasks import Facts
+from oddlot.strategies.support.round_planning import Choice, stages
+from oddlot.strategies.support.stage_switching import ByPlateau, Switch
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Hypoexponential
 from tests.strategies.plain_model import PlainModel, Played, played
 from tests.transcripts import raises, warns
 

@@ -20,8 +20,10 @@ from oddlot import (
     Strategy,
     fit,
 )
-from oddlot.core import words as w
+from oddlot.core.commands import Blend, Start, Step
+from oddlot.core.events import Arrived
 from oddlot.core.spans import Span
+from oddlot.core.tasks import Task
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
 
@@ -59,10 +61,10 @@ def average(parts: list[tuple[float, nn.Module]]) -> nn.Module:
 def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
     """The run's merges in their order, computed with PyTorch alone."""
     torch.manual_seed(0)
-    versions, given = [job.model()], dict[str, w.Task]()
+    versions, given = [job.model()], dict[str, Task]()
     ends, homes = dict[str, nn.Module](), dict[str, nn.Module]()
     for record in run.records:
-        if isinstance(record.event, w.Arrived):
+        if isinstance(record.event, Arrived):
             task = given[record.event.update.id]
             start = versions[task.version]
             if task.pull is not None and task.node in homes:
@@ -70,15 +72,15 @@ def replayed(job: Job, run: Run, shards: int = 1) -> nn.Module:
             ends[task.id] = homes[task.node] = local_pass(job, start, task.spans, shards)
         for action in record.actions:
             match action:
-                case w.Start(task):
+                case Start(task):
                     given[task.id] = task
-                case w.Blend(shares):
-                    read = record.event.update.read if isinstance(record.event, w.Arrived) else None
+                case Blend(shares):
+                    read = record.event.update.read if isinstance(record.event, Arrived) else None
                     parts = [(1 - sum(shares.values()), versions[-1 if read is None else read])]
                     versions.append(
                         average(parts + [(share, ends[update]) for update, share in shares.items()])
                     )
-                case w.Step(shares):
+                case Step(shares):
                     (update,) = shares
                     start, end = versions[given[update].version], ends[update]
                     versions.append(average([(1.0, versions[-1]), (-1.0, start), (1.0, end)]))
@@ -102,7 +104,7 @@ def test_weights_are_averaged_as_pytorch_would(strategy: Strategy, place: str) -
     run, books = trained(job, strategy, PLACES[place], "epochs>=3", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
     assert sorted(books.merged) == everything(SAMPLES, 3)
-    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
+    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, Start)]
     assert len(tasks) == 3 * SHARDS, "a task is a whole shard"
 
 
@@ -117,14 +119,14 @@ def test_baselines_move_as_pytorch_would(strategy: Strategy, place: str) -> None
 
 def test_all_of_an_epoch_start_from_its_first_weights() -> None:
     run, _ = trained(a_job(), VCASGD(), fleet(2), "epochs>=3", shards=SHARDS)
-    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, w.Start)]
+    tasks = [action.task for r in run.records for action in r.actions if isinstance(action, Start)]
     starts = {(task.spans[0].epoch, task.version) for task in tasks}
     assert starts == {(0, 0), (1, SHARDS), (2, 2 * SHARDS)}
 
 
 def test_alpha_grows_with_the_epoch() -> None:
     run, _ = trained(a_job(), VCASGD(), fleet(1), "epochs>=3", shards=2)
-    blends = [action for r in run.records for action in r.actions if isinstance(action, w.Blend)]
+    blends = [action for r in run.records for action in r.actions if isinstance(action, Blend)]
     shares = [share for blend in blends for share in blend.shares.values()]
     assert shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 2 + [1 / 4] * 2)
 
@@ -136,7 +138,7 @@ def test_a_store_that_overwrites_loses_what_was_written_since_it_was_read() -> N
     on = Simulated([Machine(f"m{i}", 0.01 * (1 + i / 4)) for i in range(6)], hub=hub)
     run = fit(job, VCASGD(alpha=0.5, newest=True), on, until="epochs>=4", shards=SHARDS)
     assert distance(run.model, replayed(job, run, SHARDS)) < 1e-6
-    reads = [record.event.update.read for record in run.records if isinstance(record.event, w.Arrived)]
+    reads = [record.event.update.read for record in run.records if isinstance(record.event, Arrived)]
     (depths := [0]).extend(0 for _ in reads)
     for version, read in enumerate(reads, 1):
         assert read is not None

@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Shards, Simulated
-from oddlot.core import words as w
+from oddlot.core.commands import Blend, Start
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
+from oddlot.core.tasks import Task
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
 from tests.torch_optimizers import torch_optimizer
@@ -40,10 +43,10 @@ def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
     model = job.model()
     versions = [{name: part.clone() for name, part in model.state_dict().items()}]
     optimizers = dict[str, torch.optim.Optimizer]()
-    given = dict[str, w.Task]()
+    given = dict[str, Task]()
     ends = dict[str, dict[str, torch.Tensor]]()
     for record in run.records:
-        if isinstance(record.event, w.Arrived):
+        if isinstance(record.event, Arrived):
             task = given[record.event.update.id]
             model.load_state_dict(versions[task.version])
             optimizer = optimizers.get(task.node) if keep else None
@@ -57,9 +60,9 @@ def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
                 optimizer.step()
             ends[task.id] = {name: part.clone() for name, part in model.state_dict().items()}
         for action in record.actions:
-            if isinstance(action, w.Start):
+            if isinstance(action, Start):
                 given[action.task.id] = action.task
-            elif isinstance(action, w.Blend):
+            elif isinstance(action, Blend):
                 ((update, share),) = action.shares.items()
                 start = versions[given[update].version]
                 versions.append(blended(versions[-1], ends[update], start, share))
@@ -103,9 +106,7 @@ def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int)
     kept = []
     for alpha in (0.95, 1 - 2.0 / shards):
         run, _ = trained(a_job(), VCASGD(alpha=alpha), fleet(2), "epochs>=1", shards=shards)
-        blends = [
-            action for record in run.records for action in record.actions if isinstance(action, w.Blend)
-        ]
+        blends = [action for record in run.records for action in record.actions if isinstance(action, Blend)]
         kept.append(prod(1 - share for blend in blends for share in blend.shares.values()))
     assert kept[0] == pytest.approx(0.95**shards)
     assert kept[1] == pytest.approx(exp(-2), abs=0.08)
@@ -116,7 +117,7 @@ def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
     job = replace(a_job(), data=Shards(["a", "b"], parts, sizes=[36, 12]))
     strategy = VCASGD(alpha=0.6, newest=True, by_samples=by_samples)
     run, _ = trained(job, strategy, fleet(1), "epochs>=1")
-    blends = [action for record in run.records for action in record.actions if isinstance(action, w.Blend)]
+    blends = [action for record in run.records for action in record.actions if isinstance(action, Blend)]
     shares = sorted(share for blend in blends for share in blend.shares.values())
     assert shares == pytest.approx([0.4 / 3 if by_samples else 0.4, 0.4])
 
@@ -135,7 +136,7 @@ def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
         late = 0
         for record in run.records:
             for action in record.actions:
-                if isinstance(action, w.Blend) and isinstance(record.event, w.Arrived):
+                if isinstance(action, Blend) and isinstance(record.event, Arrived):
                     staleness = record.event.update.based_on
                     (share,) = action.shares.values()
                     behind = versions_before(run, record) - staleness
@@ -144,10 +145,10 @@ def test_damping_takes_from_the_late_what_they_count_too_much() -> None:
         assert late > 5
 
 
-def versions_before(run: Run, record: w.Record) -> int:
+def versions_before(run: Run, record: Record) -> int:
     """How many merges were made before this record."""
     before = run.records[: list(run.records).index(record)]
-    return sum(isinstance(action, w.Blend) for one in before for action in one.actions)
+    return sum(isinstance(action, Blend) for one in before for action in one.actions)
 
 
 def parts(name: str) -> list[torch.Tensor]:

@@ -22,10 +22,11 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
+from oddlot.core.commands import Command, HandOver, Start, Step
 from oddlot.core.errors import ProtocolError, UsageError
+from oddlot.core.events import Event
 from oddlot.core.strategy import View, assign_idle
-from oddlot.core.words import Command, Event, HandOver, Start, Step
-from oddlot.core.wrapper import Wrapper
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.testing import run_story
 from oddlot.testing.play import Data, Play
 from tests.fits import BATCH, a_job, trained

@@ -11,8 +11,10 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from oddlot import SGD, Cosine, ElasticAveraging, Job, Run, Strategy, strategies
-from oddlot.core import words as w
+from oddlot.core.commands import Action, Blend, Start, Step
+from oddlot.core.events import Arrived
 from oddlot.core.spans import minibatch_cuts, samples_in
+from oddlot.core.tasks import Task
 from oddlot.strategies import BY_NAME
 from oddlot.train.data import order
 from tests.fits import (
@@ -132,7 +134,7 @@ class Again:
         self.job, self.shards, self.merged = job, shards, 0
         self.model = job.model()
         self.optimizer = optimizer_of(job, self.model)
-        self.versions, self.given = [deepcopy(self.model)], dict[str, w.Task]()
+        self.versions, self.given = [deepcopy(self.model)], dict[str, Task]()
         self.brought, self.homes = dict[str, nn.Module](), dict[str, nn.Module]()
 
     def factor(self, merged: int) -> float:
@@ -141,26 +143,26 @@ class Again:
 
     def follow(self, run: Run) -> nn.Module:
         for record in run.records:
-            if isinstance(record.event, w.Arrived):
+            if isinstance(record.event, Arrived):
                 task = self.given[record.event.update.id]
                 self.brought[task.id] = (self.gradient if task.kind == "gradient" else self.local)(task)
             for action in record.actions:
                 self.act(action)
         return self.model
 
-    def act(self, action: w.Action) -> None:
-        if isinstance(action, w.Start):
+    def act(self, action: Action) -> None:
+        if isinstance(action, Start):
             told = None if action.task.kind == "gradient" else self.merged
             assert action.task.merged == told, "the log tells what had been merged, where somebody asks"
             self.given[action.task.id] = action.task
-        if isinstance(action, w.Step | w.Blend):
+        if isinstance(action, Step | Blend):
             tasks = [self.given[update] for update in action.shares]
             shares = list(action.shares.values())
-            if isinstance(action, w.Step):
+            if isinstance(action, Step):
                 assert action.merged == (self.merged if tasks[0].kind == "gradient" else None)
-            if isinstance(action, w.Step) and tasks[0].kind == "gradient":
+            if isinstance(action, Step) and tasks[0].kind == "gradient":
                 self.step(tasks, shares)
-            elif isinstance(action, w.Step):
+            elif isinstance(action, Step):
                 starts = [self.versions[task.version] for task in tasks]
                 ends = [self.brought[task.id] for task in tasks]
                 parts = [(-share, start) for share, start in zip(shares, starts, strict=True)]
@@ -171,7 +173,7 @@ class Again:
             self.merged += sum(samples_in(task.spans) for task in tasks)
             self.versions.append(deepcopy(self.model))
 
-    def step(self, tasks: Sequence[w.Task], shares: Sequence[float]) -> None:
+    def step(self, tasks: Sequence[Task], shares: Sequence[float]) -> None:
         """With the factor of what was merged before it."""
         sums = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
         for task, share in zip(tasks, shares, strict=True):
@@ -183,7 +185,7 @@ class Again:
         self.optimizer.param_groups[0]["lr"] = rule.lr * self.factor(self.merged)
         self.optimizer.step()
 
-    def batches(self, task: w.Task) -> Iterator[Any]:
+    def batches(self, task: Task) -> Iterator[Any]:
         rows = [
             row
             for epoch, start, stop in task.spans
@@ -193,7 +195,7 @@ class Again:
         for start, stop in pairwise(cuts):
             yield torch.tensor(rows[start:stop]).numpy()
 
-    def gradient(self, task: w.Task) -> nn.Module:
+    def gradient(self, task: Task) -> nn.Module:
         """The mean of the minibatches' clipped gradients, as a module that has it in place of weights."""
         model, found = deepcopy(self.versions[task.version]), deepcopy(self.model)
         sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
@@ -207,7 +209,7 @@ class Again:
                 parameter.copy_(total)
         return found
 
-    def local(self, task: w.Task) -> nn.Module:
+    def local(self, task: Task) -> nn.Module:
         """Steps with the factor of what was merged when the task was made, and of its own samples."""
         model = deepcopy(self.versions[task.version])
         if task.pull is not None and task.node in self.homes:
@@ -249,6 +251,6 @@ def test_the_same_samples_merged_have_the_same_rate_whatever_the_workers() -> No
     found = []
     for workers in (1, 2, 3):
         run, _ = trained(scheduled(), strategies.Synchronous(), equals(workers), f"epochs>={EPOCHS}")
-        steps = [action for record in run.records for action in record.actions if isinstance(action, w.Step)]
+        steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
         found.append([step.merged for step in steps])
     assert found == [list(range(0, EPOCHS * SAMPLES, BATCH * workers)) for workers in (1, 2, 3)]

@@ -9,8 +9,11 @@ from benchmarks.stragglers import __main__, asynchronous, goodput, joint, least_
 from benchmarks.stragglers.least_squares import DRAWN
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import FastestK, Link, LocalSGD, Machine, Quorum, Synchronous
-from oddlot.core import words as w
+from oddlot.core.commands import Start
+from oddlot.core.events import Ticked
+from oddlot.core.records import Record
 from oddlot.core.spans import Span
+from oddlot.core.tasks import Task
 from oddlot.train.data import order
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 
@@ -34,8 +37,8 @@ def test_each_worker_of_the_least_squares_computes_its_own_rows() -> None:
     """A round of all is a whole gradient, without noise, though samples are leased anew and an epoch is cut."""
     held = least_squares.Held(seed=3)
 
-    def begins(worker: str, *spans: Span) -> w.Record:
-        return w.Record(0.0, w.Ticked(), (w.Start(w.Task("t", worker, spans, 0)),))
+    def begins(worker: str, *spans: Span) -> Record:
+        return Record(0.0, Ticked(), (Start(Task("t", worker, spans, 0)),))
 
     def rows_of(*spans: Span) -> list[int]:
         return [

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from oddlot.core import words as w
+from oddlot.core.commands import Step
 from oddlot.core.errors import UsageError
-from oddlot.core.rules import SGD
+from oddlot.core.optimizers import SGD
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy, shares_by_samples
-from oddlot.recipe import Recipe, Settings
+from oddlot.run.spec import Recipe, Settings
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
 from tests.fits import a_job, fleet
@@ -21,7 +21,7 @@ def steps(strategy: Strategy, lines: str, size: int = 1000) -> Iterator[dict[str
     play = Play(Data(size).conductor(strategy))
     for line in lines.split("/"):
         for record in play.do(line):
-            yield from (dict(action.shares) for action in record.actions if isinstance(action, w.Step))
+            yield from (dict(action.shares) for action in record.actions if isinstance(action, Step))
 
 
 @pytest.mark.parametrize("strategy", [Synchronous(samples=8), FastestK(k=3, samples=8), LocalSGD(steps=1)])

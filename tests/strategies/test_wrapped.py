@@ -23,16 +23,14 @@ from oddlot import (
     Synchronous,
     replay,
 )
+from oddlot.config.job_file import JobFile, Override
+from oddlot.core.commands import Command
 from oddlot.core.errors import OddlotError, UsageError
-from oddlot.core.plain import from_plain, to_plain, type_of
+from oddlot.core.events import Event
+from oddlot.core.serialization import from_plain, to_plain, type_of
 from oddlot.core.strategy import View
-from oddlot.core.words import (
-    Command,
-    Event,
-)
-from oddlot.core.wrapper import Wrapper
-from oddlot.run_folder import RunFolder
-from oddlot.settings import JobFile, Override
+from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.history.run_folder import RunFolder
 from tests.fits import a_job, everything, fleet, trained
 from tests.sealed import rewrite
 from tests.transcripts import raises, transcribe

@@ -26,22 +26,12 @@ from oddlot import (
     Strategy,
     Synchronous,
 )
+from oddlot.core.commands import Abort, Assign, Blend, Command, HandOver, Start, Step
+from oddlot.core.events import Arrived, Event, Fitted
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import View
-from oddlot.core.words import (
-    Abort,
-    Arrived,
-    Assign,
-    Blend,
-    Command,
-    Event,
-    Fitted,
-    HandOver,
-    Start,
-    Step,
-    Task,
-)
-from oddlot.recipe import Recipe, Settings
+from oddlot.core.tasks import Task
+from oddlot.run.spec import Recipe, Settings
 from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
 from tests.fits import a_job, fleet

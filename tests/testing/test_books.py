@@ -1,8 +1,8 @@
 """The second pair of eyes sees also what goes wrong long after an epoch was whole."""
 
 from oddlot import Synchronous
-from oddlot.core import words as w
-from oddlot.recipe import Recipe, Settings
+from oddlot.core.commands import Step
+from oddlot.run.spec import Recipe, Settings
 from oddlot.testing.books import Books
 from tests.fits import BATCH, a_job, fleet, trained
 
@@ -16,7 +16,7 @@ def test_what_reaches_the_model_again_is_seen_in_a_whole_epoch_too() -> None:
         books.note(record, conductor)
         assert not list(books.faults(conductor))
     assert books.whole == 3
-    again = next(r for r in run.records if any(isinstance(action, w.Step) for action in r.actions))
+    again = next(r for r in run.records if any(isinstance(action, Step) for action in r.actions))
     books.note(again, conductor)
     faults = list(books.faults(conductor))
     assert len(faults) >= BATCH

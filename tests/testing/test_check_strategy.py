@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from oddlot.core import conductor as books
-from oddlot.core import words as w
+from oddlot.core.commands import Abort, Command, Drop, Step, Wake
+from oddlot.core.events import Arrived, Event, Lost
 from oddlot.core.ledger import Ledger
 from oddlot.core.strategy import Strategy, View, assign_all, assign_idle
 from oddlot.strategies import Asynchronous, FastestK, Synchronous
@@ -17,17 +18,17 @@ from tests.transcripts import transcribe
 
 
 class ForgetsTheLost(FastestK):
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        return () if isinstance(event, w.Lost) else super().on(event, view)
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        return () if isinstance(event, Lost) else super().on(event, view)
 
 
 @dataclass
 class Moody:
     """Tosses a coin that belongs to everybody."""
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
-            yield w.Step({event.update.id: random.choice([0.5, 1.0])})
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
+            yield Step({event.update.id: random.choice([0.5, 1.0])})
         yield from assign_idle(view, view.batch)
 
 
@@ -37,10 +38,10 @@ class Gossiping:
 
     told: ClassVar[list[int]] = []
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
             self.told.append(1)
-            yield w.Step({event.update.id: 1 / len(self.told)})
+            yield Step({event.update.id: 1 / len(self.told)})
         yield from assign_idle(view, view.batch)
 
 
@@ -51,10 +52,10 @@ class KeepsASecret:
     def __post_init__(self) -> None:
         self.count = 0
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
             self.count += 1
-            yield w.Step({event.update.id: 1 / self.count})
+            yield Step({event.update.id: 1 / self.count})
         yield from assign_idle(view, view.batch)
 
 
@@ -62,7 +63,7 @@ class KeepsASecret:
 class KeepsAGenerator:
     script: Iterator[int] = field(default_factory=lambda: iter(range(10)))
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+    def on(self, event: Event, view: View) -> Iterable[Command]:
         return assign_idle(view, view.batch)
 
 
@@ -72,24 +73,24 @@ class CountsByNumber:
 
     seen: dict[int, int] = field(default_factory=dict)
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
             self.seen[view.version] = 1
-            yield w.Step({event.update.id: 1.0})
+            yield Step({event.update.id: 1.0})
         yield from assign_idle(view, view.batch)
 
 
 @dataclass
 class NeverMerges:
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
+    def on(self, event: Event, view: View) -> Iterable[Command]:
         return assign_idle(view, view.batch)
 
 
 @dataclass
 class DropsAll:
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
-            yield w.Drop(event.update.id)
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
+            yield Drop(event.update.id)
         yield from assign_all(view, view.batch)
 
 
@@ -97,17 +98,17 @@ class DropsAll:
 class WaitsForEver:
     """Sets an alarm and does nothing else."""
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        yield w.Wake(view.now + 1.0)
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        yield Wake(view.now + 1.0)
 
 
 @dataclass
 class MergesTwice:
     last: str = ""
 
-    def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-        if isinstance(event, w.Arrived):
-            yield w.Step(dict.fromkeys([event.update.id, *[self.last] * bool(self.last)], 0.5))
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        if isinstance(event, Arrived):
+            yield Step(dict.fromkeys([event.update.id, *[self.last] * bool(self.last)], 0.5))
             self.last = event.update.id
         yield from assign_idle(view, view.batch)
 
@@ -167,8 +168,8 @@ def test_what_a_copy_loses_is_shown_by_the_shortest_history_too() -> None:
 
 def test_a_bug_comes_with_its_history() -> None:
     class Typo(Synchronous):
-        def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-            if isinstance(event, w.Lost):
+        def on(self, event: Event, view: View) -> Iterable[Command]:
+            if isinstance(event, Lost):
                 raise KeyError(event.node)
             return super().on(event, view)
 
@@ -179,32 +180,30 @@ def test_a_bug_comes_with_its_history() -> None:
 
 
 def shown(
-    told: Callable[[Any, w.Arrived], Iterable[w.Event]],
-) -> Callable[[Any, w.Arrived], Iterator[w.Event]]:
-    def settle(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
+    told: Callable[[Any, Arrived], Iterable[Event]],
+) -> Callable[[Any, Arrived], Iterator[Event]]:
+    def settle(conductor: books.Conductor, event: Arrived) -> Iterator[Event]:
         yield from told(conductor, event)
 
     return settle
 
 
 def test_books_that_show_late_results_of_the_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tells_all(conductor: books.Conductor, event: w.Arrived) -> Iterator[w.Event]:
-        events = (
-            told for told in books.Conductor._arrived(conductor, event) if not isinstance(told, w.Abort)
-        )
+    def tells_all(conductor: books.Conductor, event: Arrived) -> Iterator[Event]:
+        events = (told for told in books.Conductor._arrived(conductor, event) if not isinstance(told, Abort))
         yield from list(events) or [event]
 
     @dataclass
     class Remembers(Synchronous):
         late: int = 0
 
-        def on(self, event: w.Event, view: View) -> Iterable[w.Command]:
-            if isinstance(event, w.Arrived) and event.update.sender not in view.roster.members:
+        def on(self, event: Event, view: View) -> Iterable[Command]:
+            if isinstance(event, Arrived) and event.update.sender not in view.roster.members:
                 self.late += 1
                 return ()
             return super().on(event, view)
 
-    monkeypatch.setitem(books._SETTLE, w.Arrived, tells_all)
+    monkeypatch.setitem(books._SETTLE, Arrived, tells_all)
     assert fault_of(Remembers, 200) == (3, "")
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from oddlot import Shards
 from oddlot.core.errors import JobError
-from oddlot.core.words import Kind
+from oddlot.core.tasks import Kind
 from oddlot.train.data import order
 from tests.train.test_learner import INPUTS, TARGETS, Bench, a_job
 from tests.transcripts import raises

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import JobError
-from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
@@ -113,7 +113,7 @@ def test_the_compiler_is_not_imported() -> None:
     program = """
 import sys, torch
 from oddlot.core.errors import JobError
-from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.train.local_optimizer import local_optimizer
 for rule in (SGD(0.1, 0.9), Adam(0.1), AdamW(0.1)):
     one = torch.zeros(2, requires_grad=True)

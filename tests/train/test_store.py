@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
-from oddlot.core.rules import SGD, Adam
-from oddlot.core.words import Facts, Kind
-from oddlot.train import kernels
-from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.merge import Change
+from oddlot.core.optimizers import SGD, Adam
+from oddlot.core.tasks import Facts, Kind
+from oddlot.train import vector_ops as kernels
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.merging import Change
 from oddlot.train.store import Payload, Pool, Store
 from tests.transcripts import raises
 

@@ -14,7 +14,7 @@ from oddlot.core.errors import UsageError
 from oddlot.wire.codec import _DTYPES as DTYPES
 from oddlot.wire.codec import Bytes, Codec, Half, Packet, Plain
 from oddlot.wire.framing import FrameError
-from oddlot.wire.nonzero import NonZero
+from oddlot.wire.nonzero_blocks import NonZero
 from tests.transcripts import raises, warns
 
 TENSORS = [(name, (torch.randn(size) * 50).to(dtype)) for size, (name, dtype) in enumerate(DTYPES.items())]

@@ -12,16 +12,55 @@ from math import inf, isfinite
 from random import Random
 from typing import Any, get_type_hints
 
-from oddlot.core import words as w
-from oddlot.core.check_books import check_books
+from oddlot.core.commands import (
+    Abort,
+    Action,
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Drop,
+    Evaluate,
+    Evict,
+    HandOver,
+    Keep,
+    Release,
+    Skip,
+    Start,
+    Step,
+    Wake,
+)
 from oddlot.core.deadlines import Deadlines
 from oddlot.core.errors import ProtocolError
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Changed,
+    Evaluated,
+    Event,
+    Fitted,
+    Gone,
+    Joined,
+    Leaving,
+    Lost,
+    Ordered,
+    Priced,
+    Rang,
+    Refused,
+    Resumed,
+    Stimulus,
+    Stopped,
+    Struck,
+    Ticked,
+)
 from oddlot.core.ledger import Ledger, Skipped
-from oddlot.core.plain import Misfit, from_plain, to_plain
-from oddlot.core.roster import SECONDS_UNTIL_ANY_ANSWER, Roster
+from oddlot.core.random_streams import stream
+from oddlot.core.records import Record
+from oddlot.core.serialization import Misfit, from_plain, to_plain
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
-from oddlot.core.streams import stream
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId
+from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
 
 ECHO = "echo"
 HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
@@ -47,26 +86,26 @@ class Conductor:
     now: float = 0.0
     version: int = 0
     roster: Roster = field(default_factory=Roster)
-    slots: dict[w.NodeId, int] = field(default_factory=dict)
+    slots: dict[NodeId, int] = field(default_factory=dict)
     """free slots of every worker that may be given work"""
-    idle: dict[w.NodeId, None] = field(default_factory=dict)
+    idle: dict[NodeId, None] = field(default_factory=dict)
     """those with at least one"""
-    busy: dict[w.NodeId, dict[w.TaskId, float]] = field(default_factory=dict)
+    busy: dict[NodeId, dict[TaskId, float]] = field(default_factory=dict)
     """what every worker holds, since when; cancelled and lapsed tasks too, until it has answered"""
-    stalled: dict[w.NodeId, None] = field(default_factory=dict)
+    stalled: dict[NodeId, None] = field(default_factory=dict)
     """those that may be given work, and hold nothing else"""
-    open: dict[w.TaskId, w.Task] = field(default_factory=dict)
-    inbox: dict[w.UpdateId, w.Facts] = field(default_factory=dict)
+    open: dict[TaskId, Task] = field(default_factory=dict)
+    inbox: dict[UpdateId, Facts] = field(default_factory=dict)
     """updates that wait to be stepped, blended or dropped"""
     kept: dict[str, int] = field(default_factory=dict)
     """versions that the strategy holds, and how often"""
     alarms: list[float] = field(default_factory=list)
     deadlines: Deadlines = field(default_factory=Deadlines)
-    held: dict[w.TaskId, w.Task] = field(default_factory=dict)
+    held: dict[TaskId, Task] = field(default_factory=dict)
     """what workers have and have not answered, open or not"""
     evictions: Deadlines = field(default_factory=Deadlines)
     """when workers that let a deadline pass count as hung"""
-    silence: dict[w.TaskId, float] = field(default_factory=dict)
+    silence: dict[TaskId, float] = field(default_factory=dict)
     """of the tasks in there: after how many seconds without a word"""
     tasks_made: int = 0
 
@@ -83,17 +122,17 @@ class Conductor:
         """Every sample of every epoch asked for has reached the model."""
         return self.ledger.done
 
-    def expects(self, task: w.TaskId) -> bool:
+    def expects(self, task: TaskId) -> bool:
         """An answer to this task would count; otherwise it is an echo."""
         return task in self.open and task in self.ledger.leases
 
-    def handle(self, event: w.Stimulus, now: float) -> w.Record:
+    def handle(self, event: Stimulus, now: float) -> Record:
         """Settle the event in the books, ask the strategy, and make its commands concrete."""
         self.now = now
         settled = list(_SETTLE[type(event)](self, event))
         shown = deque(one for one in settled if not isinstance(one, _DIRECT))
-        remark = ECHO if isinstance(event, w.Arrived) and event not in shown else ""
-        actions: list[w.Action] = [one for one in settled if isinstance(one, _DIRECT)]
+        remark = ECHO if isinstance(event, Arrived) and event not in shown else ""
+        actions: list[Action] = [one for one in settled if isinstance(one, _DIRECT)]
         view = View(self)
         while shown:
             for command in list(self.strategy.on(shown.popleft(), view)):
@@ -104,11 +143,11 @@ class Conductor:
                     shown.append(consequence)
         self.deadlines.forget(self.open)
         self.evictions.forget(self.held)
-        return w.Record(now, event, tuple(actions), remark)
+        return Record(now, event, tuple(actions), remark)
 
     # --- settling: what an event means for the books, what the strategy is told, who came too late
 
-    def _joined(self, event: w.Joined) -> Iterator[w.Event]:
+    def _joined(self, event: Joined) -> Iterator[Event]:
         node = event.node
         if node in self.busy:
             raise ProtocolError(
@@ -120,13 +159,13 @@ class Conductor:
         self.idle[node] = None
         yield event
 
-    def _leaving(self, event: w.Leaving) -> Iterator[w.Event]:
+    def _leaving(self, event: Leaving) -> Iterator[Event]:
         if self.slots.pop(event.node, None) is not None:
             self.idle.pop(event.node, None)
             self.stalled.pop(event.node, None)
             yield event
 
-    def _lost(self, event: w.Lost) -> Iterator[w.Event | w.Skip]:
+    def _lost(self, event: Lost) -> Iterator[Event | Skip]:
         node = event.node
         if node not in self.busy:
             return
@@ -144,42 +183,42 @@ class Conductor:
             yield from self._skipped(self.ledger.strike(held[0].spans, f"ended by {event.cause}"))
         yield event
 
-    def _arrived(self, event: w.Arrived) -> Iterator[w.Event | w.Abort]:
+    def _arrived(self, event: Arrived) -> Iterator[Event | Abort]:
         facts = event.update
         counts = self.expects(facts.id)
         known = self._answered(facts.id, facts.sender, facts.samples)
         if counts:
             del self.open[facts.id]
             for other in self.ledger.arrive(facts.id, facts.samples):
-                yield w.Abort(other, self._close(other).node)
+                yield Abort(other, self._close(other).node)
             self.inbox[facts.id] = facts
             yield event
         elif known:
             self.open.pop(facts.id, None)
-            yield w.Cancelled(facts.id, facts.sender)
+            yield Cancelled(facts.id, facts.sender)
 
-    def _cancelled(self, event: w.Cancelled) -> Iterator[w.Event]:
+    def _cancelled(self, event: Cancelled) -> Iterator[Event]:
         if self._answered(event.task, event.node, 0):
             if self.open.pop(event.task, None):
                 self.ledger.give_back(event.task)
             yield event
 
-    def _refused(self, event: w.Refused) -> Iterator[w.Event | w.Skip]:
+    def _refused(self, event: Refused) -> Iterator[Event | Skip]:
         if not self.expects(event.task):
-            yield from self._cancelled(w.Cancelled(event.task, event.task.rpartition(":")[0]))
+            yield from self._cancelled(Cancelled(event.task, event.task.rpartition(":")[0]))
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
         yield from self._skipped(self.ledger.refuse(task.id, event.reason))
-        yield w.Cancelled(task.id, task.node)
+        yield Cancelled(task.id, task.node)
 
-    def _skipped(self, skipped: Skipped) -> Iterator[w.Event | w.Skip]:
+    def _skipped(self, skipped: Skipped) -> Iterator[Event | Skip]:
         if skipped.spans:
-            yield w.Skip(skipped.spans)
+            yield Skip(skipped.spans)
         if skipped.closed:
-            yield w.Changed(self.version)
+            yield Changed(self.version)
 
-    def _ticked(self, _: w.Ticked) -> Iterator[w.Event | w.Evict | w.Skip]:
+    def _ticked(self, _: Ticked) -> Iterator[Event | Evict | Skip]:
         waiting = None
         for name, provisional in self.deadlines.due(self.now):
             if (task := self.open.get(name)) is None:
@@ -195,14 +234,14 @@ class Conductor:
             since = self.busy[task.node][name]
             self.silence[name] = max(HUNG_SECONDS, HUNG_TIMEOUTS * (self.now - since))
             self.evictions.set(since + self.silence[name], name)
-            yield w.Cancelled(name, task.node)
+            yield Cancelled(name, task.node)
         yield from self._evict_hung()
         while self.alarms and self.alarms[0] <= self.now:
-            yield w.Rang(heappop(self.alarms))
+            yield Rang(heappop(self.alarms))
 
-    def _evict_hung(self) -> Iterator[w.Event | w.Evict | w.Skip]:
+    def _evict_hung(self) -> Iterator[Event | Evict | Skip]:
         """Workers that hold a task for too long, and have not answered any other one meanwhile."""
-        evicted = set[w.NodeId]()
+        evicted = set[NodeId]()
         for name, _ in self.evictions.due(self.now):
             if (task := self.held.get(name)) is None or task.node in evicted:
                 continue
@@ -212,25 +251,25 @@ class Conductor:
                 self.evictions.set(hung_at, name)
                 continue
             evicted.add(task.node)
-            yield w.Evict(task.node)
+            yield Evict(task.node)
             yield from self._skipped(self.ledger.strike(task.spans, "hung"))
 
-    def _resumed(self, event: w.Resumed) -> Iterator[w.Event]:
+    def _resumed(self, event: Resumed) -> Iterator[Event]:
         for name, value in event.settings.items():
             setattr(self if name == "in_flight" else self.ledger, name, value)
         for node in list(self.busy):
-            for told in self._lost(w.Lost(node)):
-                assert isinstance(told, w.Lost)  # no sample is blamed
+            for told in self._lost(Lost(node)):
+                assert isinstance(told, Lost)  # no sample is blamed
                 yield told
 
-    def _noted(self, _: w.Struck | w.Priced | w.Ordered | w.Gone | w.Stopped) -> Iterator[w.Event]:
+    def _noted(self, _: Struck | Priced | Ordered | Gone | Stopped) -> Iterator[Event]:
         """For the log alone."""
         yield from ()
 
-    def _told(self, event: w.Event) -> Iterator[w.Event]:
+    def _told(self, event: Event) -> Iterator[Event]:
         yield event
 
-    def _answered(self, task: w.TaskId, node: w.NodeId, samples: int) -> bool:
+    def _answered(self, task: TaskId, node: NodeId, samples: int) -> bool:
         """The worker is done with the task, whatever came of it. False if it was not known to have it."""
         since = self.busy.get(node, {}).pop(task, None)
         if since is None:
@@ -247,13 +286,13 @@ class Conductor:
         self._see_whether_stalled(node)
         return True
 
-    def _close(self, name: w.TaskId) -> w.Task:
+    def _close(self, name: TaskId) -> Task:
         """The open task, which its worker still holds, is not open any more."""
         task = self.open.pop(name)
         self._see_whether_stalled(task.node)
         return task
 
-    def _see_whether_stalled(self, node: w.NodeId) -> None:
+    def _see_whether_stalled(self, node: NodeId) -> None:
         held = self.busy.get(node)
         if held and node in self.slots and self.open.keys().isdisjoint(held):
             self.stalled[node] = None
@@ -262,7 +301,7 @@ class Conductor:
 
     # --- lowering: what a command means for the books, and what the host is to do --------------
 
-    def _assign(self, command: w.Assign) -> tuple[w.Action | None, None]:
+    def _assign(self, command: Assign) -> tuple[Action | None, None]:
         node = command.node
         if not self.slots.get(node):
             if node not in self.slots:
@@ -292,12 +331,12 @@ class Conductor:
         self.deadlines.set(self.now + patience, task_id, provisional)
         kind, pull = command.kind, command.pull
         merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
-        task = self.open[task_id] = self.held[task_id] = w.Task(
+        task = self.open[task_id] = self.held[task_id] = Task(
             task_id, node, spans, version, kind, pull, merged
         )
         self.busy[node][task_id] = self.now
         self.stalled.pop(node, None)
-        return w.Start(task), None
+        return Start(task), None
 
     def _set_deadlines_anew(self) -> None:
         """Somebody has answered: now it is known what a task takes, and how long to wait for the others."""
@@ -307,7 +346,7 @@ class Conductor:
                 patience = self.roster.patience(task.node, samples_in(task.spans))
                 self.deadlines.set(since + patience, name)
 
-    def _lease(self, task: w.TaskId, command: w.Assign) -> tuple[Span, ...]:
+    def _lease(self, task: TaskId, command: Assign) -> tuple[Span, ...]:
         if command.samples < 1:
             raise ProtocolError(f"{command} asks for no samples", "no_samples", samples=command.samples)
         shards = len(self.ledger.lanes)
@@ -323,25 +362,25 @@ class Conductor:
         # Another task may have had its samples skipped.
         return self.ledger.share(task, command.again) if self.expects(command.again) else ()
 
-    def _cancel(self, command: w.Cancel) -> tuple[w.Action, None]:
+    def _cancel(self, command: Cancel) -> tuple[Action, None]:
         if command.task not in self.open:
             told = f"{command} is impossible: it is not among view.tasks"
             raise ProtocolError(told, "no_such_task", task=command.task)
         task = self._close(command.task)
         self.ledger.give_back(task.id)
-        return w.Abort(task.id, task.node), None
+        return Abort(task.id, task.node), None
 
-    def _hand_over(self, command: w.HandOver) -> tuple[w.Action, None]:
+    def _hand_over(self, command: HandOver) -> tuple[Action, None]:
         if command.task not in self.open:
             told = f"{command} is impossible: it is not among view.tasks"
             raise ProtocolError(told, "no_such_task", task=command.task)
         return command, None
 
-    def _step(self, command: w.Step) -> tuple[w.Action, w.Event | None]:
+    def _step(self, command: Step) -> tuple[Action, Event | None]:
         step = self._scheduled(command) if self.scheduled else command
         return step, self._merge(command, points=False)
 
-    def _scheduled(self, command: w.Step) -> w.Step:
+    def _scheduled(self, command: Step) -> Step:
         """Told what was merged before it; but deltas are made of steps that have followed the schedule already."""
         kinds = {self.inbox[update].kind for update in command.shares if update in self.inbox}
         if len(kinds) > 1:
@@ -351,10 +390,10 @@ class Conductor:
             )
         return replace(command, merged=self.ledger.merged_in_all if "gradient" in kinds else None)
 
-    def _blend(self, command: w.Blend) -> tuple[w.Action, w.Event | None]:
+    def _blend(self, command: Blend) -> tuple[Action, Event | None]:
         return command, self._merge(command, points=True)
 
-    def _merge(self, command: w.Step | w.Blend, points: bool) -> w.Event | None:
+    def _merge(self, command: Step | Blend, points: bool) -> Event | None:
         if not command.shares:
             raise ProtocolError(f"{command} merges nothing", "empty_merge")
         closed = False
@@ -370,9 +409,9 @@ class Conductor:
             closed = self.ledger.merge(update) or closed
         self.version += 1
         # A measured merge is reported by the store, which alone knows the numbers.
-        return w.Changed(self.version) if closed and not command.measure else None
+        return Changed(self.version) if closed and not command.measure else None
 
-    def _drop(self, command: w.Drop) -> tuple[w.Action, None]:
+    def _drop(self, command: Drop) -> tuple[Action, None]:
         facts = self.inbox.pop(command.update, None)
         if facts is None:
             told = f"{command} is impossible: it is not in the inbox"
@@ -381,11 +420,11 @@ class Conductor:
         self.roster.dropped(facts.sender)
         return command, None
 
-    def _evaluate(self, command: w.Evaluate) -> tuple[w.Action, None]:
+    def _evaluate(self, command: Evaluate) -> tuple[Action, None]:
         self._version(command.version, command)
         return command, None
 
-    def _keep(self, command: w.Keep) -> tuple[w.Action, None]:
+    def _keep(self, command: Keep) -> tuple[Action, None]:
         self._version(command.version, command)
         key = str(command.version)
         if key not in self.kept and len(self.kept) == MOST_KEPT:
@@ -396,7 +435,7 @@ class Conductor:
         self.kept[key] = self.kept.get(key, 0) + 1
         return command, None
 
-    def _release(self, command: w.Release) -> tuple[w.Action, None]:
+    def _release(self, command: Release) -> tuple[Action, None]:
         key = str(command.version)
         if key not in self.kept:
             raise ProtocolError(f"{command} is impossible: it is not kept", "version_not_kept", version=key)
@@ -405,13 +444,13 @@ class Conductor:
             del self.kept[key]
         return command, None
 
-    def _wake(self, command: w.Wake) -> tuple[None, None]:
+    def _wake(self, command: Wake) -> tuple[None, None]:
         if not isfinite(command.at):
             raise ProtocolError(f"{command} would never ring", "alarm_never_rings", at=command.at)
         heappush(self.alarms, command.at)
         return None, None
 
-    def _version(self, version: int | None, command: w.Command) -> int:
+    def _version(self, version: int | None, command: Command) -> int:
         """The version asked for, if it can be had."""
         if version is None or version == self.version:
             return self.version
@@ -437,6 +476,8 @@ class Conductor:
     def from_plain(cls, plain: Mapping[str, Any], strategy: type[Strategy]) -> "Conductor":
         """The conductor that was saved, whose strategy is of this class; without `rng`, chance begins anew.
 
+        Types are checked; `conductor_checks.read_conductor` checks the numbers too.
+
         One of `DAMAGED`, or UsageError: no conductor was saved so.
         """
         rest = {key: value for key, value in plain.items() if key not in ("strategy", "rng")}
@@ -446,7 +487,6 @@ class Conductor:
         if "rng" in plain:
             version, state, gauss = plain["rng"]
             conductor.rng.setstate((version, tuple(state), gauss))
-        check_books(conductor)
         return conductor
 
 
@@ -455,31 +495,31 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: from_plain(hints[key], value) for key, value in plain.items() if key in hints}
 
 
-_DIRECT = w.Abort | w.Evict | w.Skip
+_DIRECT = Abort | Evict | Skip
 """what settling may yield beside events: actions that no strategy has asked for"""
 
 _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
-    w.Joined: Conductor._joined,
-    w.Leaving: Conductor._leaving,
-    w.Lost: Conductor._lost,
-    w.Arrived: Conductor._arrived,
-    w.Cancelled: Conductor._cancelled,
-    w.Refused: Conductor._refused,
-    w.Ticked: Conductor._ticked,
-    w.Resumed: Conductor._resumed,
-    **dict.fromkeys((w.Struck, w.Priced, w.Ordered, w.Gone, w.Stopped), Conductor._noted),
-    **dict.fromkeys((w.Changed, w.Evaluated, w.Fitted), Conductor._told),
+    Joined: Conductor._joined,
+    Leaving: Conductor._leaving,
+    Lost: Conductor._lost,
+    Arrived: Conductor._arrived,
+    Cancelled: Conductor._cancelled,
+    Refused: Conductor._refused,
+    Ticked: Conductor._ticked,
+    Resumed: Conductor._resumed,
+    **dict.fromkeys((Struck, Priced, Ordered, Gone, Stopped), Conductor._noted),
+    **dict.fromkeys((Changed, Evaluated, Fitted), Conductor._told),
 }
 
-_LOWER: dict[type, Callable[[Conductor, Any], tuple[w.Action | None, w.Event | None]]] = {
-    w.Assign: Conductor._assign,
-    w.Cancel: Conductor._cancel,
-    w.HandOver: Conductor._hand_over,
-    w.Step: Conductor._step,
-    w.Blend: Conductor._blend,
-    w.Drop: Conductor._drop,
-    w.Evaluate: Conductor._evaluate,
-    w.Keep: Conductor._keep,
-    w.Release: Conductor._release,
-    w.Wake: Conductor._wake,
+_LOWER: dict[type, Callable[[Conductor, Any], tuple[Action | None, Event | None]]] = {
+    Assign: Conductor._assign,
+    Cancel: Conductor._cancel,
+    HandOver: Conductor._hand_over,
+    Step: Conductor._step,
+    Blend: Conductor._blend,
+    Drop: Conductor._drop,
+    Evaluate: Conductor._evaluate,
+    Keep: Conductor._keep,
+    Release: Conductor._release,
+    Wake: Conductor._wake,
 }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from oddlot.core.words import TaskId
+from oddlot.core.tasks import TaskId
 
 MOST_STALE = 64
 """entries of tasks that are over, and twice as many as there are open ones"""

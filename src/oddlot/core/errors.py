@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Self
 
-from oddlot.core.nearest import nearest, or_nearest
 from oddlot.core.spans import Span
+from oddlot.core.suggestions import nearest, or_nearest
 
 MOST_CHARACTERS = 60
 

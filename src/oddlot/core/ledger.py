@@ -11,9 +11,9 @@ from math import inf
 from typing import NamedTuple
 
 from oddlot.core.errors import BadSamples
-from oddlot.core.lanes import Lane, Lanes
+from oddlot.core.shard_queue import Lane, Lanes
 from oddlot.core.spans import Span, joined, samples_in, split
-from oddlot.core.words import NodeId, TaskId, UpdateId
+from oddlot.core.tasks import NodeId, TaskId, UpdateId
 
 REFUSALS_UNTIL_BAD = 3
 STRIKES_UNTIL_BAD = 3

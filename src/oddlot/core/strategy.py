@@ -4,14 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from oddlot.core.words import Assign, Command, Event, Facts, Kind, NodeId, Task, TaskId, UpdateId
-
-if TYPE_CHECKING:
-    from oddlot.core.conductor import Conductor
-    from oddlot.core.roster import Roster
-
+from oddlot.core.commands import Assign, Command
+from oddlot.core.events import Event
+from oddlot.core.ledger import Ledger
+from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
+from oddlot.core.worker_stats import Roster
 
 STATE = MappingProxyType({"state": True})
 """metadata of a field that is no setting; one that is a dict or a list is none without it"""
@@ -37,100 +36,120 @@ class Strategy(Protocol):
         ...
 
 
+class Books(Protocol):
+    """What a `View` shows of the conductor's books."""
+
+    now: float
+    version: int
+    ledger: Ledger
+    batch: int
+    slots: dict[NodeId, int]
+    idle: dict[NodeId, None]
+    stalled: dict[NodeId, None]
+    busy: dict[NodeId, dict[TaskId, float]]
+    open: dict[TaskId, Task]
+    kept: dict[str, int]
+    rng: Random
+    roster: Roster
+
+    def expects(self, task: TaskId) -> bool:
+        """Whether an answer to this task would count."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A read-only picture of this moment, valid while `on` runs."""
 
-    _conductor: "Conductor"
+    _books: Books
 
     @property
     def now(self) -> float:
         """Seconds on the run's clock."""
-        return self._conductor.now
+        return self._books.now
 
     @property
     def version(self) -> int:
         """How many merges the model has seen."""
-        return self._conductor.version
+        return self._books.version
 
     @property
     def epoch(self) -> int:
         """The oldest epoch that is not wholly merged."""
-        return self._conductor.ledger.epoch
+        return self._books.ledger.epoch
 
     @property
     def batch(self) -> int:
         """The job's batch size in samples."""
-        return self._conductor.batch
+        return self._books.batch
 
     @property
     def shard_samples(self) -> int:
         """The samples of the largest shard of the data: all of them, where it is not cut."""
-        return self._conductor.ledger.shard_samples
+        return self._books.ledger.shard_samples
 
     @property
     def shards_left(self) -> int:
         """Of how many shards a lease asked for now would bring samples."""
-        return self._conductor.ledger.shards_left
+        return self._books.ledger.shards_left
 
     @property
     def work_left(self) -> bool:
         """A lease asked for now would bring samples."""
-        return self._conductor.ledger.work_left
+        return self._books.ledger.work_left
 
     @property
     def nodes(self) -> Collection[NodeId]:
         """The workers that may be given work, in order of arrival."""
-        return self._conductor.slots.keys()
+        return self._books.slots.keys()
 
     @property
     def idle(self) -> Collection[NodeId]:
         """Those of them that have a free slot."""
-        return self._conductor.idle.keys()
+        return self._books.idle.keys()
 
     @property
     def stalled(self) -> Collection[NodeId]:
         """Those of them that hold nothing but tasks that were cancelled or have lapsed: they have not answered that."""
-        return self._conductor.stalled.keys()
+        return self._books.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
         """The worker can be given work, and holds no task, not even one that was cancelled or has lapsed."""
-        return node in self._conductor.slots and not self._conductor.busy[node]
+        return node in self._books.slots and not self._books.busy[node]
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
         """The open tasks: started, and neither answered, cancelled nor lapsed."""
-        return MappingProxyType(self._conductor.open)
+        return MappingProxyType(self._books.open)
 
     @property
     def rng(self) -> Random:
         """The strategy's own source of chance."""
-        return self._conductor.rng
+        return self._books.rng
 
     @property
-    def roster(self) -> "Roster":
+    def roster(self) -> Roster:
         """How fast and how reliable each worker has been."""
-        return self._conductor.roster
+        return self._books.roster
 
     def since(self, task: TaskId) -> float:
         """When the open task was given out, in seconds on the run's clock."""
-        return self._conductor.busy[self.tasks[task].node][task]
+        return self._books.busy[self.tasks[task].node][task]
 
     def is_needed(self, task: TaskId) -> bool:
         """An answer to the open task would be of use: its samples have not been skipped since."""
-        return self._conductor.expects(task)
+        return self._books.expects(task)
 
     def can_start_from(self, version: int) -> bool:
         """It is the newest, or kept."""
-        return version == self.version or str(version) in self._conductor.kept
+        return version == self.version or str(version) in self._books.kept
 
     def free(self, node: NodeId) -> int:
         """How many more tasks the worker can be given now; 0 for one that is not there."""
-        return self._conductor.slots.get(node, 0)
+        return self._books.slots.get(node, 0)
 
     def staleness(self, update: Facts) -> int:
         """How many versions were made since the update's task started."""
-        return self._conductor.version - update.based_on
+        return self._books.version - update.based_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +176,12 @@ class Narrowed(View):
 
     def since(self, task: TaskId) -> float:
         """When it was given out; now, where it has been answered and is shown as open."""
-        return self._conductor.busy.get(self.tasks[task].node, {}).get(task, self.now)
+        return self._books.busy.get(self.tasks[task].node, {}).get(task, self.now)
 
     @classmethod
     def of(cls, view: View, idle: Mapping[NodeId, None], tasks: Mapping[TaskId, Task]) -> "Narrowed":
         """The same moment."""
-        return cls(view._conductor, idle, tasks)
+        return cls(view._books, idle, tasks)
 
 
 def assign(

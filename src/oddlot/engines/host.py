@@ -6,14 +6,29 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Protocol
 
-from oddlot.core import words as w
+from oddlot.core.commands import (
+    Abort,
+    Action,
+    Blend,
+    Drop,
+    Evaluate,
+    Evict,
+    HandOver,
+    Keep,
+    Release,
+    Start,
+    Step,
+)
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import ProtocolError, Refusal
+from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Refused, Stimulus, Ticked
+from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId
 
-Observer = Callable[[w.Record], None]
+Observer = Callable[[Record], None]
 """Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
-Adviser = Callable[[w.Record], w.Stimulus | None]
+Adviser = Callable[[Record], Stimulus | None]
 """Sees every record after the observers, and computes what the strategy is told, as an event of the log, of which a
 replay needs no adviser."""
 
@@ -39,40 +54,40 @@ class Store(Protocol):
     def release(self, version: int) -> None:
         """Let go of what `acquire` gave."""
 
-    def receive(self, facts: w.Facts, payload: Any) -> None:
+    def receive(self, facts: Facts, payload: Any) -> None:
         """Put an update into the inbox, or raise `Refusal`."""
 
     def step(
-        self, shares: Mapping[w.UpdateId, float], measure: int = 0, merged: int | None = None
+        self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
         """One step of the rule along the sum of share x direction; a schedule counts what was `merged` before."""
 
-    def blend(self, shares: Mapping[w.UpdateId, float], measure: int = 0) -> Change | None:
+    def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
         """Move towards points."""
 
-    def drop(self, update: w.UpdateId) -> None:
+    def drop(self, update: UpdateId) -> None:
         """Forget an update."""
 
 
 class Port(Protocol):
     """The outside, as a host sees it. Nothing here waits."""
 
-    def start(self, task: w.Task, weights: Any) -> None:
+    def start(self, task: Task, weights: Any) -> None:
         """Give the task to its node, to start from these weights."""
 
-    def abort(self, task: w.TaskId, node: w.NodeId) -> None:
+    def abort(self, task: TaskId, node: NodeId) -> None:
         """Ask the node to stop at its next minibatch; an arrival or `Cancelled` follows unless it is lost."""
 
-    def evict(self, node: w.NodeId) -> None:
+    def evict(self, node: NodeId) -> None:
         """Kill the node, which has hung; `Lost` follows."""
 
-    def hand_over(self, task: w.TaskId, node: w.NodeId) -> None:
+    def hand_over(self, task: TaskId, node: NodeId) -> None:
         """Ask the node to answer after the minibatch that it computes; an arrival follows unless it is lost."""
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Measure these weights; `Evaluated` follows."""
 
-    def loaded(self) -> Iterable[w.TaskId]:
+    def loaded(self) -> Iterable[TaskId]:
         """The open tasks that read their version's memory no more; they may be told again."""
 
 
@@ -80,12 +95,12 @@ class Port(Protocol):
 class Arrival:
     """An answer as it comes in: facts for the conductor, a payload for the store, still together."""
 
-    facts: w.Facts
+    facts: Facts
     payload: Any
     """with `release()`, to give its memory back; None where the maths is skipped"""
 
 
-Message = w.Stimulus | Arrival
+Message = Stimulus | Arrival
 
 
 @dataclass
@@ -97,12 +112,12 @@ class Host:
     port: Port
     observers: list[Observer] = field(default_factory=list)
     advisers: list[Adviser] = field(default_factory=list)
-    holds: dict[w.TaskId, int] = field(default_factory=dict)
+    holds: dict[TaskId, int] = field(default_factory=dict)
     """the version whose memory each task out there still reads"""
     evaluating: list[int] = field(default_factory=list)
     settled: bool = True
     """false while an event is dealt with: an error then leaves books that nobody may go on from"""
-    story: deque[w.Record] = field(default_factory=lambda: deque(maxlen=12))
+    story: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
 
     @property
     def alarm(self) -> float:
@@ -112,7 +127,7 @@ class Host:
     def ring(self, now: float) -> None:
         """Time has come."""
         if self.conductor.alarm <= now < inf:
-            self.handle(w.Ticked(), now)
+            self.handle(Ticked(), now)
 
     def receive(self, message: Message, now: float) -> None:
         """Something came in."""
@@ -121,10 +136,10 @@ class Host:
         else:
             self.handle(message, now)
 
-    def handle(self, event: w.Stimulus, now: float) -> None:
+    def handle(self, event: Stimulus, now: float) -> None:
         """Decide about the event, act, and tell the observers."""
         self.settled = False
-        lost_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, w.Lost) else ()
+        lost_tasks = list(self.conductor.busy.get(event.node, ())) if isinstance(event, Lost) else ()
         try:
             record = self.conductor.handle(event, now)
         except ProtocolError as error:
@@ -145,7 +160,7 @@ class Host:
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
             lies = facts.sender != facts.id.rpartition(":")[0] or facts.samples < 1
-            self.handle(w.Refused(facts.id, "an echo that lies") if lies else w.Arrived(facts), now)
+            self.handle(Refused(facts.id, "an echo that lies") if lies else Arrived(facts), now)
             return
         for task in self.port.loaded():
             self._release(task)  # before the merge, which then writes in place
@@ -154,9 +169,9 @@ class Host:
             self.store.receive(facts, arrival.payload)
         except Refusal as refusal:
             self._discard(arrival)
-            self.handle(w.Refused(facts.id, str(refusal)), now)
+            self.handle(Refused(facts.id, str(refusal)), now)
             return
-        self.handle(w.Arrived(facts), now)
+        self.handle(Arrived(facts), now)
 
     def evaluate(self, version: int) -> None:
         """Have the current or a kept version measured."""
@@ -168,7 +183,7 @@ class Host:
         if arrival.payload is not None:
             arrival.payload.release()
 
-    def _believe(self, facts: w.Facts) -> None:
+    def _believe(self, facts: Facts) -> None:
         task = self.conductor.open[facts.id]
         if (facts.sender, facts.based_on, facts.kind) != (task.node, task.version, task.kind):
             told = f"{facts.id} answers from {facts.sender} with another version or kind than it was given"
@@ -178,68 +193,68 @@ class Host:
             told = f"{facts.id} claims {facts.samples} of {given} samples"
             raise Refusal(told, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
 
-    def _let_go(self, event: w.Stimulus, tasks: "list[w.TaskId] | tuple[()]") -> None:
+    def _let_go(self, event: Stimulus, tasks: "list[TaskId] | tuple[()]") -> None:
         """Release the version that an ended task or evaluation had needed."""
         match event:
-            case w.Arrived(facts):
+            case Arrived(facts):
                 self._release(facts.id)
-            case w.Cancelled(task) | w.Refused(task):
+            case Cancelled(task) | Refused(task):
                 self._release(task)
-            case w.Lost():
+            case Lost():
                 for task in tasks:
                     self._release(task)
-            case w.Evaluated(version) if version in self.evaluating:
+            case Evaluated(version) if version in self.evaluating:
                 self.evaluating.remove(version)
                 self.store.release(version)
 
-    def _release(self, task: w.TaskId) -> None:
+    def _release(self, task: TaskId) -> None:
         version = self.holds.pop(task, None)
         if version is not None:
             self.store.release(version)
 
-    def _act(self, record: w.Record) -> list[w.Changed]:
+    def _act(self, record: Record) -> list[Changed]:
         """Carry out what was decided; what is to be told of measured merges."""
-        merges = sum(isinstance(action, w.Step | w.Blend) for action in record.actions)
-        version, changes = self.conductor.version - merges, list[w.Changed]()
+        merges = sum(isinstance(action, Step | Blend) for action in record.actions)
+        version, changes = self.conductor.version - merges, list[Changed]()
         for action in record.actions:
             change = self._perform(action)
-            if isinstance(action, w.Step | w.Blend):
+            if isinstance(action, Step | Blend):
                 version += 1
                 if action.measure:
                     changes.append(_changed(version, change))
         return changes
 
-    def _perform(self, action: w.Action) -> Change | None:
+    def _perform(self, action: Action) -> Change | None:
         """Carry it out; how the weights moved, where that was measured."""
         change: Change | None = None
         match action:
-            case w.Start(task):
+            case Start(task):
                 self.holds[task.id] = task.version
                 self.port.start(task, self.store.acquire(task.version))
-            case w.Abort() | w.Evict() | w.HandOver():
+            case Abort() | Evict() | HandOver():
                 self._interrupt(action)
-            case w.Step(shares, measure, merged):
+            case Step(shares, measure, merged):
                 change = self.store.step(shares, measure, merged)
-            case w.Blend(shares, measure):
+            case Blend(shares, measure):
                 change = self.store.blend(shares, measure)
-            case w.Drop(update):
+            case Drop(update):
                 self.store.drop(update)
-            case w.Evaluate(version):
+            case Evaluate(version):
                 self.evaluate(version)
-            case w.Keep(version):
+            case Keep(version):
                 self.store.acquire(version)
-            case w.Release(version):
+            case Release(version):
                 self.store.release(version)
         return change
 
-    def _interrupt(self, action: w.Abort | w.Evict | w.HandOver) -> None:
+    def _interrupt(self, action: Abort | Evict | HandOver) -> None:
         """A node is to stop, or to hand over what it has."""
         match action:
-            case w.Abort(task_id, node):
+            case Abort(task_id, node):
                 self.port.abort(task_id, node)
-            case w.Evict(node):
+            case Evict(node):
                 self.port.evict(node)
-            case w.HandOver(task_id):
+            case HandOver(task_id):
                 self.port.hand_over(task_id, task_id.rpartition(":")[0])
 
     def _tell(self) -> str:
@@ -247,7 +262,7 @@ class Host:
         return "".join(lines)
 
 
-def _changed(version: int, change: Change | None) -> w.Changed:
+def _changed(version: int, change: Change | None) -> Changed:
     """Without figures where the maths is skipped, and without those that are too large to be numbers."""
     norm, inner = (None, None) if change is None else (change.norm, change.inner)
-    return w.Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))
+    return Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))

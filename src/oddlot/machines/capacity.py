@@ -10,10 +10,10 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.core.errors import InvalidValue
-from oddlot.core.warned import warn
-from oddlot.machines.steps import Steps
+from oddlot.core.user_warnings import warn
+from oddlot.core.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
+from oddlot.machines.time_series import Steps
 
 Move = tuple[float, int, bool]
 Moves = Iterator[Move]

@@ -7,8 +7,8 @@ from math import inf
 from random import Random
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, NotNegative, check_settings
-from oddlot.machines.delays import Delay, Deterministic, Exponential
+from oddlot.core.validation import AboveZero, NotNegative, check_settings
+from oddlot.machines.delay_models import Delay, Deterministic, Exponential
 
 
 def _above_zero_or_inf(value: float) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, AtLeastOne, NotNegative, check_settings
 from oddlot.core.errors import UsageError
+from oddlot.core.validation import AboveZero, AtLeastOne, NotNegative, check_settings
 from oddlot.machines.capacity import Always, Capacity
 from oddlot.machines.machine import Machine, node_name
-from oddlot.machines.steps import Steps
+from oddlot.machines.time_series import Steps
 
 
 @dataclass(frozen=True, slots=True)

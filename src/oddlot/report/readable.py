@@ -2,8 +2,8 @@
 
 import ast
 
+from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.printable import printable
-from oddlot.core.rules import SGD, Adam, AdamW
 from oddlot.strategies import BY_NAME, WRAPPERS
 
 NAMES = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}

@@ -4,12 +4,12 @@ Stands alone: it imports nothing else of oddlot, and `SampledLinear` sits on top
 """
 
 from oddlot.sparse.classifier import SlideClassifier
-from oddlot.sparse.input import SparseInputLinear
-from oddlot.sparse.lazy import LazyAdam
+from oddlot.sparse.lazy_adam import LazyAdam
 from oddlot.sparse.optimizers import SGD, Adam, RowAdagrad
-from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.sampled_linear import SampledLinear
 from oddlot.sparse.sampler import Refresh, Sampler
 from oddlot.sparse.samplers import LSH, Clusters, Dense, Mixed, Shared, Uniform, Unigram
+from oddlot.sparse.sparse_input import SparseInputLinear
 
 __all__ = [
     "LSH",

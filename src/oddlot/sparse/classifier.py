@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.sparse import progress, saving
-from oddlot.sparse.checks import check_flag, check_share, check_whole
 from oddlot.sparse.csr import Csr
+from oddlot.sparse.datasets.metrics import precision
 from oddlot.sparse.errors import coded
-from oddlot.sparse.estimator import NotFittedError, Settings
-from oddlot.sparse.exact import exact_topk
-from oddlot.sparse.input import SparseInputLinear
-from oddlot.sparse.lazy import LazyAdam
+from oddlot.sparse.exact_scoring import exact_topk
+from oddlot.sparse.lazy_adam import LazyAdam
 from oddlot.sparse.matrices import checked, checked_labels
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.optimizers import Adam, bytes_of_row
-from oddlot.sparse.output import SampledLinear
+from oddlot.sparse.sampled_linear import SampledLinear
 from oddlot.sparse.sampler import Sampler, check_sampler
+from oddlot.sparse.sklearn_params import NotFittedError, Settings
+from oddlot.sparse.sparse_input import SparseInputLinear
 from oddlot.sparse.topk import Search
-from oddlot.sparse.xmc.metrics import precision
+from oddlot.sparse.validation import check_flag, check_share, check_whole
 
 logger = logging.getLogger(__name__)
 SCORED_AT_ONCE, RECALL = 256, 0.9

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from oddlot.sparse.assign_clusters import nearest, sort_by_group
 from oddlot.sparse.kernels import clusters as kernels
 from oddlot.sparse.kernels import tables
-from oddlot.sparse.nearest import nearest, sort_by_group
 from oddlot.sparse.products import Product
 from oddlot.sparse.threads import Crew
 

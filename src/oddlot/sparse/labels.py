@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse.checks import as_array, checked_starts
 from oddlot.sparse.errors import coded
+from oddlot.sparse.validation import as_array, checked_starts
 
 
 @dataclass(frozen=True)

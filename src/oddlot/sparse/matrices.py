@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.checks import MOST
 from oddlot.sparse.csr import Csr
 from oddlot.sparse.errors import coded
+from oddlot.sparse.validation import MOST
 
 WAY_OUT = "set labels= to how many there can be, before the first training"
 

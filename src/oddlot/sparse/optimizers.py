@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.checks import check_flag, check_number
 from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.kernels import rows as kernels
+from oddlot.sparse.validation import check_flag, check_number
 
 MOST_CORRECTED = 1 << 22
 """steps of which the correction of Adam's moments' beginning is kept, at most"""

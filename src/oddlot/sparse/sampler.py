@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.active_set import Active
 from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_number, check_whole
 
 FIRST_STEPS, SLOWER = 50, 0.2
 MANY, TWICE = 100_000, log(2)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from oddlot.sparse.clustering import Clustering
-from oddlot.sparse.exact import exact_topk
+from oddlot.sparse.exact_scoring import exact_topk
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.memory import bytes_held, check_memory
 from oddlot.sparse.products import rounded

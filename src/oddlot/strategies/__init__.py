@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from oddlot.core.rules import SGD
+from oddlot.core.optimizers import SGD
 from oddlot.core.strategy import Strategy
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad

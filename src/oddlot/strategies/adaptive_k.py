@@ -7,12 +7,19 @@ from math import inf
 from operator import itemgetter
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, Must, check_settings
+from oddlot.core.commands import Command
 from oddlot.core.errors import UsageError
-from oddlot.core.rounds import check_enough, fastest
+from oddlot.core.events import Event
 from oddlot.core.strategy import STATE, View
-from oddlot.core.switching import ByGradients, ByNoConstants, check_metrics, rounds_measured
-from oddlot.core.words import Command, Event, UpdateId
+from oddlot.core.tasks import UpdateId
+from oddlot.core.validation import AtLeastOne, Must, check_settings
+from oddlot.strategies.support.fastest_rounds import check_enough, fastest
+from oddlot.strategies.support.stage_switching import (
+    ByGradients,
+    ByNoConstants,
+    check_metrics,
+    rounds_measured,
+)
 
 
 def _are_times(rows: object) -> bool:
@@ -37,7 +44,7 @@ class AdaptiveK:
     Few results are soon there, but their mean is noisier: the error falls fast at first, and ends higher. By default k
     rises when gradients, summed over a window of rounds, point back and forth; the paper's algorithm 1 is
     `switch=ByGradients(window=1, threshold=10, burn_in=200)`. With `times`, k changes at these instead, such as those
-    of theorem 1, which `oddlot.core.stages.switch_times` computes from known constants.
+    of theorem 1, which `oddlot.strategies.support.round_planning.switch_times` computes from known constants.
 
     Paper: Kas Hanna et al., "Adaptive Distributed SGD for Fast Convergence in the Presence of Stragglers" (ICASSP
     2020), algorithm 1 and theorem 1.

@@ -5,14 +5,22 @@ from dataclasses import dataclass, field
 from math import inf, log
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, FromZeroBelowOne, Must, check_settings
+from oddlot.core.commands import Command
 from oddlot.core.errors import UsageError
-from oddlot.core.pflug import Pflug
-from oddlot.core.rounds import check_enough, fastest
-from oddlot.core.stages import Choice, spaced, stages
+from oddlot.core.events import Event, Fitted
 from oddlot.core.strategy import STATE, View
-from oddlot.core.switching import ByError, ByGradients, Switch, check_metrics, rounds_measured
-from oddlot.core.words import Command, Event, Fitted, UpdateId
+from oddlot.core.tasks import UpdateId
+from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
+from oddlot.strategies.support.fastest_rounds import check_enough, fastest
+from oddlot.strategies.support.noise_test import Pflug
+from oddlot.strategies.support.round_planning import Choice, spaced, stages
+from oddlot.strategies.support.stage_switching import (
+    ByError,
+    ByGradients,
+    Switch,
+    check_metrics,
+    rounds_measured,
+)
 
 Row = tuple[int, int, float]
 OTHER = 0.1
@@ -48,16 +56,16 @@ class AdaptiveLoad:
 
     At a large error small batches that are soon there bring it down the fastest; at a small one only large batches
     bring it down at all. Which k and how many samples are the best at which error follows from the mean seconds of
-    rounds (`oddlot.core.stages`). They are given, or measured: the first rounds wait for everybody, and later some
+    rounds (`oddlot.strategies.support.round_planning`). They are given, or measured: the first rounds wait for everybody, and later some
     more do.
 
     Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023),
-    whose idea it is; the stages are derived here (`oddlot.core.stages`), and may not be the paper's.
+    whose idea it is; the stages are derived here (`oddlot.strategies.support.round_planning`), and may not be the paper's.
     """
 
     table: Annotated[tuple[Row, ...], TABLE] = ()
     """the rounds to choose from: k, samples for each worker, mean seconds (see
-    `oddlot.machines.order_statistics.rounds_of`); empty: measured"""
+    `oddlot.timing.order_statistics.rounds_of`); empty: measured"""
     switch: Switch = field(default_factory=ByGradients)
     """what ends a stage"""
     loads: Annotated[tuple[int, ...], LOADS] = ()

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from oddlot.core.checks import AtLeastOne, NotNegative, at_least, check_settings
+from oddlot.core.commands import Command, Drop, Step
+from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import View, assign_all, assign_idle
-from oddlot.core.words import Arrived, Command, Drop, Event, Step
+from oddlot.core.validation import AtLeastOne, NotNegative, at_least, check_settings
 
 
 @dataclass

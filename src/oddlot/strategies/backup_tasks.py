@@ -6,26 +6,14 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated
 
-from oddlot.core.checks import Must
-from oddlot.core.roster import CLEARLY
+from oddlot.core.commands import Assign, Blend, Cancel, Command, Release, Step, Wake
+from oddlot.core.events import Event, Leaving, Lost
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import (
-    Assign,
-    Blend,
-    Cancel,
-    Command,
-    Event,
-    Leaving,
-    Lost,
-    NodeId,
-    Release,
-    Step,
-    Task,
-    TaskId,
-    Wake,
-)
-from oddlot.core.wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.tasks import NodeId, Task, TaskId
+from oddlot.core.validation import Must
+from oddlot.core.worker_stats import CLEARLY
 
 
 @dataclass

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-from oddlot.core.checks import AboveZero
+from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
+from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.strategy import STATE, View
-from oddlot.core.words import Arrived, Assign, Cancel, Cancelled, Command, Event, HandOver, TaskId, Wake
-from oddlot.core.wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.tasks import TaskId
+from oddlot.core.validation import AboveZero
 
 
 @dataclass

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
-from oddlot.core.rules import SGD, Rule
+from oddlot.core.commands import Command, Step
+from oddlot.core.events import Arrived, Event
+from oddlot.core.optimizers import SGD, Rule
 from oddlot.core.strategy import View, assign_idle
-from oddlot.core.words import Arrived, Command, Event, Step
+from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from oddlot.core.checks import AboveZero, AtLeastOne, Must, check_settings
+from oddlot.core.commands import Assign, Blend, Command, Keep, Release
+from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import View
-from oddlot.core.words import Arrived, Assign, Blend, Command, Event, Keep, NodeId, Release
+from oddlot.core.tasks import NodeId
+from oddlot.core.validation import AboveZero, AtLeastOne, Must, check_settings
 
 BETA = 0.9
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oddlot.core.checks import AtLeastOne, check_settings
-from oddlot.core.rounds import check_enough, fastest
+from oddlot.core.commands import Command
+from oddlot.core.events import Event
 from oddlot.core.strategy import View
-from oddlot.core.words import Command, Event, UpdateId
+from oddlot.core.tasks import UpdateId
+from oddlot.core.validation import AtLeastOne, check_settings
+from oddlot.strategies.support.fastest_rounds import check_enough, fastest
 
 
 @dataclass

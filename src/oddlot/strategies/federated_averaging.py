@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
+from oddlot.core.commands import Assign, Blend, Command, Keep, Release
+from oddlot.core.events import Arrived, Event
 from oddlot.core.strategy import View, shares_by_samples
-from oddlot.core.words import Arrived, Assign, Blend, Command, Event, Keep, Release, UpdateId
+from oddlot.core.tasks import UpdateId
+from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass

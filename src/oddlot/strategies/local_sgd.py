@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from oddlot.core.checks import AtLeastOne, check_settings
-from oddlot.core.rules import SGD, Rule
+from oddlot.core.commands import Command, Step
+from oddlot.core.events import Arrived, Event
+from oddlot.core.optimizers import SGD, Rule
 from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
-from oddlot.core.words import Arrived, Command, Event, Step, UpdateId
+from oddlot.core.tasks import UpdateId
+from oddlot.core.validation import AtLeastOne, check_settings
 
 
 @dataclass

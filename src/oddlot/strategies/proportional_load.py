@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from oddlot.core.checks import Must
+from oddlot.core.commands import Assign, Command
 from oddlot.core.errors import UsageError
+from oddlot.core.events import Event
 from oddlot.core.strategy import View
-from oddlot.core.words import Assign, Command, Event, NodeId
-from oddlot.core.wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.tasks import NodeId
+from oddlot.core.validation import Must
 
 
 @dataclass

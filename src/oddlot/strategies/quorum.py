@@ -4,25 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from oddlot.core.checks import Must, NotNegative
+from oddlot.core.commands import Command, Step, Wake
 from oddlot.core.errors import ProtocolError, UsageError
+from oddlot.core.events import Arrived, Event, Leaving, Lost, Rang
 from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, View
-from oddlot.core.words import (
-    Arrived,
-    Command,
-    Event,
-    Facts,
-    Leaving,
-    Lost,
-    NodeId,
-    Rang,
-    Step,
-    Task,
-    UpdateId,
-    Wake,
-)
-from oddlot.core.wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.core.validation import Must, NotNegative
 
 
 @dataclass

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
 
-from oddlot.core.checks import AboveZero, FromZeroBelowOne, NotNegative, check_settings
+from oddlot.core.commands import Assign, Blend, Command, Keep, Release
+from oddlot.core.events import Arrived, Changed, Event
 from oddlot.core.strategy import View
-from oddlot.core.words import Arrived, Assign, Blend, Changed, Command, Event, Facts, Keep, Release
+from oddlot.core.tasks import Facts
+from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 
 
 @dataclass

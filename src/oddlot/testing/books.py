@@ -5,9 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from oddlot.core import words as w
+from oddlot.core.commands import Blend, Skip, Start, Step
 from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
 from oddlot.core.spans import Span
+from oddlot.core.tasks import TaskId
 
 Place = tuple[int, int]
 """epoch and position"""
@@ -27,7 +30,7 @@ class Fault(NamedTuple):
 class Books:
     """What has reached the model, kept apart from the ledger and compared with it."""
 
-    given: dict[w.TaskId, list[Place]] = field(default_factory=dict)
+    given: dict[TaskId, list[Place]] = field(default_factory=dict)
     """what each task was given and, once it has answered, what it brought"""
     merged: list[Place] = field(default_factory=list)
     skipped: int = 0
@@ -36,18 +39,18 @@ class Books:
     rest: Counter[Place] = field(default_factory=Counter)
     """how often each place was merged, but once less for those of whole epochs"""
 
-    def note(self, record: w.Record, conductor: Conductor) -> None:
+    def note(self, record: Record, conductor: Conductor) -> None:
         """Follow one record, after the conductor has handled it."""
         match record.event:
-            case w.Arrived(facts) if record.remark != ECHO:
+            case Arrived(facts) if record.remark != ECHO:
                 del self.given[facts.id][facts.samples :]
         for action in record.actions:
-            if isinstance(action, w.Start):
+            if isinstance(action, Start):
                 self.given[action.task.id] = list(_places(action.task.spans))
-            elif isinstance(action, w.Skip):
+            elif isinstance(action, Skip):
                 self._merge(places := list(_places(action.spans)))
                 self.skipped += len(places)
-            elif isinstance(action, w.Step | w.Blend):
+            elif isinstance(action, Step | Blend):
                 for update in action.shares:
                     self._merge(self.given[update])
         self._put_aside(conductor.ledger.size)

@@ -3,7 +3,7 @@
     def test_my_engine() -> None:
         check_engine(lambda workers: MyPlace(workers))
 
-`MyPlace` is what `fit` would take as `on`: see `oddlot.engines.place.Place`.
+`MyPlace` is what `fit` would take as `on`: see `oddlot.engines.base.Place`.
 
 Workers that were killed must come back under a new name: `Local(respawn=True)`, machines with `seconds_to_return`.
 """
@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from oddlot.core import words as w
+from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
 from oddlot.core.conductor import ECHO
+from oddlot.core.events import Arrived, Cancelled, Event, Joined, Leaving, Lost, Rang
+from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy, View
+from oddlot.core.tasks import NodeId
+from oddlot.engines.base import Place
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.place import Place
-from oddlot.recipe import Recipe, Settings
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import Training, prepared
 from oddlot.strategies import Asynchronous, Deadline, Synchronous
 from oddlot.testing.books import Books
 from oddlot.train.job import Job
-from oddlot.training import Training, prepared
 
 SAMPLES, EPOCHS, BATCH = 64, 2, 8
 
@@ -33,7 +36,7 @@ class DrivenRun:
 
     def __init__(self, training: Training) -> None:
         self.host, self.engine = training.host, training.opened.engine
-        self.records: list[w.Record] = []
+        self.records: list[Record] = []
         self._books = Books()
         self.host.observers.append(self._note)
 
@@ -49,9 +52,9 @@ class DrivenRun:
         if message is not None:
             self.host.receive(message, self.engine.now)
 
-    def joined(self) -> w.NodeId:
+    def joined(self) -> NodeId:
         """Wait for a worker that is there and has not been told to the host yet; `deliver` that yourself."""
-        while not isinstance(message := self.next(), w.Joined):
+        while not isinstance(message := self.next(), Joined):
             self.deliver(message)
         return message.node
 
@@ -72,11 +75,9 @@ class DrivenRun:
     def answers(self, node: str, echo: bool) -> int:
         """How many answers of this worker came, in time or as echoes."""
         events = ((r.event, r.remark == ECHO) for r in self.records)
-        return sum(
-            isinstance(e, w.Arrived) and e.update.sender == node and late is echo for e, late in events
-        )
+        return sum(isinstance(e, Arrived) and e.update.sender == node and late is echo for e, late in events)
 
-    def _note(self, record: w.Record) -> None:
+    def _note(self, record: Record) -> None:
         self.records.append(record)
         self._books.note(record, self.host.conductor)
         faults = list(self._books.faults(self.host.conductor))
@@ -90,10 +91,10 @@ class Impatient:
     inner: Asynchronous = field(default_factory=Asynchronous)
     seconds: float = 0.3
 
-    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+    def on(self, event: Event, view: View) -> Iterator[Command]:
         """The inner strategy's commands."""
         for command in self.inner.on(event, view):
-            yield replace(command, deadline=self.seconds) if isinstance(command, w.Assign) else command
+            yield replace(command, deadline=self.seconds) if isinstance(command, Assign) else command
 
 
 @dataclass
@@ -103,12 +104,12 @@ class Quitter:
     inner: Asynchronous = field(default_factory=lambda: Asynchronous(samples=SAMPLES))
     seconds: float = 0.1
 
-    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+    def on(self, event: Event, view: View) -> Iterator[Command]:
         """The inner strategy's commands, but for the alarm."""
-        if isinstance(event, w.Joined):
-            yield w.Wake(view.now + self.seconds)
-        if isinstance(event, w.Rang):
-            yield from (w.Cancel(task) for task in view.tasks)
+        if isinstance(event, Joined):
+            yield Wake(view.now + self.seconds)
+        if isinstance(event, Rang):
+            yield from (Cancel(task) for task in view.tasks)
         else:
             yield from self.inner.on(event, view)
 
@@ -122,12 +123,12 @@ class Sleeper:
     due: float = 0.0
     rang: float = 0.0
 
-    def on(self, event: w.Event, view: View) -> Iterator[w.Command]:
+    def on(self, event: Event, view: View) -> Iterator[Command]:
         """Set the alarm at the first worker, and wait for it."""
         if not self.due:
             self.due = view.now + self.seconds
-            yield w.Wake(self.due)
-        elif isinstance(event, w.Rang):
+            yield Wake(self.due)
+        elif isinstance(event, Rang):
             self.rang = view.now
         if self.rang:
             yield from self.inner.on(event, view)
@@ -153,10 +154,10 @@ def a_worker_dies_while_computing(make: Callable[[int], Place]) -> None:
     with trial(make(2), Synchronous()) as run:
         node = run.joined()
         run.engine.freeze(node)  # so that it has surely not answered
-        run.deliver(w.Joined(node))
+        run.deliver(Joined(node))
         assert run.host.conductor.busy[node], "a worker that joins is given work"
         run.engine.kill(node)
-        run.until(lambda: run.has(w.Lost, node))
+        run.until(lambda: run.has(Lost, node))
         run.finish()
         assert not run.answers(node, echo=False)
 
@@ -170,7 +171,7 @@ def a_worker_dies_after_sending(make: Callable[[int], Place]) -> None:
         run.engine.kill(node)
         run.deliver(message)
         assert run.answers(node, echo=False) == 1
-        run.until(lambda: run.has(w.Lost, node))
+        run.until(lambda: run.has(Lost, node))
         run.finish()
 
 
@@ -179,8 +180,8 @@ def a_worker_joins_in_mid_round(make: Callable[[int], Place]) -> None:
     with trial(make(2), Asynchronous()) as run:
         node = run.joined()
         run.engine.kill(node)
-        run.deliver(w.Joined(node))
-        run.until(lambda: run.has(w.Joined, f"{node}.2"))
+        run.deliver(Joined(node))
+        run.until(lambda: run.has(Joined, f"{node}.2"))
         run.until(lambda: run.answers(f"{node}.2", echo=False) > 0 or run.host.conductor.done)
         run.finish()
         assert node not in run.host.conductor.slots
@@ -191,7 +192,7 @@ def a_worker_answers_late(make: Callable[[int], Place]) -> None:
     with trial(make(2), Impatient()) as run:
         node = run.joined()
         run.engine.freeze(node)
-        run.deliver(w.Joined(node))
+        run.deliver(Joined(node))
         run.until(lambda: run.host.conductor.roster.members[node].lapses > 0)
         assert not any(task.node == node for task in run.host.conductor.open.values())
         run.engine.thaw(node)
@@ -204,10 +205,10 @@ def a_worker_is_told_to_stop(make: Callable[[int], Place]) -> None:
     with trial(make(1), Quitter()) as run:
         node = run.joined()
         run.engine.freeze(node)  # so that it has surely not come to the last minibatch
-        run.deliver(w.Joined(node))
+        run.deliver(Joined(node))
         run.until(lambda: not run.host.conductor.open)
         run.engine.thaw(node)
-        run.until(lambda: run.has(w.Cancelled, node))
+        run.until(lambda: run.has(Cancelled, node))
         assert not run.answers(node, echo=True)
         run.finish()
 
@@ -217,11 +218,11 @@ def a_worker_hands_over(make: Callable[[int], Place]) -> None:
     with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1)) as run:
         node = run.joined()
         run.engine.freeze(node)  # so that it has surely not answered
-        run.deliver(w.Joined(node))
-        run.until(lambda: any(isinstance(action, w.HandOver) for r in run.records for action in r.actions))
+        run.deliver(Joined(node))
+        run.until(lambda: any(isinstance(action, HandOver) for r in run.records for action in r.actions))
         run.engine.thaw(node)
         run.until(lambda: run.answers(node, echo=False) > 0)
-        brought = [r.event.update.samples for r in run.records if isinstance(r.event, w.Arrived)]
+        brought = [r.event.update.samples for r in run.records if isinstance(r.event, Arrived)]
         assert brought == [BATCH]
         run.finish()
 
@@ -231,14 +232,14 @@ def a_worker_leaves(make: Callable[[int], Place]) -> None:
     with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
         node = run.joined()
         run.engine.freeze(node)  # so that it has surely not answered
-        run.deliver(w.Joined(node))
+        run.deliver(Joined(node))
         run.engine.leave(node)
         run.engine.thaw(node)
-        run.until(lambda: run.has(w.Leaving, node))
+        run.until(lambda: run.has(Leaving, node))
         assert node not in run.host.conductor.slots
         run.until(lambda: not run.host.conductor.busy[node])
-        assert not run.has(w.Lost, node), "it goes when all is answered, not before"
-        run.until(lambda: run.has(w.Lost, node))
+        assert not run.has(Lost, node), "it goes when all is answered, not before"
+        run.until(lambda: run.has(Lost, node))
         run.finish()
 
 
@@ -258,12 +259,12 @@ def nobody_is_left(make: Callable[[int], Place]) -> None:
         nodes = [run.joined(), run.joined()]
         for node in nodes:
             run.engine.freeze(node)
-            run.deliver(w.Joined(node))
+            run.deliver(Joined(node))
         for node in nodes:
             run.engine.kill(node)
         replacements = []
         while run.host.conductor.slots:
-            if isinstance(message := run.next(), w.Joined):
+            if isinstance(message := run.next(), Joined):
                 replacements.append(message)
             else:
                 run.deliver(message)

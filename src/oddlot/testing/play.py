@@ -20,12 +20,41 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any
 
-from oddlot.core import words as w
+from oddlot.core.commands import (
+    Abort,
+    Action,
+    Blend,
+    Drop,
+    Evaluate,
+    Evict,
+    HandOver,
+    Keep,
+    Release,
+    Skip,
+    Start,
+    Step,
+)
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import ProtocolError, UnknownName, UsageError
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Changed,
+    Evaluated,
+    Fitted,
+    Joined,
+    Leaving,
+    Lost,
+    Refused,
+    Resumed,
+    Stimulus,
+    Ticked,
+)
 from oddlot.core.ledger import Ledger
+from oddlot.core.records import Record
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy
+from oddlot.core.tasks import Facts, Task, TaskId
 
 RINGS_AT_MOST = 1000
 """in one `wait`: a strategy whose alarms ring on and on at one time never ends"""
@@ -72,14 +101,14 @@ class Play:
 
     conductor: Conductor
     now: float = 0.0
-    tasks: dict[w.TaskId, w.Task] = field(default_factory=dict)
+    tasks: dict[TaskId, Task] = field(default_factory=dict)
     """every task that was ever started"""
     evaluating: list[int] = field(default_factory=list)
     """versions whose `Evaluated` is to come"""
     measuring: int = 0
     """how many `Changed` of measured merges are to come"""
 
-    def do(self, line: str) -> Iterator[w.Record]:
+    def do(self, line: str) -> Iterator[Record]:
         """Let this happen; the records of it. UsageError when it cannot happen."""
         verb, *words = line.split()
         if verb not in VERBS:
@@ -95,48 +124,48 @@ class Play:
             self._remember(record)
             yield record
 
-    def _remember(self, record: w.Record) -> None:
+    def _remember(self, record: Record) -> None:
         for action in record.actions:
             match action:
-                case w.Start(task):
+                case Start(task):
                     self.tasks[task.id] = task
-                case w.Evaluate(version) if version not in self.evaluating:
+                case Evaluate(version) if version not in self.evaluating:
                     self.evaluating.append(version)
-                case w.Step(measure=window) | w.Blend(measure=window) if window:
+                case Step(measure=window) | Blend(measure=window) if window:
                     self.measuring += 1
 
-    def _join(self, node: str) -> Iterator[w.Stimulus]:
-        yield w.Joined(node)
+    def _join(self, node: str) -> Iterator[Stimulus]:
+        yield Joined(node)
 
-    def _leave(self, node: str) -> Iterator[w.Stimulus]:
-        yield w.Leaving(node)
+    def _leave(self, node: str) -> Iterator[Stimulus]:
+        yield Leaving(node)
 
-    def _lose(self, node: str) -> Iterator[w.Stimulus]:
-        yield w.Lost(node)
+    def _lose(self, node: str) -> Iterator[Stimulus]:
+        yield Lost(node)
 
-    def _finish(self, whose: str, samples: str = "", loss: str = "") -> Iterator[w.Stimulus]:
+    def _finish(self, whose: str, samples: str = "", loss: str = "") -> Iterator[Stimulus]:
         task = self._task(whose, self.conductor.expects)
         yield self._answer(task, int(samples) if samples else None, float(loss) if loss else None)
 
-    def _late(self, whose: str) -> Iterator[w.Stimulus]:
+    def _late(self, whose: str) -> Iterator[Stimulus]:
         yield self._answer(self._task(whose, lambda task: not self.conductor.expects(task)))
 
-    def _refuse(self, whose: str) -> Iterator[w.Stimulus]:
-        yield w.Refused(self._task(whose, self.conductor.expects).id, "a number is not finite")
+    def _refuse(self, whose: str) -> Iterator[Stimulus]:
+        yield Refused(self._task(whose, self.conductor.expects).id, "a number is not finite")
 
-    def _cancelled(self, whose: str) -> Iterator[w.Stimulus]:
+    def _cancelled(self, whose: str) -> Iterator[Stimulus]:
         busy = self.conductor.busy.get(whose, {})
         unexpected = [task for task in busy if not self.conductor.expects(task)]
         task = self._task(unexpected[0] if unexpected else whose, lambda _: True)
-        yield w.Cancelled(task.id, task.node)
+        yield Cancelled(task.id, task.node)
 
-    def _wait(self, seconds: str) -> Iterator[w.Stimulus]:
+    def _wait(self, seconds: str) -> Iterator[Stimulus]:
         end, rings = self.conductor.alarm if seconds == "alarm" else self.now + float(seconds), 0
         if end == inf:
             raise UsageError("no alarm is set, and no task is open", "nothing_to_wait_for")
         while self.conductor.alarm <= end:
             self.now = max(self.now, self.conductor.alarm)
-            yield w.Ticked()
+            yield Ticked()
             rings += 1
             if rings > RINGS_AT_MOST:
                 raise ProtocolError(
@@ -146,28 +175,28 @@ class Play:
                 )
         self.now = end
 
-    def _change(self, norm: str, inner: str = "") -> Iterator[w.Stimulus]:
+    def _change(self, norm: str, inner: str = "") -> Iterator[Stimulus]:
         self.measuring -= 1
-        yield w.Changed(self.conductor.version, float(norm), float(inner) if inner else None)
+        yield Changed(self.conductor.version, float(norm), float(inner) if inner else None)
 
-    def _evaluated(self, **metrics: str) -> Iterator[w.Stimulus]:
+    def _evaluated(self, **metrics: str) -> Iterator[Stimulus]:
         if not self.evaluating:
             raise UsageError("no evaluation was asked for", "no_evaluation")
         version = self.evaluating.pop(0)
-        yield w.Evaluated(version, {name: float(value) for name, value in metrics.items()})
+        yield Evaluated(version, {name: float(value) for name, value in metrics.items()})
 
-    def _fitted(self, **rows: str) -> Iterator[w.Stimulus]:
+    def _fitted(self, **rows: str) -> Iterator[Stimulus]:
         choices = [(row.split("x"), float(seconds)) for row, seconds in rows.items()]
-        yield w.Fitted(tuple((int(k), int(samples), seconds) for (k, samples), seconds in choices))
+        yield Fitted(tuple((int(k), int(samples), seconds) for (k, samples), seconds in choices))
 
-    def _resume(self) -> Iterator[w.Stimulus]:
+    def _resume(self) -> Iterator[Stimulus]:
         self.evaluating.clear()
-        yield w.Resumed(0)
+        yield Resumed(0)
 
-    def _show(self) -> Iterator[w.Stimulus]:
+    def _show(self) -> Iterator[Stimulus]:
         yield from ()
 
-    def _task(self, whose: str, fits: Callable[[w.TaskId], bool]) -> w.Task:
+    def _task(self, whose: str, fits: Callable[[TaskId], bool]) -> Task:
         """The task of that name, or the oldest fitting one of that worker."""
         held = [whose] if ":" in whose else list(self.conductor.busy.get(whose, ()))
         task = next((self.tasks[task] for task in held if task in self.tasks and fits(task)), None)
@@ -180,12 +209,12 @@ class Play:
             )
         return task
 
-    def _answer(self, task: w.Task, samples: int | None = None, loss: float | None = None) -> w.Arrived:
+    def _answer(self, task: Task, samples: int | None = None, loss: float | None = None) -> Arrived:
         samples = samples_in(task.spans) if samples is None else samples
-        return w.Arrived(w.Facts(task.id, task.node, task.version, samples, task.kind, loss))
+        return Arrived(Facts(task.id, task.node, task.version, samples, task.kind, loss))
 
 
-VERBS: dict[str, Callable[..., Iterator[w.Stimulus]]] = {
+VERBS: dict[str, Callable[..., Iterator[Stimulus]]] = {
     "join": Play._join,
     "finish": Play._finish,
     "late": Play._late,
@@ -202,9 +231,9 @@ VERBS: dict[str, Callable[..., Iterator[w.Stimulus]]] = {
 }
 
 
-def told(record: w.Record) -> list[str]:
+def told(record: Record) -> list[str]:
     """The record's decisions, a line each: `> assign a:1 8 [0:0-8] v0`, `> step a:1*0.50 b:2*0.50`."""
-    lines = [f"at {record.now:g} s"] if isinstance(record.event, w.Ticked) else []
+    lines = [f"at {record.now:g} s"] if isinstance(record.event, Ticked) else []
     lines += [record.remark] if record.remark else []
     return [f"> {line}" for line in lines + [_notation(action) for action in record.actions]]
 
@@ -224,28 +253,28 @@ def books(conductor: Conductor) -> str:
     return ", ".join([f"> version {conductor.version}, epoch {ledger.epoch}", *shown])
 
 
-def _notation(action: w.Action) -> str:
+def _notation(action: Action) -> str:
     match action:
-        case w.Start(task):
+        case Start(task):
             kind = "" if task.kind == "gradient" else f" {task.kind}"
             pull = "" if task.pull is None else f" pull {task.pull:.2f}"
             return (
                 f"assign {task.id} {samples_in(task.spans)} {_spans(task.spans)} v{task.version}{kind}{pull}"
             )
-        case w.Abort(task_id):
+        case Abort(task_id):
             return f"abort {task_id}"
-        case w.Evict(node):
+        case Evict(node):
             return f"evict {node}"
-        case w.Skip(spans):
+        case Skip(spans):
             return f"skip {_spans(spans)}"
-        case w.HandOver(task_id):
+        case HandOver(task_id):
             return f"hand over {task_id}"
-        case w.Step(shares, measure) | w.Blend(shares, measure):
+        case Step(shares, measure) | Blend(shares, measure):
             parts = [f"{update}*{share:.2f}" for update, share in shares.items()]
             return " ".join([type(action).__name__.lower(), *parts, *["measure"] * (measure > 0)])
-        case w.Drop(update):
+        case Drop(update):
             return f"drop {update}"
-        case w.Evaluate(version) | w.Keep(version) | w.Release(version):
+        case Evaluate(version) | Keep(version) | Release(version):
             return f"{type(action).__name__.lower()} v{version}"
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from oddlot import strategies
-from oddlot.core import rules
+from oddlot.core import optimizers as rules
 from oddlot.core.errors import OddlotError, UnknownName, UsageError
 from oddlot.core.strategy import Strategy
 from oddlot.testing.play import Data, Play, books, told

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NoReturn
 
-from oddlot.core import words as w
+from oddlot.core.commands import Action
 from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import ProtocolError
-from oddlot.core.plain import to_plain, type_of
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
+from oddlot.core.serialization import to_plain, type_of
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy
+from oddlot.core.tasks import Facts
 from oddlot.testing.books import Books
 from oddlot.testing.play import Data, Play, books, told
 
@@ -54,7 +58,7 @@ class Trial:
         self.play = Play(data.conductor(make()))
         self.others = [(1, data.conductor(make()))]
         """conductors that must decide likewise, and the promise that says so"""
-        self.log: list[w.Record] = []
+        self.log: list[Record] = []
         self.books = Books()
         self.joined = 0
         self.history = [f"strategy {make()!r}", str(data)]
@@ -176,11 +180,11 @@ class Trial:
             error.add_note(f"It came about like this:\n{self._story()}")
             raise
 
-    def _check(self, record: w.Record, before: Any) -> None:
+    def _check(self, record: Record, before: Any) -> None:
         self.log.append(record)
         for promise, other in self.others:
             self._compare(promise, other, record)
-        if isinstance(record.event, w.Arrived) and record.event.update.id not in self.conductor.open:
+        if isinstance(record.event, Arrived) and record.event.update.id not in self.conductor.open:
             self._check_late(record, record.event.update, before)
         self.books.note(record, self.conductor)
         for fault in self.books.faults(self.conductor):
@@ -188,7 +192,7 @@ class Trial:
         if self._stalled():
             self._break(4, "there is work left, nobody works, and no alarm is set")
 
-    def _compare(self, promise: int, other: Conductor, record: w.Record) -> None:
+    def _compare(self, promise: int, other: Conductor, record: Record) -> None:
         again = _decide(other, record)
         if again != record.actions:
             sure = promise == 1 or all(self._repeats() for _ in range(10))
@@ -198,7 +202,7 @@ class Trial:
         fresh = self.data.conductor(self.make())
         return all(_decide(fresh, record) == record.actions for record in self.log)
 
-    def _check_late(self, record: w.Record, late: w.Facts, before: Any) -> None:
+    def _check_late(self, record: Record, late: Facts, before: Any) -> None:
         if before is None:
             return
         gone = late.sender not in self.conductor.busy
@@ -221,7 +225,7 @@ class Trial:
     def _copy(self) -> None:
         try:
             plain = self.conductor.to_plain()
-            read = Conductor.from_plain(json.loads(json.dumps(plain)), type_of(self.make()))
+            read = read_conductor(json.loads(json.dumps(plain)), type_of(self.make()))
             copied = copy.deepcopy(self.conductor)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             self._break(2, f"it cannot be copied or saved: {error}")
@@ -239,7 +243,7 @@ class Trial:
         return "\n".join([*history, "show", books(self.conductor)])
 
 
-def _decide(conductor: Conductor, record: w.Record) -> tuple[w.Action, ...] | str:
+def _decide(conductor: Conductor, record: Record) -> tuple[Action, ...] | str:
     """What this conductor makes of the record's event."""
     try:
         return conductor.handle(record.event, record.now).actions

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, default_collate
 from oddlot.core.errors import JobError, UsageError
 from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.user_code import trace_of
-from oddlot.train.shards import Shards, as_tensor
+from oddlot.train.sharded_data import Shards, as_tensor
 
 Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, default_collate
 
 from oddlot.core.errors import UsageError
-from oddlot.core.rules import SGD, Adam, AdamW
+from oddlot.core.optimizers import SGD, Adam, AdamW
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
 """The hub's rules, by the names that PyTorch's optimizers have too."""

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.checks import AboveZero, AtLeastOne, check_settings
 from oddlot.core.errors import InvalidValue, JobError, UsageError, short
-from oddlot.core.rules import SGD, Rule
-from oddlot.train.chance import warn_of_rng
+from oddlot.core.optimizers import SGD, Rule
+from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 from oddlot.train.from_torch import check_not_from_torch
-from oddlot.train.schedules import Schedule
+from oddlot.train.lr_schedules import Schedule
+from oddlot.train.seeding import warn_of_rng
 
 ROWS = 256
 """samples that are evaluated at once, unless the job says otherwise"""

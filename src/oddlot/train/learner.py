@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import JobError, OddlotError
-from oddlot.core.words import Kind, Task
-from oddlot.train.chance import generators_of, reseed, seed_all
-from oddlot.train.clip import clip
+from oddlot.core.tasks import Kind, Task
 from oddlot.train.data import Batches, Cuts, Indices, minibatches, move
 from oddlot.train.failures import minibatch_failed
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.gradient_clipping import clip
 from oddlot.train.job import Job
-from oddlot.train.layout import FlatBuffer, Layout
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
-from oddlot.train.schedules import by_samples
-from oddlot.train.unchanged import Unchanged
+from oddlot.train.lr_schedules import by_samples
+from oddlot.train.seeding import generators_of, reseed, seed_all
+from oddlot.train.weight_hashes import Unchanged
 
 _Learn = Callable[[Tensor, int], None]
 """takes the loss of a minibatch and its samples"""

@@ -11,7 +11,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from oddlot.core.errors import JobError
-from oddlot.core.rules import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
 
 
 class LocalOptimizer:
@@ -106,7 +106,7 @@ def local_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Opt
     parameters = list(parameters)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
     if sparse and isinstance(rule, Adam) and not rule.weight_decay:
-        from oddlot.sparse.lazy import LazyAdam  # numba comes with it
+        from oddlot.sparse.lazy_adam import LazyAdam
 
         return LazyAdam(parameters, rule.lr, rule.betas, rule.eps)
     return LocalOptimizer(rule, parameters)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
-from oddlot.train.layout import FlatBuffer, Layout
+from oddlot.train.flat_buffer import FlatBuffer, Layout
 
 
 class Stretch(NamedTuple):

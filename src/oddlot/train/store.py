@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
-from oddlot.core.rules import Rule
-from oddlot.core.words import Facts, Kind, UpdateId
-from oddlot.train import merge
-from oddlot.train.guard import MAX_UPDATE_RATIO, Guard, norm_of
-from oddlot.train.kernels import is_finite
-from oddlot.train.layout import FlatBuffer, Layout
-from oddlot.train.merge import Change, Meter
-from oddlot.train.rules import Numerics
+from oddlot.core.optimizers import Rule
+from oddlot.core.tasks import Facts, Kind, UpdateId
+from oddlot.train import merging as merge
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.gates import MAX_UPDATE_RATIO, Guard, norm_of
+from oddlot.train.merging import Change, Meter
+from oddlot.train.optimizer_math import Numerics
 from oddlot.train.step_counts import StepCounts
+from oddlot.train.vector_ops import is_finite
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from oddlot.core.errors import UsageError
-from oddlot.core.warned import warn
+from oddlot.core.user_warnings import warn
 
 MERGEABLE = frozenset(
     {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oddlot.core.errors import InvalidValue
-from oddlot.core.warned import warn
+from oddlot.core.user_warnings import warn
 from oddlot.wire.framing import FrameError
 
 Named = tuple[str, Tensor]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.chance import Frequencies
-from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.active_set import Active
 from oddlot.sparse.clustering import Clustering
+from oddlot.sparse.frequency_draws import Frequencies
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_number, check_whole
 
 LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
 logger = logging.getLogger(__name__)

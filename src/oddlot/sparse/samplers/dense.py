@@ -5,8 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.chance import fill_up
+from oddlot.sparse.active_set import Active
+from oddlot.sparse.frequency_draws import fill_up
 from oddlot.sparse.threads import Crew
 
 

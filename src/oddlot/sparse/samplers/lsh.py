@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.chance import Frequencies
-from oddlot.sparse.checks import check_flag, check_number, check_whole, warn
+from oddlot.sparse.active_set import Active
 from oddlot.sparse.errors import coded, invalid_value
+from oddlot.sparse.frequency_draws import Frequencies
 from oddlot.sparse.kernels import hashing, tables
 from oddlot.sparse.memory import check_memory
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_flag, check_number, check_whole, warn
 
 PROJECTED = 1 << 26
 """signs that are found at once, of as many rows as that is"""

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
+from oddlot.sparse.active_set import Active
 from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.threads import Crew

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.active_set import Active
 from oddlot.sparse.kernels import choosing
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_whole
 
 
 @dataclass

@@ -5,10 +5,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.chance import fill_up
-from oddlot.sparse.checks import check_whole
+from oddlot.sparse.active_set import Active
+from oddlot.sparse.frequency_draws import fill_up
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_whole
 
 
 @dataclass

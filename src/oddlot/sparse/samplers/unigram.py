@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oddlot.sparse.active import Active
-from oddlot.sparse.chance import Frequencies
-from oddlot.sparse.checks import check_number, check_whole
+from oddlot.sparse.active_set import Active
+from oddlot.sparse.frequency_draws import Frequencies
 from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
+from oddlot.sparse.validation import check_number, check_whole
 
 
 @dataclass

@@ -1,0 +1,360 @@
+"""A saved run: whole or damaged, and its manifest tells which.
+
+`FOLDER/00000042-917-a1b2c3/` holds version 42 as it was after 917 records: `conductor.json` (the books),
+`tensors.safetensors` (weights, rule state and inbox, with the layout in its metadata) and, written last,
+`manifest.json` with size and CRC-32 of the other two and of itself. The last part of the name is the hub's own, drawn
+anew in each of its lives, so that no name ever comes twice and nothing is replaced.
+"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from zlib import crc32
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file
+from torch import Tensor
+
+from oddlot.checkpoint.disk import open_to_read
+from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
+from oddlot.core.errors import CheckpointError
+from oddlot.core.serialization import DAMAGED, from_plain
+
+FORMAT = 1
+UNFINISHED = "unfinished_checkpoint"
+BEGIN_ANEW = "begin anew: no checkpoint is older than that"
+CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
+NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
+PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
+"""the name of a part of the log, in its folder"""
+MOST_HEADER_BYTES = 100_000_000
+"""of a safetensors file: what its library reads"""
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a checkpoint holds. `job` is the job's fingerprint; `records` of the log came before it."""
+
+    version: int
+    records: int
+    job: str
+    conductor: Mapping[str, Any]
+    layout: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+class Part(NamedTuple):
+    """A part of the run's log that lies beside the checkpoints."""
+
+    name: str
+    bytes: int
+    crc32: int
+
+    @property
+    def check(self) -> dict[str, int]:
+        """What `Storage.write` told of it."""
+        return {"bytes": self.bytes, "crc32": self.crc32}
+
+    @classmethod
+    def read(cls, plain: dict[str, Any]) -> "Part":
+        """The part that a manifest names. One of `DAMAGED`: none of this run's log."""
+        part: Part = from_plain(cls, [plain["name"], plain["bytes"], plain["crc32"]])
+        folder, _, name = part.name.partition("/")
+        if folder != LOG_PARTS or not PART.fullmatch(name) or part.bytes < 0:
+            raise ValueError(f"{part.name!r} is no part of the log")
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A whole checkpoint, its checksums verified."""
+
+    storage: Storage
+    name: str
+    version: int
+    records: int
+    job: str
+    log: tuple[Part, ...]
+    """the log up to this checkpoint, if it is kept beside it"""
+    warnings: tuple[CheckpointError, ...] = ()
+    """one for each newer checkpoint that is damaged and was passed over; none for one that was not finished"""
+
+    def load(self) -> Snapshot:
+        """What was saved. CheckpointError when the files hold anything else."""
+        tensors_name = f"{self.name}/{TENSORS}"
+        try:
+            conductor = json.loads(self.storage.read(f"{self.name}/{CONDUCTOR}"))
+            if path := self.storage.local(tensors_name):
+                with path.open("rb") as file:
+                    layout, tensors = _layout(file), load_file(path)
+            else:
+                data = self.storage.read(tensors_name)
+                layout, tensors = _layout(BytesIO(data)), load(data)
+            if not isinstance(conductor, dict):
+                raise ValueError(f"{CONDUCTOR} holds no books")
+        except (OSError, SafetensorError, *DAMAGED) as error:
+            raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
+        return Snapshot(self.version, self.records, self.job, conductor, layout, tensors)
+
+
+def name_of(snapshot: Snapshot, life: str) -> str:
+    """Its folder's."""
+    return f"{snapshot.version:08d}-{snapshot.records}-{life}"
+
+
+def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] = ()) -> str:
+    """Write a checkpoint in this life of a hub and return its folder's name. OSError leaves no whole one there."""
+    name = name_of(snapshot, life)
+    try:
+        files = {
+            CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(snapshot.conductor)]),
+            TENSORS: storage.write(f"{name}/{TENSORS}", _safetensors(snapshot)),
+        }
+        manifest: dict[str, Any] = {"format": FORMAT, "version": snapshot.version}
+        manifest |= {
+            "records": snapshot.records,
+            "job": snapshot.job,
+            "files": files,
+            "log": [part._asdict() for part in log],
+        }
+        storage.write(f"{name}/{MANIFEST}", [to_json({**manifest, "crc32": crc32(to_json(manifest))})])
+        storage.sync(name)
+        storage.sync()
+    except BaseException:
+        with suppress(OSError):
+            storage.remove(name)
+        raise
+    return name
+
+
+def newest(
+    storage: Storage,
+    records: int | None = None,
+    void: Callable[[int], bool] = lambda _: False,
+    with_log: bool = False,
+) -> Checkpoint:
+    """The newest whole checkpoint; damaged ones are passed over and named in its warnings.
+
+    Those whose number of records is `void` are of a history that does not hold any more. With `with_log` the log beside
+    it is sound too. CheckpointError: there is no whole one, one cannot be read, or it was made after more `records`
+    than the log has.
+    """
+    damage: list[CheckpointError] = []
+    try:
+        names = saved(storage)
+    except OSError as error:
+        raise unreadable(str(storage), error) from error
+    for name in reversed(names):
+        if void(age(name)[0]):
+            continue
+        try:
+            found = _verified(storage, name, with_log)
+            if records is not None and found.records > records:
+                _check_log_beside(found)  # else nobody else can go on from it either
+                older = [other for other in names if age(other)[0] <= records and not void(age(other)[0])]
+                raise _log_too_short(found, records, bool(older))
+        except Damaged as error:
+            damage.append(error)
+            continue
+        return replace(found, warnings=tuple(each for each in damage if each.code != UNFINISHED))
+    told = [f"no whole checkpoint in {storage}: restore one from a copy, or begin anew elsewhere", *damage]
+    raise CheckpointError(
+        "\n  ".join(map(str, told)), "no_whole_checkpoint", path=str(storage), damage=damage
+    )
+
+
+def saved(storage: Storage) -> list[str]:
+    """The folders of all checkpoints, whole or not, the oldest first."""
+    return sorted(filter(NAME.fullmatch, storage.names()), key=age)
+
+
+def age(name: str) -> tuple[int, int]:
+    """Sorts checkpoints by the log that came before them, which only grows."""
+    version, records, _ = name.split("-")
+    return int(records), int(version)
+
+
+def parts_of(storage: Storage, name: str) -> tuple[Part, ...]:
+    """The log's parts that a checkpoint names; none where it is damaged. OSError: it cannot be read."""
+    try:
+        manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), name)
+        return tuple(map(Part.read, manifest["log"]))
+    except (FileNotFoundError, CheckpointError, *DAMAGED):
+        return ()
+
+
+def log_of(checkpoint: Checkpoint) -> bytes:
+    """The run's log up to this checkpoint. CheckpointError: it cannot be read."""
+    try:
+        return b"".join(checkpoint.storage.read(part.name) for part in checkpoint.log)
+    except OSError as error:
+        raise unreadable(str(checkpoint.storage), error, "the log in ") from error
+
+
+def _check_log_beside(checkpoint: Checkpoint) -> None:
+    """Damaged: the log beside it is there, and is not sound."""
+    path = checkpoint.storage.path(checkpoint.name)
+    try:
+        for part in checkpoint.log:
+            checkpoint.storage.check(part.name, part.check)
+    except (OSError, CheckpointError) as error:
+        raise _damaged(path, error) from error
+
+
+def check_log(checkpoint: Checkpoint, log: Path) -> None:
+    """CheckpointError: the file is not the log from which this checkpoint came about."""
+    size = sum(part.bytes for part in checkpoint.log)
+    with open_to_read(log) as file:
+        is_whole = os.fstat(file.fileno()).st_size >= size
+        if not is_whole or any(crc32(file.read(part.bytes)) != part.crc32 for part in checkpoint.log):
+            raise _gone_on(checkpoint, f"after other records than {log} has", log=str(log))
+
+
+def _log_too_short(checkpoint: Checkpoint, records: int, is_older_there: bool) -> CheckpointError:
+    """Only so many records of the log that is here are sound, which are fewer than the checkpoint was made after."""
+    counts = {"records": checkpoint.records, "sound": records}
+    if checkpoint.log:
+        return _gone_on(
+            checkpoint, f"after {checkpoint.records:,} records, and {records:,} are here", **counts
+        )
+    path = checkpoint.storage.path(checkpoint.name)
+    return CheckpointError(
+        f"checkpoint {path} was made after {checkpoint.records} records, but only {records} of the log are sound: "
+        "restore the log from a copy, or "
+        + ("move that checkpoint away to go on from an older one" if is_older_there else BEGIN_ANEW),
+        "log_too_short",
+        path=path,
+        **counts,
+    )
+
+
+def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointError:
+    path = checkpoint.storage.path(checkpoint.name)
+    return CheckpointError(
+        f"the run has gone on elsewhere: checkpoint {path} was made {when}. Resume it in a new folder, which fetches "
+        "the log",
+        "gone_on_elsewhere",
+        path=path,
+        **fields,
+    )
+
+
+def to_json(plain: Mapping[str, Any]) -> bytes:
+    """As a checkpoint's files have it."""
+    return json.dumps(plain, indent=1).encode()
+
+
+def _safetensors(snapshot: Snapshot) -> Iterable[bytes | memoryview]:
+    """The file piece by piece, so that no second copy of the tensors is made (`safetensors.save_file` makes one)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "layout": json.dumps(snapshot.layout)}}
+    end = 0
+    for name, tensor in snapshot.tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return chain([len(text).to_bytes(8, "little") + text], _data(snapshot.tensors.values()))
+
+
+def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
+    for tensor in tensors:
+        data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        for start in range(0, len(data), PIECE_BYTES):
+            yield data[start : start + PIECE_BYTES]
+
+
+def _layout(file: IO[bytes]) -> Any:
+    """The layout in the metadata of a safetensors file."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {length:,} bytes")
+    header = json.loads(file.read(length))
+    return json.loads(header["__metadata__"]["layout"])
+
+
+class Damaged(CheckpointError):
+    """A checkpoint that is not whole: an older one may be."""
+
+
+def _damaged(path: str, error: Exception) -> Damaged:
+    """A checkpoint in which this was found."""
+    told = f"checkpoint {path} is damaged: {error}"
+    if isinstance(error, CheckpointError):
+        return Damaged(told, error.code, path=path, **error.fields)
+    return Damaged(told, "damaged_file", path=path, reason=str(error))
+
+
+def _verified(storage: Storage, name: str, with_log: bool) -> Checkpoint:
+    """A whole checkpoint. Damaged: what is wrong with it; CheckpointError: it cannot be read now."""
+    path = storage.path(name)
+    try:
+        return _checked(storage, name, with_log)
+    except Damaged:
+        raise
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename or error.args[-1])).name
+        if missing == MANIFEST:
+            told = f"checkpoint {path} was not finished: it has no {MANIFEST}"
+            raise Damaged(told, UNFINISHED, path=path) from error
+        told = f"checkpoint {path} is damaged: {missing} is missing"
+        raise Damaged(told, "missing_file", path=path, file=missing) from error
+    except (IsADirectoryError, CheckpointError, *DAMAGED) as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            told = f"checkpoint {path} is passed over: {error.filename} is a symbolic link"
+            raise Damaged(told, "symbolic_link", path=path, link=error.filename) from error
+        raise unreadable(path, error, "checkpoint ", "; try again") from error
+
+
+def _checked(storage: Storage, name: str, with_log: bool) -> Checkpoint:
+    """The checkpoint, if its files are what its manifest says."""
+    manifest = _manifest(storage.read(f"{name}/{MANIFEST}"), storage.path(name))
+    version, records = (from_plain(int, manifest[name]) for name in ("version", "records"))
+    job = from_plain(str, manifest["job"])
+    files = from_plain(dict[str, dict[str, int]], manifest["files"])
+    if age(name) != (records, version):
+        raise CheckpointError("its manifest.json is another one's", "other_manifest", file=MANIFEST)
+    for file in (CONDUCTOR, TENSORS):
+        storage.check(f"{name}/{file}", files[file])
+    log = tuple(map(Part.read, from_plain(list[dict[str, Any]], manifest["log"])))
+    for part in log if with_log else ():
+        storage.check(part.name, part.check)
+    if with_log and not log:
+        raise CheckpointError("the run's log is not beside it", "no_log_beside")
+    return Checkpoint(storage, name, version, records, job, log)
+
+
+def _manifest(data: bytes, path: str) -> Any:
+    """What a manifest says. CheckpointError: it is damaged; Damaged: another version of oddlot has written it."""
+    try:
+        manifest = json.loads(data)
+        version, check = manifest["format"], manifest.pop("crc32")
+    except DAMAGED:
+        told = "manifest.json is cut off, or holds something else"
+        raise CheckpointError(told, "damaged_file", file=MANIFEST) from None
+    if version != FORMAT:
+        told = f"checkpoint {path} has format {version}, this version of oddlot reads {FORMAT}"
+        raise Damaged(told, "other_format", path=path, format=version)
+    if check != crc32(to_json(manifest)):
+        told = "the checksum of manifest.json does not match"
+        raise CheckpointError(told, "wrong_checksum", file=MANIFEST)
+    return manifest

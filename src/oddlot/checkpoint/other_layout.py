@@ -1,0 +1,43 @@
+"""What differs between the tensors of a checkpoint and those of the job that resumes it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from oddlot.checkpoint.format import Checkpoint
+from oddlot.core.errors import CheckpointError
+from oddlot.train.flat_buffer import Layout
+
+MOST_NAMED = 3
+
+
+def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
+    """CheckpointError: the checkpoint, with the layout `saved`, is of a model with other tensors.
+
+    Field `different`: by name, the dtype and shape in the run and now. Another error: `saved` is no layout.
+    """
+    if checkpoint.job == layout.fingerprint:
+        return
+    was, now = _described(saved), _described(layout.to_json())
+    different = {name: (was.get(name), now.get(name)) for name in {**was, **now}}
+    different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
+    lines = [f"\n  {name}: {pair[0]} in the run, {pair[1]} now" for name, pair in different.items()]
+    more = f"\n  and {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
+    told = "".join(lines[:MOST_NAMED]) + more or " they are in another order"
+    path = checkpoint.storage.path(checkpoint.name)
+    raise CheckpointError(
+        f"checkpoint {path} has other tensors than the job's model:{told}\nResume with the model that began the run, "
+        "or choose another folder",
+        "other_job",
+        path=path,
+        different=different,
+    )
+
+
+def _described(layout: Mapping[str, Any]) -> dict[str, str]:
+    """The dtype and shape of each tensor, and its role if it is not trainable."""
+    found = {}
+    for entry in layout["entries"]:
+        section = layout["sections"][entry["section"]]
+        role = "" if section["role"] == "trainable" else f"{section['role']} "
+        found[str(entry["name"])] = f"{role}{section['dtype']} {list(entry['shape'])}"
+    return found

@@ -1,0 +1,222 @@
+"""Files in a folder that fsspec reaches: of this machine, or of an object store."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+from zlib import crc32
+
+from oddlot.checkpoint.disk import sync_path
+from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.core.masked_urls import masked, passwords
+
+PIECE_BYTES = 1 << 24
+LOG_PARTS = "log"
+"""the folder of the log's parts, beside checkpoints that are not in their run's folder"""
+
+
+class Storage:
+    """A folder at a path, or at any URL that fsspec knows: `s3://bucket/run`, `gs://...`, `memory://...`.
+
+    On this machine a file is there whole, or not at all. An object store may keep a part of what could not be written:
+    a size and a CRC-32 prove what a file holds.
+    Names are paths below the folder: one that leads out of it, by `..` or by a symbolic link, is refused. The folder
+    itself may be a link. Passwords in the URL are masked in all that is shown.
+    Whatever goes wrong is an OSError. UsageError: nobody knows how to reach such a URL.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        self.url = os.fspath(url)
+        self.is_local = "://" not in self.url or self.url.startswith("file://")
+        if self.is_local:
+            self._fs: Any = LocalFileSystem(auto_mkdir=True)
+            self._root = str(Path(self.url.removeprefix("file://")).absolute())
+            return
+        try:
+            self._fs, self._root = url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            url, reason = str(self), self._masked(str(error))
+            raise UsageError(
+                f"{url} cannot be reached: {reason}", "unreachable_place", url=url, reason=reason
+            ) from None
+
+    def __str__(self) -> str:
+        return masked(self.url)
+
+    def path(self, name: str) -> str:
+        """Where a file or folder is, as an error would name it."""
+        return f"{str(self).rstrip('/')}/{name}"
+
+    def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> dict[str, int]:
+        """Write a file, safely on the disk if it is of this machine; its size and CRC-32."""
+        size, check = 0, Future[int]()
+        check.set_result(0)
+        # A piece is checked while it is written: together they would take half as long again.
+        at = self._at(f"{name}.partial" if self.is_local else name)
+        with (
+            ThreadPoolExecutor(1) as aside,
+            self._reached(),
+            self._new(at) as file,
+            self._whole_or_gone(at),
+            _thrown_away_on_error(file),
+        ):
+            for piece in pieces:
+                before, size = check, size + len(piece)
+                check = aside.submit(_check_on, piece, before)
+                file.write(piece)
+            if self.is_local:
+                _sync(file)
+        if self.is_local:
+            Path(at).replace(self._at(name))  # an object store's file is there at once, when it is closed
+        return {"bytes": size, "crc32": check.result()}
+
+    def read(self, name: str) -> bytes:
+        """All that a file holds."""
+        with self._reached():
+            return bytes(self._fs.cat_file(self._at(name)))
+
+    def check(self, name: str, expected: dict[str, int]) -> None:
+        """CheckpointError: the file is not what `write` has told."""
+        size, check, file_name = 0, 0, _last(name)
+        with self._reached(), self._fs.open(self._at(name), "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                size += len(piece)
+                check = crc32(piece, check)
+        if size != expected["bytes"]:
+            told, whole = f"{file_name} has {size} of {expected['bytes']} bytes", expected["bytes"]
+            raise CheckpointError(told, "wrong_size", file=file_name, bytes=size, expected=whole)
+        if check != expected["crc32"]:
+            raise CheckpointError(
+                f"the checksum of {file_name} does not match", "wrong_checksum", file=file_name
+            )
+
+    def names(self, folder: str = "") -> list[str]:
+        """What lies in the folder: none where there is no such folder."""
+        with self._reached():
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._at(folder), detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(_last(path) for path in found if path.rstrip("/") != self._at(folder))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it; of a symbolic link only the link."""
+        folder, _, last = name.rpartition("/")
+        if self.is_local and (link := Path(self._at(folder)) / last).is_symlink():
+            link.unlink()
+            return
+        with self._reached(), suppress(FileNotFoundError):
+            self._fs.rm(self._at(name), recursive=True)
+
+    def sync(self, folder: str = "") -> None:
+        """See to it that the folder's list of files is on the disk."""
+        if self.is_local:
+            sync_path(Path(self._at(folder)))
+
+    def local(self, name: str) -> Path | None:
+        """The file's path, if it is of this machine."""
+        return Path(self._at(name)) if self.is_local else None
+
+    def _new(self, path: str) -> Any:
+        """A file to write. Object stores need no folders; where there are some, they are made."""
+        try:
+            return self._fs.open(path, "wb")
+        except FileNotFoundError:
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._fs.open(path, "wb")
+
+    @contextmanager
+    def _whole_or_gone(self, path: str) -> Iterator[None]:
+        """Nothing stays of a file that could not be written."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                self._fs.rm(path)
+            raise
+
+    def _at(self, name: str) -> str:
+        """The path of a file or folder. OSError: it is not below this one."""
+        at = self._root.rstrip("/")
+        for part in name.split("/") if name else ():
+            if part in {"", ".", ".."} or "\0" in part:
+                raise OSError(errno.EINVAL, "not a name in this folder", name)
+            at = f"{at}/{part}"
+            if self.is_local:
+                _check_own(at)
+        return at
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not passwords(self.url):
+                raise
+            shown = [self._masked(each) if isinstance(each, str) else each for each in error.args]
+            name = () if error.filename is None else (self._masked(str(error.filename)),)
+            kind = type(error) if type(error).__module__ == "builtins" else OSError
+            raise kind(*shown, *name) from None
+        except Exception as error:  # every object store has errors of its own
+            told = self._masked(f"{type(error).__name__}: {error}")
+            if passwords(self.url):
+                raise OSError(told) from None
+            raise OSError(told) from error
+
+    def _masked(self, text: str) -> str:
+        """Without this URL's password, also where the text has the URL without its beginning."""
+        for password in passwords(self.url):
+            text = text.replace(f":{password}@", ":***@")
+        return masked(text)
+
+
+@contextmanager
+def _thrown_away_on_error(file: Any) -> Iterator[None]:
+    """Otherwise an object store would keep, at its closing, what there is of it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # not every kind of file can
+            file.discard()
+            file.closed = True
+        raise
+
+
+def _check_own(path: str) -> None:
+    """OSError: what is at the path leads to another place, or is a pipe or a device."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "a symbolic link", path)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", path)
+
+
+def unreadable(path: str, error: Exception, what: str = "", then: str = "") -> CheckpointError:
+    """What is there cannot be read."""
+    told, reason = f"{what}{path} cannot be read: {error}{then}", str(error)
+    return CheckpointError(told, "unreadable_file", path=path, reason=reason)
+
+
+def _check_on(piece: bytes | memoryview, before: Future[int]) -> int:
+    """The CRC-32 of what came before and this."""
+    return crc32(piece, before.result())
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,242 @@
+"""Checkpoints written in the background, beside a run that goes on."""
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from oddlot.checkpoint.disk import sync_path
+from oddlot.checkpoint.format import Checkpoint, Part, Snapshot, name_of, parts_of, save, saved, to_json
+from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
+from oddlot.core.errors import JobError
+from oddlot.core.user_warnings import warn
+
+MOST_PARTS = 100
+KEEP = 3
+LONG_WRITE_SECONDS = 60.0
+"""Seconds of writing one checkpoint after which its place is reported as hanging."""
+
+
+class LogCopy:
+    """A log that grows, copied part by part to where the checkpoints are, so that another machine can go on."""
+
+    def __init__(self, storage: Storage, log: Path, life: str) -> None:
+        self.storage, self.log, self.life = storage, log, life
+        self.parts: tuple[Part, ...] = ()
+        self._records = self._bytes = 0
+
+    def catch_up(self, records: int, size: int) -> tuple[Part, ...]:
+        """All parts, with what has come since the last call: the log has had so many records and bytes."""
+        if len(self.parts) >= MOST_PARTS:  # one part again, so that no manifest grows for ever
+            self.parts, self._records, self._bytes = (), 0, 0
+        if size > self._bytes:
+            name = f"{LOG_PARTS}/{self._records}-{records}-{self.life}.jsonl"
+            part = Part(name, **self.storage.write(name, self._pieces(size)))
+            self.storage.sync(LOG_PARTS)
+            self.parts, self._records, self._bytes = (*self.parts, part), records, size
+        return self.parts
+
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        with self.log.open("rb") as file:
+            file.seek(self._bytes)
+            while (missing := size - file.tell()) > 0 and (piece := file.read(min(missing, PIECE_BYTES))):
+                yield piece
+
+
+class BackgroundSaver:
+    """Writes checkpoints in a thread, one at a time, and keeps the newest `keep` whole ones.
+
+    The `log` is synced first, so that no checkpoint is made after more records than are on the disk; with `copy_log` it
+    is brought to the storage too. What fails (a full disk) is an error in `problems()` and never ends the run.
+
+    A run that goes on says which checkpoint it goes on from (`begun_from`) and which were `there` when it chose that.
+    Of those it removes what it needs no more; others are another process's, and stay: JobError, from the next call.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: Path | None = None,
+        keep: int = KEEP,
+        copy_log: bool = False,
+        begun_from: Checkpoint | None = None,
+        there: Collection[str] = (),
+    ) -> None:
+        self.storage, self.log, self.keep = storage, log, keep
+        self.life = secrets.token_hex(3)
+        self._copy = LogCopy(storage, log, self.life) if log is not None and copy_log else None
+        self._writing: Future[None] | None = None
+        self._since = 0.0
+        """when that began, on the monotonic clock"""
+        self._newest = (-1, -1)
+        """of all that were given: records and version"""
+        self._staged: list[Tensor] = []
+        self._problems: list[JobError] = []
+        self.taken_over = False
+        """somebody else saves here: nothing is written any more"""
+        self._known = set(there)
+        """checkpoints that are this run's"""
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        """of the log, by the whole checkpoints that need them, the oldest first"""
+        if begun_from is not None:
+            self._parts[begun_from.name] = begun_from.log
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def save(self, snapshot: Snapshot) -> bool:
+        """Copy the snapshot and write it in the background. False, and nothing done, while one is being written.
+
+        What was given may change as soon as this returns. One that is already saved is not written again.
+        """
+        if self.busy or self.taken_over:
+            return False
+        self._collect()
+        if (snapshot.records, snapshot.version) == self._newest:
+            return True
+        try:
+            log_bytes = self.log.stat().st_size if self.log is not None else 0
+        except OSError as error:
+            self._not_written(error)
+            return False
+        staged = Snapshot(
+            snapshot.version,
+            snapshot.records,
+            snapshot.job,
+            json.loads(to_json(snapshot.conductor)),
+            dict(snapshot.layout),
+            self._stage(snapshot.tensors),
+        )
+        self._newest = snapshot.records, snapshot.version
+        self._writing, self._since = Future(), monotonic()
+        # A daemon: a place that hangs does not keep the process from its end.
+        arguments = self._writing, staged, log_bytes
+        Thread(target=self._settle, args=arguments, name="checkpoint", daemon=True).start()
+        return True
+
+    def problems(self) -> list[JobError]:
+        """What went wrong since the last call."""
+        if not self.busy:
+            self._collect()
+        problems, self._problems = self._problems, []
+        return problems
+
+    @property
+    def newest(self) -> int:
+        """The version of the newest whole one that the run has; -1 while there is none."""
+        return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written. A second Ctrl-C ends this."""
+        while self._writing is not None and not self._written_within(LONG_WRITE_SECONDS):
+            self.warn_if_hung()
+
+    def warn_if_hung(self) -> None:
+        """Warn if the checkpoint that is being written has taken `LONG_WRITE_SECONDS`."""
+        if not self.busy or monotonic() - self._since < LONG_WRITE_SECONDS:
+            return
+        self._since = monotonic()
+        told = (
+            f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the place may hang. "
+            "Ctrl-C ends the run without it; press it twice while the run trains"
+        )
+        warn(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
+
+    def close(self, patience: float | None = None) -> list[JobError]:
+        """Wait for the last checkpoint, at most `patience` seconds; return the `problems` that are left.
+
+        That the run was taken over is not among them: whoever closes it has an end already.
+        """
+        if patience is None:
+            self.wait()
+        elif not self._written_within(patience):
+            return []
+        with suppress(JobError):
+            return self.problems()
+        return []
+
+    def _written_within(self, seconds: float) -> bool:
+        return self._writing is None or bool(wait([self._writing], seconds).done)
+
+    def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
+        """Write in this thread, and say how it ended."""
+        try:
+            self._write(snapshot, log_bytes)
+        except BaseException as error:  # noqa: BLE001 - the hub's thread raises it
+            writing.set_exception(error)
+        else:
+            writing.set_result(None)
+
+    def _write(self, snapshot: Snapshot, log_bytes: int) -> None:
+        if self.log is not None:
+            sync_path(self.log)
+        for stranger in set(saved(self.storage)) - self._known:
+            self.taken_over = True
+            path = self.storage.path(stranger)
+            raise JobError(
+                f"the run has gone on elsewhere: checkpoint {path} is another process's. This one stops, since what "
+                "it does would be lost",
+                "gone_on_elsewhere",
+                path=path,
+            )
+        self._known.add(name_of(snapshot, self.life))
+        log = self._copy.catch_up(snapshot.records, log_bytes) if self._copy else ()
+        self._parts[save(self.storage, snapshot, self.life, log)] = log
+        try:
+            self._prune()
+        except OSError as error:
+            told = f"old checkpoints cannot be removed from {self.storage}: {error}"
+            self._note(told, "old_checkpoints_not_removed", error)
+
+    def _prune(self) -> None:
+        """Remove what is not among the newest whole ones; nothing before there are so many."""
+        if len(self._parts) < self.keep:
+            return
+        kept = list(self._parts)[-self.keep :]
+        needed = {part for name in kept for part in self._parts[name]}
+        for name in sorted(self._known.difference(kept)):
+            parts = self._parts.get(name) or (parts_of(self.storage, name) if self._copy else ())
+            self.storage.remove(name)
+            for part in set(parts) - needed:
+                self.storage.remove(part.name)
+            self._known.discard(name)
+            self._parts.pop(name, None)
+
+    def _collect(self) -> None:
+        """Take notice of how the last one ended."""
+        writing, self._writing = self._writing, None
+        if writing is None or (error := writing.exception()) is None:
+            return
+        self._newest = (-1, -1)
+        if not isinstance(error, OSError):
+            raise error
+        self._not_written(error)
+
+    def _not_written(self, error: OSError) -> None:
+        told = f"a checkpoint could not be written into {self.storage}: {error}; the run goes on"
+        self._note(told, "checkpoint_not_written", error)
+
+    def _note(self, told: str, code: str, error: OSError) -> None:
+        self._problems.append(JobError(told, code, path=str(self.storage), reason=str(error)))
+
+    def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies in memory that is used again from checkpoint to checkpoint."""
+        spare, staged = self._staged, {}
+        for name, tensor in tensors.items():
+            fits = (
+                i for i, old in enumerate(spare) if (old.dtype, old.shape) == (tensor.dtype, tensor.shape)
+            )
+            at = next(fits, None)
+            staged[name] = torch.empty_like(tensor, device="cpu") if at is None else spare.pop(at)
+            staged[name].copy_(tensor)
+        self._staged = list(staged.values())
+        return staged

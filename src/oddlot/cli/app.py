@@ -1,0 +1,390 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oddlot import __version__
+from oddlot.cli import completion as completing
+from oddlot.cli import options
+from oddlot.cli.robust_stdio import lasting_output
+from oddlot.cli.run_command import FLAGS, Asked, without_nan
+from oddlot.config.given_files import check_kinds
+from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.printable import printable
+
+if TYPE_CHECKING:
+    from oddlot.config.job_file import JobFile
+    from oddlot.engines.simulated.config import Simulated
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a bug of oddlot, with its traceback, or what `report` or `replay` finds does not add up; "
+    "2 something impossible was asked for; 3 the run failed: the job's code, its numbers, a full disk; "
+    "130 stopped by Ctrl-C, 143 by SIGTERM."
+)
+ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
+
+app = typer.Typer(
+    help="Train PyTorch models on the machines one can get: slow ones, unequal ones, ones that vanish.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(epilog=EXIT_CODES)
+def train(
+    task: options.Task,
+    strategy: options.Strategy = None,
+    workers: options.Workers = None,
+    lr: options.Rate = None,
+    device: options.Device = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    until: options.Until = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    checkpoints: options.Checkpoints = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    chaos: options.ChaosFile = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train on worker processes of this machine (on the machines of a file: `oddlot simulate`)."""
+    flags = _flags(locals())
+    check_kinds(task, chaos=chaos)
+    _find_modules_here()
+    command = ["train", task]
+    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
+    asked.run("", lambda settings: settings.local())
+
+
+@app.command(epilog=EXIT_CODES)
+def simulate(
+    task: options.Task,
+    machines: options.Machines,
+    strategy: options.Strategy = None,
+    lr: options.Rate = None,
+    device: options.Device = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    until: options.Until = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    out: options.SimulatedOut = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    checkpoints: options.Checkpoints = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    chaos: options.ChaosFile = None,
+    seeds: options.Seeds = None,
+    maths: options.Maths = True,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train on machines that exist in a file, under a virtual clock, to see time and cost.
+
+    With --seeds it is trained so many times, with other luck each time, on the spot market and on demand, and what that
+    takes and costs is said beside each other.
+    """
+    flags = _flags(locals())
+    check_kinds(task, machines, chaos)
+    for text in sets or []:
+        if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
+            told = f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
+            raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
+
+    def fleet(settings: "JobFile") -> "Simulated":
+        from oddlot.config.fleet_file import read_fleet
+        from oddlot.engines.simulated.config import Simulated
+
+        table = settings.table
+        return Simulated.of(read_fleet(machines), table.seed or 0, table.in_flight or 1, maths)
+
+    _find_modules_here()
+    command = ["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])]
+    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
+    if seeds is None:
+        asked.run("-simulated", fleet)
+    else:
+        asked.estimate(machines, seeds, maths)
+
+
+@app.command()
+def tasks() -> None:
+    """List the built-in tasks and their options."""
+    from oddlot.workloads import TASKS, options_of
+
+    for name, entry in TASKS.items():
+        print(f"{name}\n    {entry.description}")
+        for option in options_of(name).values():
+            print(f"    task_options.{option.name} = {json.dumps(option.default)}")
+
+
+@app.command()
+def strategies(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Strategy to describe.", autocompletion=completing.strategies),
+    ] = None,
+) -> None:
+    """List the strategies, or describe one: what it does, its settings, its paper."""
+    from oddlot.strategies.summaries import STRATEGIES as PLAIN
+    from oddlot.strategies.summaries import WRAPPERS as AROUND
+
+    if name is not None:
+        _describe_strategy(name)
+        return
+    width = max(map(len, {**PLAIN, **AROUND}))
+    for one, told in {**PLAIN, **AROUND}.items():
+        print(f"{one:<{width}}  {told}")
+    print("\n`oddlot strategies NAME` describes one, with its settings.")
+
+
+def _describe_strategy(name: str) -> None:
+    """Print what a strategy does, its settings and its paper."""
+    from inspect import getdoc
+
+    from oddlot.config.describe import describe_settings
+    from oddlot.strategies import BY_NAME, WRAPPERS
+
+    known = {**BY_NAME, **WRAPPERS}
+    if name not in known:
+        raise UnknownName("strategy", name, known)
+    kind = known[name]
+    print(name)
+    for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
+        print(f"    {line}".rstrip())
+
+
+@app.command()
+def replay(
+    run: options.RunDir,
+    import_strategy: Annotated[
+        bool, typer.Option("--import", help="Import the strategy that the log names, which runs its code.")
+    ] = False,
+) -> None:
+    """Feed a run's log to fresh books: they must decide the same."""
+    from oddlot.history.replay import replay as replayed
+
+    if import_strategy:
+        _find_modules_here()
+    found = replayed(run, import_strategy=import_strategy)
+    if found.difference:
+        told = f"{run}: {found.records:,} records are decided the same, then {found.difference}"
+        print(printable(told), file=sys.stderr)
+        raise typer.Exit(1)
+    print(printable(f"{run}: all {found.records:,} records are decided the same"))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Write a page about them, for any browser.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what became of runs, live or ended, and that every sample counted exactly once."""
+    from rich.console import Console
+
+    from oddlot.report.html_page import check_place, write_page
+    from oddlot.report.run_report import Figures
+    from oddlot.run.live_view import say, summary
+
+    if as_json and len(runs) > 1:
+        told = "--json is about one run: name one folder"
+        raise UsageError(told, "several_runs", flag="--json", given=runs)
+    if html is not None:
+        check_place(Path(html))  # before anything is told
+    found = [Figures.read(run) for run in runs]
+    console = Console(stderr=as_json)
+    for one in found:
+        if as_json:
+            print(json.dumps(without_nan(one.plain()), allow_nan=False))
+        else:
+            console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
+            if one.struck:
+                say(console, f"  faults   {one.struck}")
+            say(console, f"  proof    {one.told}")
+            if one.to_resume:
+                say(console, f"  resume   {one.to_resume}")
+    if html is not None:
+        write_page(found, Path(html))
+        say(console, f"  page     {html}")
+    if any(one.proof.faults for one in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def watch(run: options.RunDir) -> None:
+    """Follow a run under way, from its folder, and say what it waits for when it waits.
+
+    Exit code 3 if the run has failed or was killed.
+    """
+    from rich.console import Console
+
+    from oddlot.cli.watch import watch as watched
+    from oddlot.history.outcome import FAILED
+    from oddlot.report.live_log import KILLED
+    from oddlot.report.run_report import Figures
+    from oddlot.run.live_view import say, summary
+
+    console = Console()
+    ended = watched(run, console)
+    found = Figures.read(run)
+    console.print(
+        summary(found.title, found.summary | {"ended": ended}, found.virtual, found.files), soft_wrap=True
+    )
+    if found.to_resume:
+        say(console, f"  resume   {found.to_resume}")
+    if ended == KILLED or ended.startswith(FAILED):
+        raise typer.Exit(JobError.exit_code)
+
+
+@app.command()
+def notice(
+    pid: Annotated[int, typer.Argument(min=1, help="The process of a run, or of one of its workers.")],
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The metadata service.", show_default="http://169.254.169.254"),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="How often to ask.", show_default="5.0, as Amazon recommends"
+        ),
+    ] = None,
+) -> None:
+    """Send SIGTERM to a process when the cloud (Amazon's form) wants this spot instance back."""
+    from oddlot.cli.spot_notice import EVERY_SECONDS, METADATA, watch
+
+    print(f"asking {url or METADATA} every {every or EVERY_SECONDS:g} s, for process {pid}", flush=True)
+    told = watch(pid, url or METADATA, every or EVERY_SECONDS)
+    print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
+
+
+@app.command()
+def xmc_generate(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Where train.txt.gz and test.txt.gz are written.")
+    ],
+    train_points: Annotated[int, typer.Option("--train", min=1, help="Points to train on.")] = 64_000,
+    test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
+    features: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 50_000,
+    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 30_000,
+    nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
+    labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Throw away a set that is there.")] = False,
+) -> None:
+    """Write a set for extreme multi-label classification: few labels are frequent, most are rare.
+
+    As large as Amazon-670K: --features 135909 --labels 670091 --train 490449 --test 153025.
+    """
+    from oddlot.sparse.datasets.generating import Shape, generate
+    from oddlot.sparse.datasets.writing import write_xmc
+    from oddlot.workloads.extreme_classification_place import check_average, check_place
+
+    check_average("--nonzeros", nonzeros, "--features", features)
+    check_average("--labels-each", labels_each, "--labels", labels)
+    check_place(folder, force)
+    shape = Shape(features, labels, nonzeros, labels_each, seed)
+    try:  # both, before anything is thrown away
+        made = {
+            name: generate(points, shape, stream)
+            for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
+        }
+    except (MemoryError, ValueError) as error:
+        own = {"code": "set_too_large", "fields": {}} | vars(error)
+        raise UsageError(str(error), own["code"], **own["fields"]) from None
+    for name, (x, y) in made.items():
+        points, path = len(x), Path(folder) / f"{name}.txt.gz"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for old in ("test.txt", "test.txt.gz"):  # so that no other set's is ever beside what is written
+                (path.parent / old).unlink(missing_ok=True)
+            write_xmc(path, x, y)
+            (path.parent / f"{name}.txt").unlink(missing_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            told = f"{path} cannot be written: {reason}"
+            raise UsageError(told, "unwritable_file", path=str(path), reason=reason) from None
+        print(
+            f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
+            f"{len(y.indices) / points:.2f} of {labels:,} labels each"
+        )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hold what all commands have in common."""
+
+
+def _flags(given: dict[str, Any]) -> dict[str, Any]:
+    """Return those arguments of a command that stand for settings, by name."""
+    return {name: given[name] for name in FLAGS if name in given}
+
+
+def _find_modules_here() -> None:
+    """Let a user's modules be imported from the current folder, after all that is installed."""
+    sys.path.append(str(Path.cwd()))
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    warnings.showwarning = _print_warning
+    with lasting_output() as answer:
+        code = _run_app()
+        answer.flush()
+        if reason := answer.problem:
+            tell(UsageError(f"stdout cannot be written: {reason}", "unwritable_stdout", reason=reason))
+            code = code or UsageError.exit_code
+    sys.exit(code)
+
+
+def _run_app() -> int:
+    """The exit code."""
+    try:
+        app(prog_name="oddlot")  # also of `python -m oddlot`
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (UsageError, JobError, CheckpointError) as error:
+        tell(error.retold(as_options(str(error))))
+        return error.exit_code
+    return 0
+
+
+def as_options(text: str) -> str:
+    """Return a message that names the arguments of `fit` and the options of the command line with the latter alone.
+
+    `resume=True (--resume)` becomes `--resume`.
+    """
+    return ARGUMENTS.sub(r"\1", text)
+
+
+def tell(error: OddlotError) -> None:
+    """Print what has ended the command."""
+    print(f"oddlot: {printable(error)}", file=sys.stderr)
+
+
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {printable(as_options(str(message)))}", file=sys.stderr)

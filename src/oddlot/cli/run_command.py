@@ -1,0 +1,377 @@
+"""A run as the command line asks for it."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from oddlot.cli.run_names import RUNS, newest, next_free
+from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.core.user_warnings import warn
+from oddlot.history.run_settings import COMMAND, resuming
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oddlot.config.job_file import JobFile, Override
+    from oddlot.engines.base import Place
+    from oddlot.engines.host import Observer
+    from oddlot.faults.plan import Chaos
+    from oddlot.history.metrics import Tally
+    from oddlot.planner.estimate import Estimate
+    from oddlot.run.result import Run
+
+SIGNALLED = 128
+"""and the signal's number: what a shell makes of a program that a signal has ended"""
+MOST_COLUMNS = 1000
+"""of a table, whatever the terminal has"""
+FLAGS = {
+    "strategy": ("strategy", "name"),
+    "workers": ("workers",),
+    "lr": ("job", "optimizer", "lr"),
+    "device": ("job", "device"),
+    "data": ("task_options", "data_dir"),
+    "epochs": ("until",),
+    "until": ("until",),
+    "seed": ("seed",),
+    "out": ("out",),
+    "checkpoint_every": ("checkpoint_every",),
+    "checkpoints": ("checkpoints",),
+}
+"""What the options set, as keys of a job file."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run as the command line asks for it."""
+
+    command: Sequence[str]
+    """its name and its arguments that are no settings"""
+    task: str
+    flags: dict[str, Any]
+    sets: Sequence[str]
+    resume: bool
+    force: bool
+    as_json: bool
+    quiet: bool
+    chaos: str | None = None
+    """a file"""
+    on_workers: bool = False
+    """whether processes are to be started for it"""
+
+    def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
+        """Do it, and say what came of it. Workers' processes import PyTorch while this one does."""
+        from oddlot.engines.local.fork_client import end_early, start_early
+
+        try:
+            if self.on_workers:
+                start_early()
+            self._run(suffix, place)
+        finally:
+            end_early()
+
+    def _run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
+        from oddlot.history.run_folder import RunFolder
+
+        if self.resume and self.force:
+            told = "--resume goes on with the run in --out, and --force overwrites it: leave one of them out"
+            raise UsageError(told, "resume_and_force")
+        folder = ""
+        try:
+            settings, folder = self._settings(suffix)
+            stopped_by = self._fit(settings, place, Path(folder))
+        except OddlotError:
+            self._forget(folder)
+            raise
+        except KeyboardInterrupt:  # the second one, or before there was anything to save
+            self._forget(folder)
+            there = bool(folder) and RunFolder(folder).is_begun
+            hint = (
+                f"killed; what was saved before is {self._hint(folder)}"
+                if there
+                else "stopped; nothing was saved"
+            )
+            print(hint, file=sys.stderr)
+            stopped_by = signal.SIGINT
+        if stopped_by:
+            raise typer.Exit(SIGNALLED + stopped_by)
+
+    def _forget(self, folder: str) -> None:
+        """Remove the folder that was made for a run that has not begun, unless somebody named it."""
+        from oddlot.history.run_folder import RunFolder
+
+        if folder and Path(folder).parent == RUNS and not self.flags["out"]:
+            RunFolder(folder).remove_if_unused()
+
+    def _hint(self, folder: str) -> str:
+        return f"in {folder}. To go on:\n  {self.again(folder)}"
+
+    def _settings(self, suffix: str) -> "tuple[JobFile, str]":
+        """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
+        from oddlot.config.job_file import JobFile, Override
+        from oddlot.history.run_folder import RunFolder
+
+        folder, overrides = self.flags["out"], self.overrides()
+        if not self.resume:
+            settings = JobFile.read(self.task, overrides)
+            return settings, folder or settings.table.out or str(next_free(settings.name + suffix))
+        is_file = self.task.endswith(".toml")
+        table = JobFile.read(self.task, overrides).table if is_file else None
+        name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
+        folder = folder or (table.out if table else None) or str(newest(name + suffix))
+        RunFolder(folder, table.checkpoints if table else self.flags["checkpoints"]).fetch()
+        self._check_clock(folder)
+        about = _sound(RunFolder(folder).about)
+        if about.get("chaos") and self.chaos is None:
+            told = f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on"
+            warn(told, "chaos_not_said_again", chaos=about["chaos"])
+        if is_file:  # what the file says may have changed; what was said on top of it holds
+            earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
+            return JobFile.read(self.task, [*earlier, *overrides]), folder
+        return JobFile.read(self.task, overrides, about.get("settings")), folder
+
+    def _check_clock(self, folder: str) -> None:
+        """UsageError: real and virtual seconds and dollars would be added up."""
+        from oddlot.history.run_folder import ON, RunFolder
+
+        run, begun = RunFolder(folder), {"Local": "train", "Simulated": "simulate"}
+        command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
+        if command and command != self.command[0]:
+            is_of = f"{folder} is a run of `oddlot {command}`, on another clock"
+            told = f"{is_of}: go on with that, or choose another folder"
+            raise UsageError(told, "other_clock", path=folder, command=command)
+
+    def overrides(self) -> "list[Override]":
+        """What the flags set. UsageError: two of them contradict each other."""
+        from oddlot.config.job_file import Override
+
+        overrides = [
+            Override(f"{_flag(name)} {value}", FLAGS[name], f"epochs>={value}" if name == "epochs" else value)
+            for name, value in self.flags.items()
+            if value is not None
+        ]
+        overrides += [Override.parse(text) for text in self.sets]
+        said: list[tuple[tuple[str, ...], str]] = [(("task",), f"the task {self.task}")]
+        for each in overrides:
+            for keys, by in said:
+                common = min(len(keys), len(each.keys))
+                if keys[:common] == each.keys[:common]:
+                    told = f"{each.flag}: {by} says it already; leave one of them out"
+                    raise UsageError(told, "said_twice", flag=each.flag, before=by)
+            said.append((each.keys, each.flag))
+        return overrides
+
+    @property
+    def arguments(self) -> list[str]:
+        """What `oddlot` needs, beside the folder, to go on with this run, which keeps its other settings."""
+        return [*self.command, *(["--chaos", self.chaos] if self.chaos is not None else [])]
+
+    def again(self, folder: str) -> str:
+        """The command that goes on with this run, with all that was said for it."""
+        flags = [
+            [_flag(name), str(value)]
+            for name, value in self.flags.items()
+            if value is not None and name != "out"
+        ]
+        flags += [["--set", text] for text in self.sets]
+        return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
+
+    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
+        """Train and say what came of it. The signal that has stopped it, if one has."""
+        from rich.console import Console
+
+        from oddlot.history.log import read_log
+        from oddlot.history.metrics import Tally
+        from oddlot.history.run_folder import RunFolder
+        from oddlot.report.run_report import strikes_in, told_strikes
+        from oddlot.run.live_view import say, shown, summary, told
+
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+        title = f"{settings.name} with {' around '.join(settings.strategy_names)}"
+        tally = Tally()
+        # What the job's own code prints is not part of the answer.
+        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
+        with aside, told(console), shown(console, f"{title} in {folder}", tally) as observer:
+            run, stopped_by = self._trained(settings, place, folder, observer, tally)
+        files = RunFolder(folder).written
+        closing = summary(title, run.summary, self.command[0] == "simulate", files)
+        console.print(closing, soft_wrap=True)
+        if self.chaos is not None:
+            say(console, f"  faults   {told_strikes(strikes_in(read_log(RunFolder(folder).log)))}")
+        if max(tally.resumed_at, 0) == tally.versions and not stopped_by:
+            say(console, f"  {self._why_nothing(run, tally)}")
+        if self.as_json:
+            print(json.dumps(without_nan(run.summary), allow_nan=False))
+        if stopped_by:
+            hint = f"stopped; saved {self._hint(str(folder))}"
+            say(console, hint)
+        return stopped_by
+
+    def _why_nothing(self, run: "Run", tally: "Tally") -> str:
+        """Why no version was made."""
+        if self.resume and tally.versions:
+            return f"nothing was trained: the run had reached {run.ended} before. Set a later goal to go on (--until)"
+        if not tally.workers:
+            return f"nothing was trained before {run.ended}: no machine ever came"
+        return f"nothing was trained before {run.ended}: set a later goal (--until)"
+
+    def estimate(self, machines: str, seeds: int, maths: bool) -> None:
+        """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
+        from oddlot.run.signals import StopWish
+
+        if self.resume or self.force:
+            told = "--seeds begins runs of its own: leave --resume and --force out"
+            raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
+        with StopWish().heard() as stop:  # from the first import until all is told
+            try:
+                done = self._estimate(machines, seeds, maths)
+            except KeyboardInterrupt:  # the second one
+                print("killed", file=sys.stderr)
+                raise typer.Exit(SIGNALLED + signal.SIGINT) from None
+        if stop.signal:
+            print(f"stopped; runs that were done: {done}", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + stop.signal)
+
+    def _estimate(self, machines: str, seeds: int, maths: bool) -> int:
+        """How many runs were done."""
+        from rich.console import Console
+        from rich.measure import Measurement
+
+        from oddlot.config.fleet_file import read_fleet
+        from oddlot.config.job_file import JobFile
+        from oddlot.machines.market import names_in
+        from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
+
+        settings = JobFile.read(self.task, self.overrides())
+        fleet, table = read_fleet(machines), settings.table
+        options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+        folder = self.flags["out"] or table.out
+
+        def told(bought: str, number: int) -> None:
+            Console(stderr=True, quiet=self.quiet).print(
+                f"simulating {bought} with seed {number}".replace("  ", " ")
+            )
+
+        aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
+        with aside, settings.source.placed((), ("job",), ("strategy",)):
+            try:
+                found = estimate(
+                    settings.job(),
+                    settings.strategy(),
+                    fleet,
+                    seeds=seeds,
+                    maths=maths,
+                    out=folder,
+                    told=told,
+                    chaos=self._chaos(names_in(fleet.machines)),
+                    **options,
+                )
+            except EstimateInterrupted as stopped:
+                found = stopped.found
+        if found:
+            shown = estimates(f"{settings.name} on {machines}", found)
+            whole = Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), shown).maximum
+            console.width = max(console.width, whole)  # a figure is never cut
+            console.print(shown, soft_wrap=True)
+        self._tell_runs(found, folder, console)
+        if not fleet.has_spot:
+            console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
+        if self.as_json:
+            plain = {one.bought or "runs": one.plain() for one in found}
+            print(json.dumps(without_nan(plain), allow_nan=False))
+        for one in found:
+            if one.failure:
+                sentence = f"all runs {one.bought} failed, the first one: {one.failure}"
+                raise JobError(sentence, "all_runs_failed", bought=one.bought, failure=one.failure)
+        return sum(len(one.summaries) for one in found)
+
+    def _tell_runs(self, found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
+        """Which have failed or done nothing, and where they lie."""
+        from oddlot.history.outcome import FAILED
+        from oddlot.run.live_view import say
+
+        summaries = [summary for one in found for summary in one.summaries]
+        if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
+            told = (
+                f"  of these, {len(failed)} failed, whose figures are not in the medians and ranges; the first one: "
+                f"{failed[0].removeprefix(FAILED)}"
+            )
+            say(console, told)
+        if idle := sum(summary["versions"] == 0 for summary in summaries):
+            console.print(f"  of these, {idle} made no version: their end came before any task was done")
+        if folder and Path(folder).exists():
+            say(console, f"  runs     {folder}")
+
+    def _chaos(self, machines: Sequence[str]) -> "Chaos | None":
+        from oddlot.config.faults_file import read_chaos
+
+        return read_chaos(self.chaos, machines) if self.chaos is not None else None
+
+    def _trained(
+        self,
+        settings: "JobFile",
+        place: "Callable[[JobFile], Place]",
+        folder: Path,
+        observer: "Observer",
+        tally: "Tally",
+    ) -> "tuple[Run, int]":
+        from oddlot.core.masked_urls import masked
+        from oddlot.run.fit import Interrupted, fit
+        from oddlot.train.data import Batches
+
+        checkpoints = str(settings.table.checkpoints)
+        if checkpoints.startswith("memory:"):
+            url = masked(checkpoints)
+            told = f"{url} is gone when this command ends: name a lasting place"
+            raise UsageError(told, "not_persistent", url=url)
+        job = settings.job()
+        tally.size = len(Batches(job.data, job.collate))
+        try:
+            with settings.source.placed((), ("job",), ("strategy",)):
+                on = place(settings)
+                run = fit(
+                    job,
+                    settings.strategy(),
+                    on,
+                    out=folder,
+                    resume=self.resume,
+                    force=self.force,
+                    observers=[observer],
+                    quiet=True,
+                    about=settings.source.about | {"chaos": self.chaos, COMMAND: self.arguments},
+                    chaos=self._chaos(on.names),
+                    **settings.fit_options(),
+                )
+        except Interrupted as stopped:
+            return stopped.run, stopped.signal
+        return run, 0
+
+
+def _flag(name: str) -> str:
+    """As it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _sound(about: dict[str, Any]) -> dict[str, Any]:
+    """What a run was begun with, as this module has written it; empty where it is anything else."""
+    settings, overrides = about.get("settings"), about.get("overrides", [])
+    triples = isinstance(overrides, list) and all(
+        isinstance(one, list) and len(one) == 3 for one in overrides
+    )
+    return about if isinstance(settings, dict) and triples else {}
+
+
+def without_nan(value: Any) -> Any:
+    """The same with null for every number that JSON has not."""
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,1 @@
+"""TOML files: jobs, fleets and faults, with errors that name the line."""

@@ -1,0 +1,241 @@
+"""TOML tables made of dataclasses: a column for each setting, with the checks that stand beside its hint."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+
+import pydantic
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from oddlot.config.toml_errors import Table, about, retold, unknown_key
+from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.suggestions import or_nearest
+from oddlot.core.validation import UNIONS, Check, hints_of
+
+AROUND = "around"
+"""in the context of a table: the fields that lead to it, each with the kind that is named there"""
+
+
+class Maker(Table):
+    """A table with all settings of a dataclass, refused where the dataclass refuses them."""
+
+    makes: ClassVar[type]
+    alone: ClassVar[bool] = True
+    """nothing else says what is made; otherwise what it is a part of is refused in its place"""
+
+    def make(self) -> Any:
+        """The dataclass. What is not said is as its class has it."""
+        return self.makes(**given(self, self.makes))
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Self:
+        with as_fault():
+            if self.alone:
+                self.make()
+        return self
+
+
+class Change(Table):
+    """Some settings of one of several dataclasses."""
+
+    begins: ClassVar[Callable[[], Any] | None] = None
+    """makes what they change; None: that is told"""
+    choosers: ClassVar[frozenset[str]] = frozenset()
+    """keys that have named it"""
+    kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """the dataclasses, by the words that name them"""
+
+    def make(self, begin: Any) -> Any:
+        """`begin` with them. UsageError: it has no such setting."""
+        begins = type(self).begins
+        begin = begins() if begins else begin
+        for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
+            others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
+            told = f"{key} is no setting of {begin}: name a kind that has it, {others}"
+            raise UsageError(told, "setting_of_another_kind", key=key, given=key, kind=type(begin).__name__)
+        return replace(begin, **given(self, type(begin), begin))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A table whose key `chooser` names its kind; it may be that name alone."""
+
+    chooser: str
+    tables: Mapping[str, type[Table]]
+    otherwise: type[Table] | None = None
+    """when no kind is named; None: one has to be"""
+    hinted: Callable[[Collection[str]], Collection[str]] | None = None
+    """by the names of the kinds around this one: those that may be meant where it lacks a key; None: all"""
+
+    def read(self, value: Any, info: ValidationInfo) -> Table:
+        """The table of the kind that is named."""
+        what, chooser = info.field_name or "", self.chooser
+        around: tuple[tuple[str, str], ...] = (info.context or {}).get(AROUND, ())
+        if isinstance(value, str):
+            value = {chooser: value}
+        if not isinstance(value, dict):
+            told = f"{what} = {value!r} is neither a table nor a name: {or_nearest('', self.tables)}"
+            raise about(UsageError(told, "neither_table_nor_name", name=what, given=value))
+        if chooser not in value and self.otherwise:
+            try:
+                return self.otherwise.model_validate(value, context=info.context)
+            except ValidationError as error:
+                raise retold(error, partial(self._hint_at_kinds, what, around)) from None
+        name = str(value.get(chooser, ""))
+        if name not in self.tables:
+            raise about(self._unknown(what, name))
+        context = {**(info.context or {}), AROUND: (*around, (what, name))}
+        return self.tables[name].model_validate(value, context=context)
+
+    def _unknown(self, what: str, name: str) -> UsageError:
+        if name:
+            return UnknownName(what, name, self.tables, key=self.chooser)
+        told = f"{what} needs `{self.chooser}`: {or_nearest(name, self.tables)}"
+        return UsageError(told, "missing_kind", key=self.chooser, name=what)
+
+    def _hint_at_kinds(
+        self, what: str, around: tuple[tuple[str, str], ...], fault: ErrorDetails
+    ) -> UsageError | None:
+        """A key that the table for no name lacks may be of another kind, which has to be named."""
+        key, table = str(fault["loc"][0]) if fault["loc"] else "", self.otherwise or Table
+        if len(fault["loc"]) != 1 or key in table.model_fields:
+            return None
+        hinted = self.hinted([name for _, name in around]) if self.hinted else self.tables.keys()
+        having = [word for word in self.tables if word in hinted and key in self.tables[word].model_fields]
+        chooser = ".".join([*(field for field, _ in around), what, self.chooser])
+        kinds = f"name a kind that has it, `{chooser}` = {' or '.join(having)}"
+        return unknown_key(key, table.whose, kinds) if having else None
+
+    @property
+    def hint(self) -> Any:
+        """The hint of a column for it."""
+        return Annotated[Table, BeforeValidator(self.read)]
+
+
+def table_of(
+    kind: type, /, choices: Mapping[Any, Choice] = MappingProxyType({}), alone: bool = True, **choosers: str
+) -> type[Maker]:
+    """A table with the settings of a dataclass, optional where they have a default, or a choice that has one.
+
+    `choices` say which hints stand for a choice of tables; `alone` is `Maker.alone`; `choosers` are the keys that named
+    this table.
+    """
+    hints, columns = hints_of(kind), dict[str, Any]()
+    for name, one in settings_of(kind).items():
+        default: Any = None
+        if one.default is MISSING and one.default_factory is MISSING:
+            choice = choices.get(hints[name])
+            default = pydantic.Field({}, validate_default=True) if choice and choice.otherwise else ...
+        columns[name] = (column(hints[name], choices), default)
+    columns |= {name: (str, default) for name, default in choosers.items()}
+    table = create_model(f"{kind.__name__}Table", __base__=Maker, **columns)
+    table.makes, table.alone, table.whose = kind, alone, f" of {kind.__name__}"
+    return table
+
+
+def change_of(
+    kinds: Mapping[str, type],
+    begins: Callable[[], Any] | None = None,
+    choices: Mapping[Any, Choice] = MappingProxyType({}),
+    **choosers: str,
+) -> type[Change]:
+    """A table with some of the settings of any of these dataclasses, by the words that name them, which change what
+    `begins` makes. `choosers` are the keys that named it."""
+    hints = {name: hints_of(kind)[name] for kind in kinds.values() for name in settings_of(kind)}
+    columns: dict[str, Any] = {name: (column(hint, choices), None) for name, hint in hints.items()}
+    columns |= {name: (str, default) for name, default in choosers.items()}
+    table = create_model("Change", __base__=Change, **columns)
+    table.kinds, table.begins, table.choosers = kinds, begins, frozenset(choosers)
+    if begins:
+        table.whose = f" of {type(begins()).__name__}"
+    return table
+
+
+def column(hint: Any, choices: Mapping[Any, Choice] = MappingProxyType({})) -> Any:
+    """What a hint is in a table: its checks give faults, and dataclasses are tables themselves."""
+    if hint in choices:
+        return choices[hint].hint
+    if get_origin(hint) in UNIONS:
+        return Union[tuple(column(part, choices) for part in get_args(hint))]  # noqa: UP007 - parts are computed
+    if get_origin(hint) is Annotated:
+        base, *checks = get_args(hint)
+        return Annotated[(column(base, choices), *(AfterValidator(validator(check)) for check in checks))]
+    if is_dataclass(hint):
+        return table_of(hint, choices=choices)  # type: ignore[arg-type]  # a dataclass is a type
+    if get_origin(hint) is tuple:  # TOML has lists where Python has tuples, and in them
+        parts = tuple(part if part is ... else column(part, choices) for part in get_args(hint))
+        return Annotated[tuple[parts], pydantic.Field(strict=False)]  # type: ignore[valid-type]  # they are computed
+    return hint
+
+
+def settings_of(kind: type) -> dict[str, "Field[Any]"]:
+    """What can be set of a dataclass: its numbers, texts and dataclasses. Dicts, lists and `STATE` are its state."""
+    hints = get_type_hints(kind)
+    kept = [f for f in fields(kind) if not f.metadata.get("state")]
+    return {f.name: f for f in kept if get_origin(hints[f.name]) not in {dict, list}}
+
+
+def _made(table: Maker | Change, now: Any) -> Any:
+    """What the table says in place of a default: what is not said stays, also where the kind that it has is named."""
+    if isinstance(table, Change):
+        return table.make(now)
+    is_there = type(now) is getattr(table, "makes", None)
+    return replace(now, **given(table, type(now), now)) if is_there else table.make()
+
+
+def given(table: Table, kind: type, begin: Any = None) -> dict[str, Any]:
+    """What a table says about the dataclass `kind`, ready to make one. What it changes is that of `begin`, or else what
+    its class has."""
+    known = settings_of(kind)
+    values = {
+        name: getattr(table, name)
+        for name in known
+        # said, or a choice that was made for it
+        if name in table.model_fields_set or isinstance(getattr(table, name, None), Maker | Change)
+    }
+    for name, value in values.items():
+        if isinstance(value, Maker | Change):
+            try:
+                values[name] = _made(
+                    value, default_of(known[name]) if begin is None else getattr(begin, name)
+                )
+            except UsageError as error:
+                raise error.inside(name) from None
+    return values
+
+
+def default_of(one: "Field[Any]") -> Any:
+    """The default of a setting that has one."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+@contextmanager
+def as_fault() -> Iterator[None]:
+    """A UsageError becomes a fault of the table that is read, which is told with its place."""
+    try:
+        yield
+    except UsageError as error:
+        raise about(error) from None
+
+
+def validator(check: Check) -> Callable[[Any], Any]:
+    """The check as pydantic wants it."""
+
+    def validate(value: Any) -> Any:
+        must = check(value)
+        if must:
+            raise PydanticCustomError("refused", "Input should be {must}", {"must": must})
+        return value
+
+    return validate

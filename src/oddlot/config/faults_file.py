@@ -1,0 +1,92 @@
+"""What is to go wrong, from a TOML file: see `oddlot.faults.plan`."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainValidator, ValidationInfo, create_model
+
+from oddlot.config.dataclass_tables import Maker, as_fault, column, given, table_of
+from oddlot.config.fleet_file import CAPACITIES
+from oddlot.config.number_files import numbers, read_lines
+from oddlot.config.toml_errors import Table, at_line, locate, read_table
+from oddlot.core.errors import UsageError
+from oddlot.core.validation import Seed
+from oddlot.faults.plan import Chaos, Fault, check_count
+from oddlot.machines.market_traces import alive_rows
+from oddlot.machines.text_files import checked_path
+
+MOST_LOST = 1_000_000
+"""machines of a preemption trace"""
+
+
+def _read_times(file: object, info: ValidationInfo) -> tuple[float, ...]:
+    """Seconds, one a line; or a preemption trace, of lines `seconds,alive`: each one less alive is a time."""
+    with as_fault():
+        return read_lines(file, info, "times", _times)
+
+
+def _times(lines: list[str]) -> Iterator[float]:
+    """How many machines were alive from when on, or simply when."""
+    if not any("," in line for line in lines):
+        yield from numbers(lines)
+        return
+    rows, total = list(alive_rows(lines)), 0
+    for (_, before), (time, now) in pairwise(rows):
+        total += (lost := max(0, int(before - now)))
+        if total > MOST_LOST:
+            told = f"more than {MOST_LOST:,} machines are lost: take a trace of fewer"
+            raise UsageError(told, "too_many_machines", machines=total)
+        yield from [time] * lost
+
+
+class FaultTable(Maker):
+    """A fault, whose times may be in a file of their own."""
+
+    file: Annotated[tuple[float, ...], PlainValidator(_read_times)] | None = None
+
+    def make(self) -> Fault:
+        """The fault."""
+        fault: dict[str, Any] = given(self, Fault)
+        if self.file is not None and "at_seconds" in fault:
+            told = "a fault has either `at_seconds` or a `file` with them"
+            raise UsageError(told, "not_one_of", "file", given=["at_seconds", "file"])
+        return Fault(**fault) if self.file is None else Fault(**fault, at_seconds=self.file)
+
+
+def _counted(faults: Any) -> Any:
+    """Refuse a list that is too long before each of its tables is looked at."""
+    with as_fault():
+        check_count(len(faults) if isinstance(faults, list) else 0)
+    return faults
+
+
+FaultTables: Any = list[create_model("FaultTable", __base__=(FaultTable, table_of(Fault)))]  # type: ignore[misc]  # made here
+Faults: Any = Annotated[FaultTables, BeforeValidator(_counted)]
+ChaosFile: Any = create_model(
+    "ChaosFile",
+    __base__=Table,
+    faults=(Faults, []),
+    seed=(column(Seed), 0),
+    capacity=(CAPACITIES.hint, None),
+)
+
+
+def read_chaos(path: str | Path, machines: Sequence[str] | None = None) -> Chaos:
+    """What is to go wrong, from a TOML file; with `machines`, to no others than these.
+
+    UsageError: file, line, and what would help.
+    """
+    text, file = read_table(checked_path(path), ChaosFile)
+    if not file.faults and file.capacity is None:
+        told = f"{path} says nothing that is to go wrong: add a table [[faults]], or [capacity]"
+        raise UsageError(told, "no_faults", path=str(path))
+    capacity = None if file.capacity is None else file.capacity.make()
+    chaos = Chaos([table.make() for table in file.faults], file.seed, capacity)
+    try:
+        chaos.check_machines(machines) if machines is not None else None
+    except UsageError as error:
+        keys = [int(key) if key.isdecimal() else key for key in error.key.split(".")]
+        raise at_line(Path(path), locate(text, keys), error) from None
+    return chaos

@@ -1,0 +1,351 @@
+"""A fleet from a TOML file: single machines, zones of machines that a cloud sells, and the hub.
+
+[[machines]]
+name = "spot"
+count = 8                                       # spot1 ... spot8
+seconds_per_sample = 0.002
+delay = { kind = "lognormal", cv = 0.3 }        # or { kind = "trace", file = "slowdowns.txt" }
+link = { megabits_per_second = 100, latency_milliseconds = 20 }
+dollars_per_hour = 0.35
+lifetime = { kind = "exponential", mean_seconds = 3600 }
+seconds_to_return = 120
+
+[[offers]]
+name = "p3.2xlarge"
+dollars_per_hour = 3.06                         # on demand
+spot_dollars_per_hour = { kind = "aws", file = "prices.csv.gz", instance = "p3.2xlarge", zone = "us-east-1c" }
+seconds_to_start = 120
+
+[[zones]]
+name = "east"                                   # east1 ... east8
+offer = "p3.2xlarge"
+count = 8
+seconds_per_sample = 0.001                      # of a machine of speed 1
+capacity = { kind = "alive", file = "alive.csv", of = 16, begin_hours = 6 }
+
+[hub]
+dollars_per_hour = 0.2
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, PlainValidator, ValidationInfo, create_model
+
+from oddlot.config.dataclass_tables import Choice, Maker, as_fault, column, given, table_of
+from oddlot.config.number_files import numbers, path_of, read_lines
+from oddlot.config.toml_errors import Table, about, at_line, locate, read_table
+from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.validation import AboveZero, AtLeastOne, NotNegative, hints_of
+from oddlot.machines import capacity
+from oddlot.machines import delay_models as delays
+from oddlot.machines import market_traces as traces
+from oddlot.machines.machine import Lifetime, Machine
+from oddlot.machines.market import Fleet, Hub, Offer, Zone
+from oddlot.machines.text_files import checked_path
+from oddlot.machines.time_series import Steps
+
+MOST_MACHINES = 1_000_000
+KINDS: dict[str, type[delays.Delay]] = {
+    "deterministic": delays.Deterministic,
+    "exponential": delays.Exponential,
+    "lognormal": delays.Lognormal,
+    "erlang": delays.Erlang,
+    "shifted_exponential": delays.ShiftedExponential,
+}
+
+
+def _read_trace(file: object, info: ValidationInfo) -> delays.Trace:
+    with as_fault():
+        return delays.Trace(read_lines(file, info, "multipliers", partial(numbers, above_zero=True)))
+
+
+def _path_of(file: object, info: ValidationInfo) -> Path:
+    with as_fault():
+        return path_of(file, info)
+
+
+class TraceTable(Maker):
+    """A trace of its own, or in a file."""
+
+    makes = delays.Trace
+    kind: str
+    multipliers: Annotated[tuple[float, ...], Field(strict=False)] | None = None
+    file: Annotated[delays.Trace, PlainValidator(_read_trace)] | None = None
+
+    def make(self) -> delays.Trace:
+        """The trace."""
+        if (self.multipliers is None) == (self.file is None):
+            told = "a trace has either `multipliers` or a `file` with them"
+            both = [] if self.file is None else ["multipliers", "file"]
+            raise UsageError(told, "not_one_of", "kind", given=both)
+        return self.file or delays.Trace(self.multipliers or ())
+
+
+class LifetimeTable(Maker):
+    """A delay model and its mean."""
+
+    mean_seconds: float
+
+    def make(self) -> Lifetime:
+        """The lifetime."""
+        return Lifetime(self.mean_seconds, super().make())
+
+
+DELAY_TABLES = {name: table_of(kind, kind=name) for name, kind in KINDS.items()} | {"trace": TraceTable}
+LIFETIME_TABLES = {
+    name: create_model(
+        "LifetimeTable", __base__=(LifetimeTable, table), mean_seconds=(column(AboveZero), ...)
+    )
+    for name, table in DELAY_TABLES.items()
+}
+CHOICES = {delays.Delay: Choice("kind", DELAY_TABLES), Lifetime: Choice("kind", LIFETIME_TABLES)}
+MachineTable = create_model(
+    "MachineTable",
+    __base__=table_of(Machine, choices=CHOICES),
+    count=(column(AtLeastOne | None), None),
+    seconds_per_sample=(column(AboveZero), ...),
+)
+"""A machine, or `count` machines numbered from 1."""
+
+
+# --- what changes over time ----------------------------------------------------------------------
+
+
+class Constant(Maker):
+    """A price that stays."""
+
+    kind: str
+    dollars_per_hour: column(NotNegative)  # type: ignore[valid-type]  # a hint with its check
+
+    def make(self) -> Steps:
+        """One step."""
+        return Steps((0.0,), (self.dollars_per_hour,))
+
+
+class Recorded(Maker):
+    """A part of a trace in a file, perhaps over and over."""
+
+    kind: str
+    file: Annotated[Path, PlainValidator(_path_of)]
+    begin_hours: column(NotNegative) = 0.0  # type: ignore[valid-type]  # a hint with its check
+    """the trace's moment with which the run begins"""
+    repeat_hours: column(AboveZero) | None = None  # type: ignore[valid-type]
+    """so much of it, over and over"""
+    faster: column(AboveZero) = 1.0  # type: ignore[valid-type]
+    """than it was recorded"""
+    reader: ClassVar[Callable[..., Steps]]
+    options: ClassVar[tuple[str, ...]] = ()
+    """of the reader"""
+
+    def make(self) -> Any:
+        """The part that is meant."""
+        told = {name: getattr(self, name) for name in self.options if name in self.model_fields_set}
+        steps: Steps = type(self).reader(self.file, **told)
+        if (hours := steps.seconds[-1] / 3600) < self.begin_hours:
+            sentence = f"begin_hours = {self.begin_hours:g}: {self.file} ends after {hours:,.1f} hours"
+            raise UsageError(sentence, "begins_after_end", "begin_hours", given=self.begin_hours, hours=hours)
+        period = None if self.repeat_hours is None else 3600 * self.repeat_hours
+        return steps.window(3600 * self.begin_hours, period, self.faster)
+
+
+class AwsPrices(Recorded):
+    """Of Amazon's spot price history."""
+
+    reader = staticmethod(traces.read_aws_prices)
+    options = ("instance", "zone")
+    instance: str
+    zone: str
+
+
+class AzurePrices(Recorded):
+    """Of a table by day."""
+
+    reader = staticmethod(traces.read_azure_prices)
+    options = ("size",)
+    size: str
+
+
+class Counted(Recorded):
+    """How many machines were available.
+
+    `of` is the number of machines that were requested when the trace was recorded. With it the zone gets the same share
+    of its `count`; without it the trace's own number, and never more than `count`.
+    """
+
+    of: column(AtLeastOne) | None = None  # type: ignore[valid-type]
+
+    def make(self) -> Any:
+        """The capacity."""
+        return capacity.Alive(super().make(), self.of)
+
+
+class AliveTrace(Counted):
+    """Lines `time,alive`."""
+
+    reader = staticmethod(traces.read_alive)
+    options = ("unit",)
+    unit: str = "seconds"
+
+
+class SkypilotTrace(Counted):
+    """SkyPilot's JSON; `inverted` reads 1 as preempted."""
+
+    reader = staticmethod(traces.read_skypilot)
+    options = ("inverted",)
+    inverted: bool = False
+
+
+class GcpProbe(Counted):
+    """The log of a probe."""
+
+    reader = staticmethod(traces.read_gcp_probe)
+    options = ("gpu", "zone", "gpus")
+    gpu: str
+    zone: str
+    gpus: column(AtLeastOne) = 1  # type: ignore[valid-type]
+
+
+class PriceChoice(Choice):
+    """A price over time, or simply a number."""
+
+    def read(self, value: Any, info: ValidationInfo) -> Table:
+        """The table of the kind that is named."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not 0 <= value < inf:
+                name, must = info.field_name, "finite and not negative"
+                told = f"`{name}` is {value!r}: it must be {must}"
+                raise about(UsageError(told, "invalid_value", name=name, given=value, must=must))
+            return super().read({"kind": "constant", "dollars_per_hour": value}, info)
+        if not isinstance(value, dict):
+            told = f"{info.field_name} = {value!r} is neither a number nor a table with a price over time"
+            raise about(UsageError(told, "no_price", name=info.field_name, given=value))
+        return super().read(value, info)
+
+
+PRICES = PriceChoice("kind", {"constant": Constant, "aws": AwsPrices, "azure": AzurePrices})
+CAPACITIES = Choice(
+    "kind",
+    {
+        "always": table_of(capacity.Always, kind="always"),
+        "memoryless": table_of(capacity.Memoryless, kind="memoryless"),
+        "pools": table_of(capacity.Pools, kind="pools"),
+        "alive": AliveTrace,
+        "skypilot": SkypilotTrace,
+        "gcp": GcpProbe,
+    },
+)
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+OF_THE_ZONE = {"name", "zone", "dollars_per_hour", "seconds_to_start", "joins_at_seconds", "lifetime"}
+"""what a machine has from its zone and offer"""
+
+
+class ZoneTable(Maker):
+    """A zone, with what its machines are like."""
+
+    makes = Machine
+    name: str
+    offer: str
+    count: column(AtLeastOne)  # type: ignore[valid-type]
+    capacity: CAPACITIES.hint | None = None  # type: ignore[name-defined]
+    on_demand: bool = False
+
+    def make(self) -> Machine:
+        """One of its machines, at speed 1."""
+        return Machine(
+            **{"name": "one", **{key: v for key, v in given(self, Machine).items() if key != "name"}}
+        )
+
+    def zone(self, offers: Mapping[str, Offer]) -> Zone:
+        """The zone. UsageError: there is no such offer, or it is not sold like this."""
+        if self.offer not in offers:
+            raise UnknownName("offer", self.offer, offers, key="offer")
+        spot = not self.on_demand
+        if self.on_demand and self.capacity is not None:
+            told = "machines on demand stay: leave `capacity` out, or buy on the spot market"
+            raise UsageError(told, "capacity_on_demand", "capacity")
+        has = {} if self.capacity is None else {"capacity": self.capacity.make()}
+        return Zone(self.name, offers[self.offer], self.count, self.make(), spot=spot, **has)
+
+
+_OF_MACHINES = {
+    name: (column(hint, CHOICES), ... if name == "seconds_per_sample" else None)
+    for name, hint in hints_of(Machine).items()
+    if name not in OF_THE_ZONE
+}
+Machines: Any = list[MachineTable]  # type: ignore[valid-type]  # made above
+Offers: Any = list[table_of(Offer, choices={Steps: PRICES})]  # type: ignore[misc]  # made here
+Zones: Any = list[create_model("ZoneTable", __base__=ZoneTable, **_OF_MACHINES)]  # type: ignore[misc,call-overload]
+HubTable = table_of(Hub)
+FleetFile: Any = create_model(
+    "FleetFile",
+    __base__=Table,
+    machines=(Machines, []),
+    offers=(Offers, []),
+    zones=(Zones, []),
+    hub=(HubTable, HubTable()),
+)
+
+
+def read_fleet(path: str | Path) -> Fleet:
+    """The file's machines and zones in their order, `count` spelled out for machines.
+
+    UsageError: file, line, and what would help.
+    """
+    path = checked_path(path)
+    text, file = read_table(path, FleetFile)
+
+    def placed(table: str, index: int, error: UsageError) -> UsageError:
+        return at_line(path, locate(text, (table, index, error.key)), error)
+
+    names, found = set[str](), list[Machine | Zone]()
+    for table, index, key, one in _spelled_out(file, placed):
+        fresh = [one.name, *one.names] if isinstance(one, Zone) else [one.name]
+        for name in fresh:
+            if name in names:
+                of_zone = (
+                    f" (one of the zone {one.name})" if isinstance(one, Zone) and name != one.name else ""
+                )
+                sentence = f"a second machine or zone is called {name}{of_zone}: give each its own name"
+                raise placed(table, index, UsageError(sentence, "name_twice", key, name=name))
+            names.add(name)
+        found.append(one)
+    if not found:
+        told = f"{path} names no machine: add a table [[machines]] with a name, or [[zones]] with an offer"
+        raise UsageError(told, "no_machines", path=str(path))
+    return Fleet(found, file.hub.make())
+
+
+def _spelled_out(
+    file: Any, placed: Callable[[str, int, UsageError], UsageError]
+) -> Iterator[tuple[str, int, str, Machine | Zone]]:
+    """Every machine and zone with its place in the file."""
+    total = 0
+    offers = dict[str, Offer]()
+    for index, offer in enumerate(table.make() for table in file.offers):
+        if offer.name in offers:
+            told = f"a second offer is called {offer.name}: give each its own name"
+            raise placed("offers", index, UsageError(told, "name_twice", "name", name=offer.name))
+        offers[offer.name] = offer
+    for where, tables in (("machines", file.machines), ("zones", file.zones)):
+        for index, table in enumerate(tables):
+            total += table.count or 1
+            if total > MOST_MACHINES:
+                told = f"these are more than {MOST_MACHINES:,} machines: take fewer"
+                raise placed(where, index, UsageError(told, "too_many_machines", "count", machines=total))
+            try:
+                whole = [table.zone(offers)] if where == "zones" else _numbered(table.make(), table.count)
+            except UsageError as error:
+                raise placed(where, index, error) from None
+            yield from ((where, index, "name", one) for one in whole)
+
+
+def _numbered(one: Machine, count: int | None) -> list[Machine]:
+    return [replace(one, name=f"{one.name}{i + 1}") for i in range(count)] if count else [one]

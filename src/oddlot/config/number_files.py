@@ -1,0 +1,47 @@
+"""Numbers from text files that a TOML table names."""
+
+from collections.abc import Callable, Iterable, Iterator
+from math import inf, nan
+from pathlib import Path
+
+from pydantic import ValidationInfo
+
+from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.machines.text_files import read_packed
+
+
+def path_of(file: object, info: ValidationInfo) -> Path:
+    """Where a table's `file` lies: beside the TOML file, unless it says otherwise."""
+    if not isinstance(file, str) or not file:
+        raise InvalidValue("file", file, "the path of a text file")
+    folder: Path = (info.context or {}).get("folder", Path())
+    return folder / file
+
+
+def read_lines(
+    file: object,
+    info: ValidationInfo,
+    what: str,
+    read: Callable[[list[str]], Iterable[float]],
+) -> tuple[float, ...]:
+    """The numbers that `read` makes of a text file's lines, at least one; the file lies beside the table's own."""
+    path = path_of(file, info)
+    found = read_packed(path, lambda text: tuple(read(text.splitlines())))
+    if not found:
+        raise UsageError(f"{path} holds no {what}: write one number a line", "empty_file", path=str(path))
+    return found
+
+
+def numbers(lines: list[str], above_zero: bool = False) -> Iterator[float]:
+    """Each line's; blank lines are passed over. UsageError names the line."""
+    must = "above 0" if above_zero else "not negative"
+    for number, line in enumerate(lines, 1):
+        try:
+            value = float(line) if line.strip() else None
+        except ValueError:
+            value = nan
+        if value is not None and not (0 <= value < inf and (value or not above_zero)):
+            told = f"line {number}: {line!r} is no number that is finite and {must}"
+            raise UsageError(told, "invalid_line", line=number, given=line)
+        if value is not None:
+            yield value

@@ -1,0 +1,201 @@
+"""TOML files whose errors name the file, the line, and what was probably meant.
+
+A file's tables are pydantic models derived from `Table`. The parser forgets the lines; `locate` finds them.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from oddlot.config.toml_text import check_text, parsed, text_without_quotes
+from oddlot.core.errors import UnknownName, UsageError, joined
+from oddlot.core.suggestions import nearest, or_nearest
+from oddlot.machines.text_files import check_regular, not_utf8, unreadable
+
+KeyPath = Sequence[str | int]
+AnyTable = TypeVar("AnyTable", bound="Table")
+MOST_LETTERS = 10_000_000
+"""of a file"""
+MOST_FAULTS = 20
+"""of a file, that are listed"""
+
+
+class Table(BaseModel):
+    """A TOML table: every key is known, and a number is not a text that looks like one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    whose: ClassVar[str] = ""
+    """whose settings these are, for sentences about them: ` of FastestK`"""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_the_nearest(cls, table: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """An unknown key's remedy is known only here, in its own table."""
+        try:
+            return handler(table)
+        except ValidationError as error:
+            raise retold(error, cls._remedy) from None
+
+    @classmethod
+    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
+        if fault["type"] != "extra_forbidden" or len(fault["loc"]) > 1:
+            return None
+        key = str(fault["loc"][0])
+        return unknown_key(key, cls.whose, or_nearest(key, cls.model_fields), nearest(key, cls.model_fields))
+
+
+def unknown_key(key: str, whose: str, remedy: str, nearest: str | None = None) -> UsageError:
+    """A table has no such key."""
+    return UsageError(f"unknown key `{key}`{whose}: {remedy}", "unknown_key", given=key, nearest=nearest)
+
+
+def retold(error: ValidationError, better: Callable[[ErrorDetails], UsageError | None]) -> ValidationError:
+    """The same faults; those for which `better` has an error are told by it."""
+    faults = [_retold(fault, better(fault)) for fault in error.errors(include_url=False)]
+    return ValidationError.from_exception_data(error.title, faults)
+
+
+def _retold(fault: ErrorDetails, better: UsageError | None) -> InitErrorDetails:
+    told = PydanticCustomError(fault["type"], "{told}", {**fault.get("ctx", {}), "told": fault["msg"]})
+    if better:
+        told = about(better)
+    return InitErrorDetails(type=told, loc=fault["loc"], input=fault["input"])
+
+
+def about(error: UsageError) -> PydanticCustomError:
+    """What a validator of a `Table` raises about the error's key (`server.lr`: of a table in it), or about itself."""
+    return PydanticCustomError("about", "{sentence}", {"sentence": str(error), "error": error})
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file. UsageError: it cannot be read, or is too large to be one."""
+    check_regular(path)
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
+            text = file.read(MOST_LETTERS + 1)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, error) from None
+    if len(text) > MOST_LETTERS:
+        told = f"{path} has more than {MOST_LETTERS:,} letters: that is no such file"
+        raise UsageError(told, "file_too_large", path=str(path))
+    return text
+
+
+def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
+    """The file's text and what it says. UsageError: it cannot be read, is no TOML, or no such table."""
+    text = read_text(path)
+    try:
+        check_text(text)
+        return text, kind.model_validate(tomllib.loads(text), context={"folder": path.parent})
+    except UsageError as error:
+        raise error.retold(f"{path}: {error}", path=str(path)) from None
+    except RecursionError:
+        told = f"{path} is not valid TOML: it has too many brackets in each other"
+        raise UsageError(told, "nested_too_deeply", path=str(path)) from None
+    except ValidationError as error:
+        raise explain(path, text, error) from None
+    except ValueError as error:  # no TOML, or a whole number that Python refuses for its many digits
+        line = re.search(r"at line (\d+)", str(error))
+        number = line[1] if line else text.rstrip().count("\n") + 1
+        unquoted = text_without_quotes(text, str(error))
+        told = f"not valid TOML: {error}" + (f'. Write text in quotes: "{unquoted}"' if unquoted else "")
+        bad = UsageError(told, "invalid_toml", reason=str(error), unquoted=unquoted)
+        raise at_line(path, int(number), bad) from None
+
+
+def explain(path: Path, text: str, error: ValidationError) -> UsageError:
+    """What `error` found in the file, one line each: file, line, key and remedy. Of many faults, the first ones."""
+    found = faults(error)
+    lines = [(locate(text, keys), fault) for keys, fault in found[:MOST_FAULTS]]
+    lines.sort(key=lambda line: (line[0], str(line[1])))
+    told = [at_line(path, number, fault) for number, fault in lines]
+    if more := len(found) - MOST_FAULTS:
+        told += [UsageError(f"{path}: and {more:,} more", "more_errors", path=str(path), more=more)] * (
+            more > 0
+        )
+    return joined(told)
+
+
+def at_line(path: Path, line: int, error: UsageError) -> UsageError:
+    """The error with its place in a file. If it has one in another file, which is named there, that becomes `file` and
+    `file_line`."""
+    places = {"path": "file", "line": "file_line"}
+    inside = {new: error.fields[old] for old, new in places.items() if old in error.fields}
+    return error.retold(f"{path}:{line}: {error}", **inside, path=str(path), line=line)
+
+
+def faults(error: ValidationError) -> list[tuple[KeyPath, UsageError]]:
+    """All that `error` found: the keys that lead there, and an error of ours."""
+    found = [(detail["loc"], _fault(detail)) for detail in error.errors(include_url=False)]
+    return [((*loc, *filter(None, fault.key.split("."))), fault) for loc, fault in found]
+
+
+def locate(text: str, keys: KeyPath) -> int:
+    """The number (from 1) of the line in valid TOML that first says `keys`, or as much of them as it says."""
+    whole, statements = parsed(text)
+    wanted = said(whole, keys)
+    for each in statements if wanted else ():
+        depth = min(len(each.path), len(wanted))
+        if [*each.path[:depth]] == wanted[:depth]:
+            rest = wanted[depth:]
+            if not rest or (each.says(rest[0]) and said(tomllib.loads(each.text), rest) == rest):
+                return each.line
+    return 1
+
+
+def said(value: Any, keys: KeyPath) -> list[str | int]:
+    """The part of `keys` that leads somewhere: pydantic puts names of union members between, which do not."""
+    found: list[str | int] = []
+    for key in keys:
+        with suppress(LookupError, TypeError):
+            value = value[key]
+            found.append(key)
+    return found
+
+
+def _fault(detail: ErrorDetails) -> UsageError:
+    *parents, key = detail["loc"] or ("the file",)
+    given, where = detail["input"], _dotted(detail["loc"])
+    must = detail["msg"].replace("Input should", "it must")
+    match detail["type"]:
+        case "about":
+            error: UsageError = detail["ctx"]["error"]
+            return error
+        case "missing" if isinstance(key, int):
+            return _invalid(_dotted(parents), given, "it has too few values", "too_few_values")
+        case "too_long":
+            return _invalid(where, given, "it has too many values", "too_many_values")
+        case "missing":
+            place = f" in `{_dotted(parents)}`" if parents else ""
+            return UsageError(f"`{key}` is missing{place}", "missing_key", name=where)
+        case "literal_error":
+            return UnknownName(str(key), str(given), re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+        case "string_too_short":
+            return UsageError(f"`{where}` is empty", "empty_value", name=where)
+        case "invalid-json-value":
+            told = f"`{where}` is {given}: write a date or a time as a text, in quotes"
+            return UsageError(told, "date_without_quotes", name=where)
+        case "tuple_type":
+            must = "it must be a list, in brackets"
+        case "model_type":
+            must = "it must be a table"
+    return _invalid(where, given, must)
+
+
+def _invalid(where: str, given: Any, told: str, code: str = "invalid_value") -> UsageError:
+    fields = {"must": told.removeprefix("it must be ")} if code == "invalid_value" else {}
+    return UsageError(f"`{where}` is {given!r}: {told}", code, name=where, given=given, **fields)
+
+
+def _dotted(keys: KeyPath) -> str:
+    return (
+        "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".") or "the file"
+    )

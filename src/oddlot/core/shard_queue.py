@@ -1,0 +1,202 @@
+"""The parts of the data that are leased in order, and which is leased next, found without a look at all of them."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+from oddlot.core.spans import Span
+from oddlot.core.tasks import NodeId
+
+MOST_SPANS = 64
+"""of a lease: a task stays a small message, however torn what came back is"""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A range of positions that is leased in order, epoch after epoch: all of the data, or one shard."""
+
+    first: int
+    last: int
+    epoch: int = 0
+    at: int = 0
+    """the next fresh position of `epoch`"""
+    returned: list[Span] = field(default_factory=list)
+    """leased first; sorted, touching spans joined"""
+    home: NodeId | None = None
+    """the node that was given this lane last, and may still hold its data; None where there is only one lane"""
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of what would be leased next."""
+        return self.returned[0].epoch if self.returned else self.epoch + (self.at == self.last)
+
+    def give_back(self, span: Span) -> None:
+        """Put the span among the returned ones and join what touches."""
+        index = bisect_left(self.returned, span)
+        self.returned.insert(index, span)
+        for left in (index, index - 1):
+            if 0 <= left < len(self.returned) - 1:
+                a, b = self.returned[left], self.returned[left + 1]
+                if a.epoch == b.epoch and a.stop == b.start:
+                    self.returned[left : left + 2] = [Span(a.epoch, a.start, b.stop)]
+
+    def withdraw(self, span: Span) -> list[Span]:
+        """Take out what of the span is among the returned ones."""
+        found, kept = [], []
+        for one in self.returned:
+            start, stop = max(one.start, span.start), min(one.stop, span.stop)
+            if one.epoch != span.epoch or start >= stop:
+                kept.append(one)
+                continue
+            found.append(Span(one.epoch, start, stop))
+            around = Span(one.epoch, one.start, start), Span(one.epoch, stop, one.stop)
+            kept += [part for part in around if part.start < part.stop]
+        self.returned = kept
+        return found
+
+    def take(self, samples: int) -> tuple[Span, ...]:
+        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones.
+
+        One more where it would be left alone. Where nothing of its epoch is left, the next one is begun.
+        """
+        if not self.returned and self.at == self.last:
+            self.epoch, self.at = self.epoch + 1, self.first
+        taken: list[Span] = []
+        several = samples > 1
+        while samples and len(taken) < MOST_SPANS and (span := self._first()):
+            epoch, start, last = span
+            if taken and epoch != taken[0].epoch:
+                break
+            stop = min(last, start + samples)
+            if several and last - stop == 1:
+                stop = last
+            if not self.returned:
+                self.at = stop
+            elif stop < last:
+                self.returned[0] = Span(epoch, stop, last)
+            else:
+                del self.returned[0]
+            taken.append(Span(epoch, start, stop))
+            samples = max(0, samples - (stop - start))
+        return tuple(taken)
+
+    def _first(self) -> Span | None:
+        if self.returned:
+            return self.returned[0]
+        return Span(self.epoch, self.at, self.last) if self.at < self.last else None
+
+
+class _Epoch:
+    """The lanes whose next work is of one epoch: heaps of their numbers, in which some are not true any more."""
+
+    __slots__ = ("all", "by_home", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.all: list[int] = []
+        self.by_home: dict[NodeId | None, list[int]] = {}
+
+
+class Lanes:
+    """Finds the next lane for a node in a time that does not grow with their number.
+
+    That is one of the oldest epoch; of these one that the node holds, or else one that nobody holds; of these the
+    first. `note` has to be told of every change.
+    """
+
+    def __init__(self, lanes: list[Lane]) -> None:
+        self.lanes = lanes
+        self._firsts = [lane.first for lane in lanes]
+        self.largest = max(lane.last - lane.first for lane in lanes)
+        """samples of the largest one"""
+        self._epochs: dict[int, _Epoch] = {}
+        self._placed: list[tuple[int, NodeId | None] | None] = [None] * len(lanes)
+        self._held: dict[NodeId, dict[int, None]] = {}
+        self._only = lanes[0] if len(lanes) == 1 else None
+        """all of the data, which every node holds"""
+        for number, lane in enumerate(lanes):
+            if lane.home is not None:
+                self._held.setdefault(lane.home, {})[number] = None
+            self.note(number)
+
+    def at(self, position: int) -> int:
+        """The number of the lane in which a position lies."""
+        return bisect_right(self._firsts, position) - 1
+
+    def note(self, number: int) -> None:
+        """Its next work may be another one now."""
+        if self._only:
+            return
+        lane, placed = self.lanes[number], self._placed[number]
+        epoch, home = place = lane.next_epoch, lane.home
+        if place == placed or lane.first == lane.last:
+            return
+        self._placed[number] = place
+        found = self._epochs.setdefault(epoch, _Epoch())
+        heappush(found.by_home.setdefault(home, []), number)
+        if placed is None or placed[0] != epoch:
+            heappush(found.all, number)
+            found.count += 1
+            if placed is not None:
+                self._leave(placed[0])
+
+    def settle(self, number: int, node: NodeId) -> None:
+        """The node is given work of this lane, and holds its data from now on."""
+        if self._only:
+            return
+        lane = self.lanes[number]
+        if lane.home != node:
+            if lane.home is not None:
+                del self._held[lane.home][number]
+            lane.home = node
+            self._held.setdefault(node, {})[number] = None
+        self.note(number)
+
+    def lose(self, node: NodeId) -> None:
+        """Nobody holds what it held."""
+        for number in self._held.pop(node, ()):
+            self.lanes[number].home = None
+            self.note(number)
+
+    def choose(self, node: NodeId, latest: float) -> int | None:
+        """The number of the lane to lease from next; None where no work is of an epoch up to `latest`."""
+        if not self.has_work(latest):
+            return None
+        if self._only:
+            return 0
+        epoch = min(self._epochs)
+        found = self._epochs[epoch]
+        for home in (node, None):
+            heap = found.by_home.get(home, [])
+            while heap and self._placed[heap[0]] != (epoch, home):
+                heappop(heap)
+            if heap:
+                return heap[0]
+        heap = found.all
+        while (placed := self._placed[heap[0]]) is None or placed[0] != epoch:
+            heappop(heap)
+        return heap[0]
+
+    def has_work(self, latest: float) -> bool:
+        """Whether `choose` would find one."""
+        if only := self._only:
+            return only.next_epoch <= latest and only.first < only.last
+        return min(self._epochs, default=inf) <= latest
+
+    def with_work(self, latest: float) -> int:
+        """How many lanes have work of an epoch up to `latest`."""
+        if self._only:
+            return int(self.has_work(latest))
+        total = 0
+        for epoch, found in self._epochs.items():
+            if epoch <= latest:
+                total += found.count
+        return total
+
+    def _leave(self, epoch: int) -> None:
+        """A lane has no work of that epoch any more; where none has, it is forgotten."""
+        found = self._epochs[epoch]
+        found.count -= 1
+        if not found.count:
+            del self._epochs[epoch]

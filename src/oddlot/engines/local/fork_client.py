@@ -1,0 +1,146 @@
+"""The hub's side of the fork server: ask for workers, hear who has ended."""
+
+import errno
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from oddlot.core.errors import JobError
+from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
+
+_MAIN = "import sys; sys.path[:] = {path!r}; from oddlot.engines.local.fork_server import main; main({fd}, {parent})"
+
+
+def packet_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that keep messages apart."""
+    try:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:  # macOS has no SEQPACKET; there the fork server alone tells of an end
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+@contextmanager
+def named_limit() -> Iterator[None]:
+    """JobError: this process may not open any more files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        told = (
+            f"too many open files: {limit:,} are the most; raise the limit (ulimit -n), or use fewer workers"
+        )
+        raise JobError(told, "too_many_open_files", limit=limit) from None
+
+
+class ServerEnded(JobError):
+    """The fork server has ended, and all workers with it."""
+
+
+class Nursery:
+    """Starts the fork server at once; importing PyTorch there takes seconds, and need not be waited for."""
+
+    def __init__(self) -> None:
+        self.forks = 0
+        self._start()
+
+    def restart(self) -> None:
+        """Start another fork server in place of one that has ended."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+        self._start()
+
+    def _start(self) -> None:
+        self.socket, theirs = packet_pair()
+        code = _MAIN.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid())
+        # Threads that wait must sleep: where hub, workers and others share the cores, OpenMP's habit of spinning
+        # makes a step of two threads a hundred times slower.
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+        # Workers print to stderr: stdout belongs to the program that runs us.
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            env=environment,
+        )
+        theirs.close()
+
+    def fork(self, index: int, fds: list[int]) -> tuple[int, socket.socket]:
+        """Ask for a worker; its number and our end of its socket. `fds` follow its own end of the socket.
+
+        ServerEnded: the fork server is gone.
+        """
+        self.forks += 1
+        with named_limit():
+            ours, theirs = packet_pair()
+        try:
+            frame = encode(Say.FORK, number=self.forks, index=index)
+            socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
+        except OSError:
+            ours.close()
+            code = self.process.wait()
+            how = "was killed" if code < 0 else f"has ended (exit code {code}); see the lines above"
+            raise ServerEnded(f"the fork server {how}", "fork_server_ended", exit_code=code) from None
+        finally:
+            theirs.close()
+        return self.forks, ours
+
+    def kill(self, pid: int) -> None:
+        """End a worker that is lost but may still run, and all that it has started; its exit follows."""
+        with suppress(OSError):  # the fork server is gone, and all workers with it, which `receive` tells
+            self.socket.send(encode(Say.KILL, pid=pid))
+
+    def receive(self) -> tuple[Say, dict[str, Any]] | None:
+        """The next message, or None when there is none now. ServerEnded: the fork server is gone."""
+        frame = b""
+        with suppress(ConnectionResetError):
+            try:
+                frame = self.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+        if not frame:
+            told = "the fork server was killed, and all workers with it; resume the run to go on"
+            raise ServerEnded(told, "fork_server_killed")
+        return decode(frame)
+
+    def close(self) -> None:
+        """End the fork server and every worker, and wait until they are gone."""
+        try:
+            self.socket.send(encode(Say.QUIT))
+        except OSError:
+            self.process.kill()  # its workers are killed with it
+        self.socket.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+_early: list[Nursery] = []
+
+
+def start_early() -> None:
+    """Have a fork server import PyTorch while this process does so too: the next run takes it."""
+    _early.append(Nursery())
+
+
+def take_early() -> Nursery | None:
+    """The one that was started early, if there is one."""
+    return _early.pop() if _early else None
+
+
+def end_early() -> None:
+    """No run has taken it."""
+    while nursery := take_early():
+        nursery.socket.close()
+        nursery.process.kill()
+        nursery.process.wait()

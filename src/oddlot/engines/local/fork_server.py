@@ -1,0 +1,145 @@
+"""A small process that has PyTorch imported and has computed nothing: workers are forked from it in milliseconds.
+
+It lives as long as the hub, its workers as long as it: each asks the system to be killed with its parent. Whatever a
+worker leaves behind ends before the worker's end is reported, so that nothing writes into memory that is used again.
+"""
+
+import array
+import os
+import select
+import signal
+import socket
+import time
+from importlib import import_module
+from math import inf
+from typing import Any, NoReturn
+
+from oddlot.engines.local import orphans
+from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
+
+MOST_FDS = 8
+LOOK_SECONDS = 0.02
+"""between two looks at whether something has ended"""
+END_SECONDS = 0.1
+"""for a worker that has closed its socket to end by itself, which then tells how"""
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve one hub through the socket `fd`: fork on request, report who has ended, end with the hub."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to all of us, they are the hub's to answer
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    orphans.die_with_parent(parent, signal.SIGHUP)  # and not at once: workers' children are ended first
+    import_module("oddlot.engines.local.worker")  # and PyTorch with it, once for all workers
+    Server(socket.socket(fileno=fd), (woken, wake), parent).serve()
+
+
+class Server:
+    """Forks the workers of one hub, and sees to it that they, and what they start, end."""
+
+    def __init__(self, hub: socket.socket, pipe: tuple[int, int], parent: int) -> None:
+        self.hub, self.pipe, self.parent = hub, pipe, parent
+        self.pid = os.getpid()
+        self.workers = set[int]()
+        self.lost: dict[int, float] = {}
+        """workers that the hub has lost, and when they are killed if they have not ended by themselves"""
+        self.ended: dict[int, int | None] = {}
+        """exit codes of workers whose end is not reported yet: something of them may still be there"""
+        orphans.adopt()
+
+    def serve(self) -> NoReturn:
+        """Answer until the hub is gone."""
+        while os.getppid() == self.parent:
+            wait = LOOK_SECONDS if self.ended or self.lost else None
+            ready, _, _ = select.select([self.hub.fileno(), self.pipe[0]], [], [], wait)
+            if self.pipe[0] in ready:
+                os.read(self.pipe[0], 4096)
+            self._bury()
+            if self.hub.fileno() in ready:
+                frame, fds = receive(self.hub)
+                kind, body = decode(frame) if frame else (Say.QUIT, {})
+                if kind is Say.QUIT:
+                    break
+                if kind is Say.KILL:
+                    self.lost[body["pid"]] = time.monotonic() + END_SECONDS
+                else:
+                    self._fork(fds, body)
+        self._end()
+
+    def _fork(self, fds: list[int], body: dict[str, Any]) -> None:
+        """Start a worker that has the descriptors `fds` and none of ours, and tell its process id."""
+        try:
+            child = os.fork()
+        except OSError as error:  # no more processes, or no memory
+            for given in fds:
+                os.close(given)
+            self._tell(encode(Say.NOT_FORKED, number=body["number"], reason=error.strerror))
+            return
+        if child == 0:
+            from oddlot.engines.local import worker
+
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            for ours in (self.hub.detach(), *self.pipe):
+                os.close(ours)
+            worker.main(fds, body, parent=self.pid)
+        for given in fds:
+            os.close(given)
+        orphans.lead_group(child)
+        self.workers.add(child)
+        self._tell(encode(Say.FORKED, number=body["number"], pid=child))
+
+    def _bury(self) -> None:
+        """Report the workers that have ended, once nothing that they left behind shares the run's memory."""
+        for worker in list(self.workers):
+            killed = time.monotonic() >= self.lost.get(worker, inf)
+            if killed:
+                orphans.kill_group(worker)
+            pid, status = os.waitpid(worker, os.WNOHANG)
+            if pid:
+                self.workers.remove(worker)
+                orphans.kill_group(worker)
+                code: int | None = os.waitstatus_to_exitcode(status)
+                self.ended[worker] = None if killed and code == -signal.SIGKILL else code
+        self.lost = {worker: at for worker, at in self.lost.items() if worker in self.workers}
+        left = orphans.sharing(found) if (found := orphans.orphans(self.workers)) and self.ended else []
+        orphans.kill(left)
+        if not left:
+            for worker, code in self.ended.items():
+                self._tell(encode(Say.EXITED, pid=worker, code=code))
+            self.ended.clear()
+
+    def _tell(self, frame: bytes) -> None:
+        try:
+            self.hub.send(frame)
+        except OSError:  # it has ended, or the run has
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """Kill all workers and all that they have started, and wait until they are gone."""
+        for worker in self.workers:
+            orphans.kill_group(worker)
+        for worker in self.workers:
+            os.waitpid(worker, 0)
+        while left := orphans.orphans(()):
+            orphans.kill(left)
+            select.select([], [], [], LOOK_SECONDS)
+        os._exit(0)
+
+
+def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
+    """One frame and the descriptors that came with it; an empty frame when the other side is gone."""
+    try:
+        frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MOST_FDS * 4))
+    except ConnectionResetError:
+        return b"", []
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return frame, list(fds)

@@ -1,0 +1,1 @@
+"""A simulated fleet under a virtual clock."""

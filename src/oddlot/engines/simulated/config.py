@@ -1,0 +1,118 @@
+"""`on=Simulated(...)`: a fleet that exists only as arithmetic, under a virtual clock."""
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.tasks import NodeId
+from oddlot.core.validation import AtLeastOne, Seed, check_settings
+from oddlot.engines.base import SPARE_VERSIONS, Numbers, Open, Opened
+from oddlot.engines.payloads import DataBytes, Exact, Shadow, most_bytes, users_code
+from oddlot.engines.simulated.engine import Simulator
+from oddlot.machines.machine import Machine
+from oddlot.machines.market import Fleet, Hub, Zone, names_in
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.job import choose_device
+from oddlot.train.learner import Learner
+from oddlot.train.store import Pool
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A fleet under a virtual clock. `maths=False` keeps the time and trains nothing, for large fleets."""
+
+    machines: Sequence[Machine | Zone]
+    seed: Seed = 0
+    in_flight: AtLeastOne = 1
+    maths: bool = True
+    hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
+
+    @classmethod
+    def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, maths: bool = True) -> "Simulated":
+        """A fleet as a file has it. UsageError: it is none."""
+        if not isinstance(fleet, Fleet):
+            raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
+        return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        _check_machines(self.machines)
+        names = self.names
+        if not names:
+            told = "Simulated(machines=[]): a fleet has at least one machine"
+            raise UsageError(told, "no_machines", "machines")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            told = f"two machines are called {twice!r}: give each its own name"
+            raise UsageError(told, "name_twice", "machines", name=twice)
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """The price of the dearest machine, the hub among them."""
+        prices = (
+            max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour for one in self.machines
+        )
+        return max(self.hub.dollars_per_hour, *prices)
+
+    @property
+    def workers(self) -> int:
+        """How many machines there are at most at once."""
+        return sum(one.count if isinstance(one, Zone) else 1 for one in self.machines)
+
+    @property
+    def names(self) -> list[str]:
+        """The machines'."""
+        return names_in(self.machines)
+
+    def begin(self, closing: ExitStack) -> Open:
+        """Nothing takes long here."""
+        return partial(_open, self)
+
+
+def _check_machines(machines: object) -> None:
+    if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
+        must = "a list of oddlot.Machine and oddlot.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
+        raise InvalidValue("machines", machines, must)
+    for one in machines:
+        if isinstance(one, Machine) and one.zone:
+            told = f"{one.name} is of zone {one.zone!r}: only a Zone makes machines of a zone"
+            raise UsageError(told, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
+
+
+def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:
+    """A fleet from nothing. Refuses one whose versions would not fit into this machine's memory."""
+    layout = numbers.layout
+    data = DataBytes.of(numbers.job, numbers.shards, numbers.keep_shards)
+    pool = Pool(lambda: FlatBuffer.empty(layout))
+    if not on.maths:
+        shadow = Shadow(layout.bytes, most_bytes(numbers.codec, layout))
+        simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub, data)
+        return Opened(simulator, pool, shadow, on.hub)
+    blocks = on.workers * on.in_flight + SPARE_VERSIONS
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if blocks * layout.bytes > 0.8 * memory:
+        raise _not_enough_memory(on, blocks, layout.bytes, memory)
+    with users_code("the simulator"):
+        if numbers.job.worker_init is not None:
+            numbers.job.worker_init()
+        device = choose_device(numbers.job.device)
+        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
+    exact = Exact(learner, pool, numbers.codec)
+    simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub, data)
+    return Opened(simulator, pool, None, on.hub)
+
+
+def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
+    """So many versions, of so many bytes each, do not fit."""
+    return UsageError(
+        f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
+        f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
+        "simulate fewer machines, or keep only the time with maths=False (--no-maths)",
+        "not_enough_memory",
+        versions=versions,
+        bytes=versions * each,
+        memory=memory,
+    )

@@ -1,0 +1,112 @@
+"""An engine whose hub takes time for every update: parameter servers that take updates in one after the other.
+
+A server reads the model when it begins with an update and writes when it ends. With a store that has transactions the
+update counts on top of all that was written meanwhile; with one that overwrites, what was written meanwhile is lost.
+"""
+
+from dataclasses import replace
+from functools import partial
+from heapq import heapify, heapreplace
+from math import inf
+from typing import Any, Protocol
+
+from oddlot.core.event_queue import EventQueue
+from oddlot.core.events import Gone, Lost
+from oddlot.core.tasks import NodeId
+from oddlot.engines.base import Engine, Opened
+from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.host import Arrival, Message
+from oddlot.machines.market import Hub
+
+
+class Versions(Protocol):
+    """The store, as far as servers read from it."""
+
+    version: int
+
+    def acquire(self, version: int) -> Any: ...
+
+    def release(self, version: int) -> None: ...
+
+
+def served(opened: Opened, store: Versions) -> Engine:
+    """The engine that was opened, with servers before it where its hub takes time."""
+    return Served(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
+
+
+class Served(Around):
+    """Mailbox and port of another engine, whose answers wait for a server before the hub has them."""
+
+    def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
+        super().__init__(engine)
+        self.hub, self.store = hub, store
+        self.events: EventQueue[Message] = EventQueue(engine.now)
+        self.free_at = [engine.now] * hub.servers
+        heapify(self.free_at)
+        self.in_service: dict[NodeId, list[float]] = {}
+        """when each node's answers will have been taken in"""
+        self.gone: set[NodeId] = set()
+        """nodes that the engine has lost, and the hub not yet, since it takes their last answers in"""
+        self.read: list[int] = []
+        """versions that are held for the update that the host has been given"""
+
+    # --- the mailbox ---------------------------------------------------------------------------
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return self.engine.is_spent and not self.events.heap
+
+    def next(self, until: float) -> Message | None:
+        """The next message that needs no server, or that has had one."""
+        while self.read:
+            self.store.release(self.read.pop())
+        while True:
+            if (message := self.events.next(self.now)) is not None:
+                return message
+            due = self.events.heap[0][0] if self.events.heap else inf
+            message = self.engine.next(min(until, due))
+            if message is None and due > until:
+                return None
+            if isinstance(message, Arrival):
+                self._take_in(message)
+            elif isinstance(message, Lost) and (ends := self.in_service.get(message.node)):
+                self.gone.add(message.node)
+                self.events.at(ends[-1], partial(self._lose, message))
+                return Gone(message.node)
+            elif message is not None:
+                return message
+
+    def _take_in(self, arrival: Arrival) -> None:
+        """It waits for a server. An answer of a node whose loss the engine has told comes too late."""
+        sender = arrival.facts.sender
+        if sender in self.gone:
+            if arrival.payload is not None:
+                arrival.payload.release()
+            return
+        begin = max(self.now, self.free_at[0])
+        end = begin + self.hub.seconds_per_update
+        heapreplace(self.free_at, end)
+        self.in_service.setdefault(sender, []).append(end)
+        reads = list[int]()
+        if self.hub.overwrites:
+            self.events.at(begin, partial(self._begin, reads))
+        self.events.at(end, partial(self._end, arrival, end, reads))
+
+    def _lose(self, lost: Lost) -> Lost:
+        self.gone.remove(lost.node)
+        return lost
+
+    def _begin(self, reads: list[int]) -> None:
+        """The server reads the model, which is to be there until it has written."""
+        reads.append(self.store.version)
+        self.store.acquire(self.store.version)
+
+    def _end(self, arrival: Arrival, end: float, reads: list[int]) -> Arrival:
+        sender = arrival.facts.sender
+        ends = self.in_service[sender]
+        ends.remove(end)
+        if not ends:
+            del self.in_service[sender]
+        self.read += reads
+        return replace(arrival, facts=replace(arrival.facts, read=reads[0])) if reads else arrival

@@ -1,0 +1,181 @@
+"""Misfortune on purpose: what is to happen to which machine, and when. Plain data, the same for every engine.
+
+[[faults]]
+kind = "kill"                # or freeze, slow, leave, delay, drop, corrupt, kill_hub
+every_seconds = 5            # or per_hour = 60, at_versions = [100], at_seconds = [5, 9.5], which may be in a `file`
+
+[[faults]]
+kind = "slow"
+machine = "w1"               # in all its lives; without it one of those that are there is drawn each time
+at_seconds = [0]
+factor = 5                   # it waits five times as long as its step took after each step
+for_seconds = 60             # without it for good
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated
+
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.suggestions import or_nearest
+from oddlot.core.validation import AboveZero, Must, NotNegative, Seed, check_settings
+from oddlot.machines.capacity import Capacity
+
+LASTING = {"freeze", "slow"}
+"""They may end again."""
+ANSWERED = {"delay", "drop", "corrupt"}
+"""They strike the machine's next answer: it comes later, never (as if the machine had given up), with bad numbers."""
+KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
+
+
+def _is_kind(kind: str) -> str:
+    return "" if kind in KINDS else f"a kind of fault: {or_nearest(kind, KINDS)}"
+
+
+def _are_times(times: object) -> bool:
+    return isinstance(times, tuple | list) and all(
+        isinstance(time, int | float) and 0 <= time < inf for time in times
+    )
+
+
+def _are_versions(versions: object) -> bool:
+    return isinstance(versions, tuple | list) and all(
+        type(version) is int and version >= 0 for version in versions
+    )
+
+
+Times = Annotated[tuple[float, ...], Must("a list of numbers, finite and not negative", _are_times)]
+
+Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negative", _are_versions)]
+Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001 <= seconds < inf)]
+"""oftener, a run would do nothing else"""
+Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
+MOST_FAULTS = 5_000
+"""of a run: each may have many times"""
+MOST_TOLD = 4
+"""times of a fault in its name"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of misfortune, at times, at versions, with a period or at a rate (per hour, memoryless): one of these.
+
+    A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
+    it waits `factor` times as long as the step took), both `for_seconds` or as long as it lives, or `leave`s with
+    notice, as SIGTERM makes it; its next life is neither frozen nor slow, but where a resume began that. Its next
+    answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or with bad numbers
+    (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on. That a fault has struck is
+    in the log: where the run's folder was lost too, what struck since the checkpoint strikes again.
+    """
+
+    kind: Annotated[str, _is_kind]
+    machine: str = ""
+    """empty: one of those that are there, drawn each time"""
+    at_seconds: Times = ()
+    at_versions: Versions = ()
+    every_seconds: Often | None = None
+    per_hour: Rate | None = None
+    """memoryless"""
+    for_seconds: AboveZero | None = None
+    """of freeze and slow; None: as long as the machine lives"""
+    factor: AboveZero | None = None
+    """of slow: how many times its step a machine waits after each step; of several at once the largest counts"""
+    delay_seconds: NotNegative | None = None
+    """of delay: how much later the answer comes"""
+
+    @property
+    def is_once(self) -> bool:
+        """It strikes at times or versions, and waits then until there is somebody to strike."""
+        return bool(self.at_seconds or self.at_versions)
+
+    def is_for(self, node: str) -> bool:
+        """Whether it may strike this life of a machine."""
+        return self.machine in {"", node.partition(".")[0]}
+
+    def __str__(self) -> str:
+        told = [
+            f"{name}={_short(value)}"
+            for name in WHENS
+            if (value := getattr(self, name)) not in ((), None, [])
+        ]
+        lasts = [f"{name}={value:g}" for name in ALLOWED if (value := getattr(self, name)) is not None]
+        return " ".join(filter(None, [self.kind, self.machine, *told, *lasts]))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self._check_whens()
+        if self.machine and self.kind == "kill_hub":
+            told = "kill_hub strikes the hub, which is no machine: leave `machine` out"
+            raise self._of_another_kind("machine", told)
+        for name, kinds in ALLOWED.items():
+            if getattr(self, name) is not None and self.kind not in kinds:
+                told = f"{name} is not for {self.kind}, but for {' and '.join(sorted(kinds))}"
+                raise self._of_another_kind(name, told)
+        if (needed := NEEDED.get(self.kind)) and getattr(self, needed) is None:
+            raise UsageError(f"{self.kind} needs `{needed}`", "missing_setting", "kind", name=needed)
+
+    def _check_whens(self) -> None:
+        given = [name for name in WHENS if getattr(self, name) not in ((), None, [])]
+        if len(given) != 1:
+            one = f"a fault has one of {', '.join(WHENS)} (or a `file` of times)"
+            told = f"{one}, and this one has {len(given)} of them"
+            raise UsageError(told, "not_one_of", "kind", given=given)
+
+    def _of_another_kind(self, name: str, told: str) -> UsageError:
+        return UsageError(told, "setting_of_another_kind", name, given=name, kind=self.kind)
+
+
+WHENS = ("at_seconds", "at_versions", "every_seconds", "per_hour")
+ALLOWED = {"for_seconds": LASTING, "factor": {"slow"}, "delay_seconds": {"delay"}}
+"""Settings, and the kinds that they are for."""
+NEEDED = {"slow": "factor", "delay": "delay_seconds"}
+"""Kinds, and the setting without which they say nothing."""
+
+
+def _short(value: object) -> str:
+    """Times in few signs."""
+    if not isinstance(value, tuple | list):
+        return f"{value:g}"
+    told = [f"{time:g}" for time in value]
+    return ",".join(told if len(told) <= MOST_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
+
+
+def check_count(faults: int) -> None:
+    """UsageError: more faults than a run can have."""
+    if faults > MOST_FAULTS:
+        told = f"{faults:,} faults are more than {MOST_FAULTS:,}: give a fault many times, in `at_seconds` or a `file`"
+        raise UsageError(told, "too_many_faults", "faults", given=faults, most=MOST_FAULTS)
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """All that is to go wrong in a run; `seed` is of its chance alone."""
+
+    faults: Sequence[Fault] = field(default_factory=tuple)
+    seed: Seed = 0
+    capacity: Capacity | None = None
+    """how many machines there are when: those that go are killed, as kill -9 does, and are back when it says so"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        faults: object = self.faults
+        if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
+            raise InvalidValue("faults", faults, "a list of oddlot.Fault")
+        check_count(len(faults))
+
+    def named(self) -> list[tuple[str, Fault]]:
+        """The faults with their names, as the log tells them; equal ones are numbered."""
+        counts, names = Counter[str](), list[str]()
+        for fault in self.faults:
+            counts[text := str(fault)] += 1
+            names.append(f"{text} #{counts[text]}" if counts[text] > 1 else text)
+        return list(zip(names, self.faults, strict=True))
+
+    def check_machines(self, names: Sequence[str]) -> None:
+        """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
+        known = frozenset(names)
+        for place, fault in enumerate(self.faults):
+            if fault.machine and fault.machine not in known:
+                raise UnknownName("machine", fault.machine, names[:100], key=f"faults.{place}.machine")

@@ -1,0 +1,111 @@
+"""An engine whose machines come and go as a model of capacity or a published trace says, whichever engine it is."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from oddlot.core.events import Evaluated, Joined, Lost, Struck
+from oddlot.core.random_streams import stream
+from oddlot.core.tasks import NodeId
+from oddlot.engines.base import Engine
+from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.host import Message
+from oddlot.engines.simulated.stalled import stalled
+from oddlot.machines.capacity import Capacity
+
+NAME, KIND = "capacity", "preempt"
+"""as the log tells it"""
+TRACE = "chaos"
+"""as an error names its trace"""
+
+
+class Preempted(Around):
+    """Machines that go are killed, as kill -9 does, and none replaces them until they are to come again.
+
+    Times are those of the run's clock: a resumed run finds the capacity as it is then.
+    """
+
+    def __init__(self, engine: Engine, capacity: Capacity, names: Sequence[str], seed: int) -> None:
+        super().__init__(engine)
+        self.names = names
+        self.moves = capacity.moves(len(names), stream(seed, NAME))
+        self.move = next(self.moves, None)
+        self.away = dict.fromkeys(names, True)
+        self.nodes: dict[str, NodeId] = {}
+        """the present life of every machine that has one"""
+        self.alive: set[NodeId] = set()
+        """nodes that have joined and are not known to be lost"""
+        self.evaluations = 0
+        """that are under way"""
+        self.struck: list[Struck] = []
+        """that are still to be told"""
+        while self.move is not None and self.move[0] <= engine.now:
+            self._turn()
+        for name, away in self.away.items():
+            engine.bar(name, away)
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing will happen any more of itself."""
+        return self._is_over or self.engine.is_spent
+
+    @property
+    def _is_over(self) -> bool:
+        """The capacity has ended without a machine, and nothing of the last ones is still to come."""
+        waits = self.struck or self.alive or self.evaluations
+        return self.move is None and all(self.away.values()) and not waits
+
+    def evaluate(self, version: int, weights: Any) -> None:
+        """Measure these weights."""
+        self.evaluations += 1
+        self.engine.evaluate(version, weights)
+
+    def next(self, until: float) -> Message | None:
+        """The next message, or the word that a machine was taken away. JobError: nothing will ever come."""
+        if until == inf and self._is_over:
+            raise stalled(self.now, 0, [TRACE])
+        if self.struck:
+            return self.struck.pop()
+        while self.move is not None and self.move[0] <= self.now:
+            name, away = self._turn()
+            self.engine.bar(name, away)
+            if away and (node := self.nodes.pop(name, "")):
+                return self._take(node)
+        due = self.move[0] if self.move else inf
+        message = self.engine.next(min(until, due))
+        match message:
+            case Joined(node):
+                self.alive.add(node)
+                self._joined(node)
+            case Lost(node):
+                self.alive.discard(node)
+                self._lost(node)
+            case Evaluated():
+                self.evaluations -= 1
+        return message
+
+    def _turn(self) -> tuple[str, bool]:
+        """Take the next move into account: whose, and whether it is away from then on."""
+        assert self.move is not None
+        _, machine, comes = self.move
+        self.move = next(self.moves, None)
+        self.away[self.names[machine]] = not comes
+        return self.names[machine], not comes
+
+    def _joined(self, node: NodeId) -> None:
+        """One that had been on its way when its machine was taken away is gone at once."""
+        name = node.partition(".")[0]
+        if self.away[name]:
+            self.struck.append(self._take(node))
+        else:
+            self.nodes[name] = node
+
+    def _take(self, node: NodeId) -> Struck:
+        """Away with it."""
+        self.engine.kill(node)
+        return Struck(NAME, KIND, node)
+
+    def _lost(self, node: NodeId) -> None:
+        name = node.partition(".")[0]
+        if self.nodes.get(name) == node:
+            del self.nodes[name]

@@ -1,0 +1,315 @@
+"""The log of a run in a file: one line a record, so that every figure can be computed again."""
+
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from oddlot.checkpoint.disk import open_to_append, open_to_read, read_file, sync_path
+from oddlot.core.chain import Chain, first_line
+from oddlot.core.commands import Blend, Start, Step
+from oddlot.core.conductor import Conductor
+from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Resumed
+from oddlot.core.records import Record
+from oddlot.core.serialization import DAMAGED, MOST, from_plain, to_plain, type_of
+from oddlot.core.spans import samples_in
+
+FORMAT = 2
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+_COUNTS: dict[type, tuple[str, ...]] = {
+    Cancelled: ("bytes_down", "bytes_data"),
+    Changed: ("version",),
+    Evaluated: ("version",),
+    Resumed: ("after_record", "samples_lost", "bytes_up_lost", "bytes_down_lost", "bytes_data_lost"),
+}
+"""fields that are never below 0"""
+
+
+def _refuse(constant: str) -> None:
+    """ValueError: NaN and infinities are never written."""
+    raise ValueError(constant)
+
+
+_from_json = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+class Log:
+    """Writes records as JSON lines, the first line telling how to rebuild the conductor.
+
+    Opened on an existing file it goes on behind the last whole line, or behind so many records as are `sound`. Lines
+    reach the file at least once a second of the run's time, as long as `keep_up` is called.
+    """
+
+    def __init__(self, path: Path, conductor: Conductor, sound: int | None = None) -> None:
+        self.path = path
+        self._flushed = 0.0
+        self._chain = Chain()
+        with self._disk():
+            lines = list(_sound_lines(path, self._chain, sound)) if path.exists() else []
+            self.records = max(0, len(lines) - 1)
+            self._bytes = sum(map(len, lines))
+            self._file = open_to_append(path)
+            self._file.truncate(self._bytes)
+            sync_path(path.parent)
+        if not lines:
+            strategy = _place_of(type_of(conductor.strategy))
+            start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
+            self._write({"is": "Header", "format": FORMAT, "strategy": strategy, "conductor": start})
+
+    def __call__(self, record: Record) -> None:
+        """Append one record."""
+        self._write(to_plain(record))
+        self.records += 1
+        self.keep_up(record.now)
+
+    def keep_up(self, now: float) -> None:
+        """Flush if that was a second ago."""
+        if now - self._flushed >= 1.0:
+            self._flushed = now
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring every line to the file."""
+        with self._disk():
+            self._file.flush()
+
+    def check(self) -> None:
+        """Flush, and check that the file at the path is the one that was written. JobError: it is another, or cut."""
+        self.flush()
+        with self._disk():
+            ours, there = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
+        if there is None or not os.path.samestat(ours, there) or there.st_size != self._bytes:
+            found = -1 if there is None else there.st_size
+            raise JobError(
+                f"the log {self.path} was removed, replaced or changed while this run was writing it: {self._bytes:,} "
+                f"bytes were written, {max(0, found):,} are there. Restore it from a copy, then resume the run",
+                "log_changed",
+                path=str(self.path),
+                written=self._bytes,
+                found=found,
+            )
+
+    def close(self) -> None:
+        """Close the file; flush it before to hear of what cannot be written."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, plain: dict[str, Any]) -> None:
+        line = self._chain.seal(_to_json(plain))
+        with self._disk():
+            self._file.write(line)
+        self._bytes += len(line)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path, reason = str(self.path), error.strerror
+            told = f"cannot write the log {path} ({reason}): make room, then resume the run"
+            raise JobError(told, "unwritable_file", path=path, reason=reason) from error
+
+
+class Lines:
+    """Reads the lines of a log one after the other, each of which has to follow from those before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = 0
+        self._chain = Chain()
+
+    def header(self, line: bytes) -> dict[str, Any]:
+        """The first line. CheckpointError: it is damaged, or of another format."""
+        self.number = 1
+        try:
+            plain = self._header_of(line)
+        except DAMAGED:
+            raise self._damaged() from None
+        given = plain["format"]
+        if given != FORMAT:
+            told = f"{self.path} has format {given}, this version of oddlot reads {FORMAT}"
+            raise CheckpointError(told, "other_format", path=str(self.path), format=given)
+        return plain
+
+    def record(self, line: bytes) -> Record:
+        """The next line. CheckpointError: it is damaged."""
+        self.number += 1
+        try:
+            plain = _from_json(self._chain.open(line).decode())
+            if plain["is"] != "Record":
+                raise ValueError("not a record")
+            record: Record = from_plain(Record, plain)
+            _check_counts(record)
+        except DAMAGED:
+            raise self._damaged() from None
+        return record
+
+    def check_unfinished(self, rest: bytes) -> None:
+        """CheckpointError: what follows the last newline is a whole line whose newline was changed."""
+        self.number += 1
+        line = first_line(rest)
+        if len(line) < len(rest):
+            with suppress(ValueError):
+                self._chain.open(line)
+                raise self._damaged()
+
+    def _header_of(self, line: bytes) -> dict[str, Any]:
+        plain = _from_json(line.decode())
+        if plain["is"] != "Header":
+            raise ValueError("not a header")
+        if plain["format"] == FORMAT:
+            plain = _from_json(self._chain.open(line).decode())
+            if not 1 <= from_plain(int, plain["conductor"]["ledger"]["size"]) < MOST:
+                raise ValueError("no size")
+        return dict(plain)
+
+    def _damaged(self) -> CheckpointError:
+        told = f"{self.path}:{self.number} is damaged: restore the file from a copy"
+        return CheckpointError(told, "damaged_file", path=str(self.path), line=self.number)
+
+
+def _check_counts(record: Record) -> None:
+    """ValueError: a record never has such numbers."""
+    event = record.event
+    counts: tuple[int, ...] = ()
+    if type(event) is Arrived:
+        facts = event.update
+        counts = (
+            facts.based_on,
+            facts.samples,
+            facts.bytes_up,
+            facts.bytes_down,
+            facts.bytes_data,
+            facts.read or 0,
+        )
+    elif type(event) in _COUNTS:
+        counts = tuple(getattr(event, name) for name in _COUNTS[type(event)])
+    for action in record.actions:
+        if type(action) is Start:
+            task = action.task
+            counts += (task.version, *(number for span in task.spans for number in span))
+            counts += tuple(stop - start for _, start, stop in task.spans)
+        elif (type(action) is Step or type(action) is Blend) and not action.shares:
+            raise ValueError("a merge of nothing")
+    if (counts and min(counts) < 0) or not 0 <= record.now < inf:
+        raise ValueError("a number below 0")
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The first line of a log: `conductor`, the books at the beginning, and `strategy`, where its class is defined."""
+    with _readable(path), open_to_read(path) as file:
+        line = file.readline()
+    return Lines(path).header(line.removesuffix(b"\n") if line.endswith(b"\n") else b"")
+
+
+def read_log(path: Path) -> Iterator[Record]:
+    """The records of a log, in order; an unfinished last line is left out.
+
+    Raises CheckpointError naming the line that is damaged, before which all is sound.
+    """
+    *whole, rest = _read(path).split(b"\n")
+    lines = Lines(path)
+    for line in whole:
+        if lines.number:
+            yield lines.record(line)
+        else:
+            lines.header(line)
+    lines.check_unfinished(rest)
+
+
+def has_records(path: Path) -> bool:
+    """Whether the log, if there is one, has a whole line behind its first."""
+    with suppress(FileNotFoundError), open_to_read(path) as file:
+        return file.readline().endswith(b"\n") and file.readline().endswith(b"\n")
+    return False
+
+
+def read_sound(path: Path) -> tuple[list[Record], CheckpointError | None]:
+    """The records before the first damaged line, and an error about that line; None where there is none."""
+    records = []
+    try:
+        for record in read_log(path):
+            records.append(record)  # noqa: PERF402 - what came before the damage is kept
+    except CheckpointError as error:
+        if not records:
+            raise
+        line = error.fields["line"]
+        return records, error.retold(f"{path}:{line} is damaged and left out, with all that follows")
+    return records, None
+
+
+def surviving(records: Iterable[Record], until: int | None = None) -> list[Record]:
+    """The history that holds: what came after a checkpoint that was resumed from is left out.
+
+    With `until`, the run is about to be resumed from the checkpoint that was made after so many records.
+    """
+    return [record for number, record in numbered(records) if until is None or number < until]
+
+
+def numbered(records: Iterable[Record]) -> list[tuple[int, Record]]:
+    """The history that holds, each record with its number in the log, from 0."""
+    kept: list[tuple[int, Record]] = []
+    for number, record in enumerate(records):
+        if isinstance(record.event, Resumed):
+            del kept[bisect_left(kept, record.event.after_record, key=lambda each: each[0]) :]
+        kept.append((number, record))
+    return kept
+
+
+def is_void(records: Sequence[Record], count: int) -> bool:
+    """Whether what was saved after so many records of this log is of a history that a resume has made void."""
+    resumes = ((place, r.event) for place, r in enumerate(records) if isinstance(r.event, Resumed))
+    return any(event.after_record < count <= place for place, event in resumes)
+
+
+def given_out(records: Iterable[Record]) -> int:
+    """How many samples were given out in these records, and in those that they had made void."""
+    total = 0
+    for record in records:
+        total += sum(samples_in(start.task.spans) for start in record.actions if isinstance(start, Start))
+        total += record.event.samples_lost if isinstance(record.event, Resumed) else 0
+    return total
+
+
+def _sound_lines(path: Path, chain: Chain, count: int | None) -> Iterator[bytes]:
+    """The lines of a log with their newlines, up to the first damaged one, or the header and `count` records."""
+    whole = _read(path).split(b"\n")[:-1]
+    for line in whole if count is None else whole[: 1 + count]:
+        try:
+            chain.open(line)
+        except ValueError:
+            return
+        yield line + b"\n"
+
+
+def _read(path: Path) -> bytes:
+    with _readable(path):
+        return read_file(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror
+        raise CheckpointError(
+            f"cannot read the log {path} ({reason}): restore it from a copy, or begin anew in another folder",
+            "unreadable_file",
+            path=str(path),
+            reason=reason,
+        ) from None
+
+
+def _place_of(kind: Any) -> str:
+    """`package.module:Class`, or `package.module:Class[package.module:Inner]`."""
+    held = ",".join(map(_place_of, get_args(kind)))
+    kind = get_origin(kind) or kind
+    return f"{kind.__module__}:{kind.__qualname__}" + (f"[{held}]" if held else "")

@@ -1,0 +1,154 @@
+"""A run's log fed to fresh books, which must decide the same: what surprised in production is repeated at a desk."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from typing import Any
+
+from oddlot.core.conductor import Conductor
+from oddlot.core.conductor_checks import read_conductor
+from oddlot.core.errors import (
+    BadSamples,
+    CheckpointError,
+    InvalidValue,
+    OddlotError,
+    ProtocolError,
+    UsageError,
+)
+from oddlot.core.records import Record
+from oddlot.core.serialization import DAMAGED
+from oddlot.core.strategy import Strategy
+from oddlot.history.log import numbered, read_header, read_log
+from oddlot.history.outcome import check_whole, read_ending
+from oddlot.history.run_folder import RunFolder
+
+HISTORY = 8
+"""records that are shown before a difference"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first record at which the books decide otherwise now."""
+
+    line: int
+    """of the log"""
+    record: Record
+    now: Record | OddlotError
+    """what is decided now, or why that is impossible"""
+    history: tuple[Record, ...]
+    """what came before"""
+
+    def __str__(self) -> str:
+        told = "".join(
+            f"  {record.now:.3f} s  {record.event} -> {_told(record)}\n" for record in self.history
+        )
+        return (
+            f"line {self.line} of the log differs. It came about like this:\n{told}"
+            f"  {self.record.now:.3f} s  {self.record.event}\n"
+            f"    the log:  {_told(self.record)}\n"
+            f"    now:      {_told(self.now)}"
+        )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a replay."""
+
+    records: int
+    """that were decided alike; of a resumed run, those of the history that holds"""
+    conductor: Conductor
+    """the books after them"""
+    difference: Difference | None = None
+
+
+def replay(
+    folder: str | PathLike[str], strategy: type[Strategy] | None = None, *, import_strategy: bool = False
+) -> Replay:
+    """Feed the log of the run in `folder` to a fresh conductor, and stop where it decides otherwise.
+
+    Give the class of a `strategy` that is not one of oddlot's. `import_strategy` imports it from where the log says,
+    which runs the code of that module. CheckpointError: the log cannot be read, or is not whole.
+    """
+    if not isinstance(folder, str | PathLike):
+        raise InvalidValue("folder", folder, "a run's folder")
+    run = RunFolder(folder)
+    run.settings()  # CheckpointError: there is no run
+    path = run.log
+    header = read_header(path)
+    kind = strategy or find_strategy(str(header.get("strategy", "")), import_strategy)
+    try:
+        conductor = read_conductor(header["conductor"], kind)
+    except (*DAMAGED, UsageError) as error:
+        name = getattr(kind, "__name__", repr(kind))
+        fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
+        told = f"{path}:1 holds no books of a {name}: {error!r}"
+        raise CheckpointError(told, "other_strategy", **fields) from None
+    log = list(read_log(path))
+    check_whole(run, read_ending(run), len(log))
+    try:
+        return compare(conductor, numbered(log))
+    except DAMAGED as error:
+        told = f"{path} cannot be replayed, since the strategy or its books fail: {error!r}"
+        raise CheckpointError(told, "not_replayable", path=str(path), reason=repr(error)) from error
+
+
+def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Replay:
+    """Have the conductor decide about each event again."""
+    history: deque[Record] = deque(maxlen=HISTORY)
+    count = 0
+    for number, record in records:
+        again = _decide(conductor, record)
+        if again != record:
+            return Replay(count, conductor, Difference(number + 2, record, again, tuple(history)))
+        history.append(record)
+        count += 1
+    return Replay(count, conductor)
+
+
+def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
+    """Return the class at `package.module:Class`, or at `package.module:Class[package.module:Inner]`.
+
+    UsageError: it is not there, or is not one of oddlot's and must not be imported.
+    """
+    outer, bracket, inner = place.removesuffix("]").partition("[")
+    module, _, name = outer.partition(":")
+    try:
+        if module == "__main__":
+            raise ImportError("it was defined in a script or a notebook")
+        if module and module.partition(".")[0] != "oddlot" and not import_strategy:
+            told = f"the run's strategy {place!r} is not one of oddlot's, and importing it runs its code. "
+            told += "If you trust it, pass --import, or call oddlot.replay(folder, TheStrategy)"
+            raise UsageError(told, "import_not_allowed", strategy=place)
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        if not isinstance(found, type) or not hasattr(found, "on"):
+            raise ImportError("it is no strategy")
+        inside = find_strategy(inner, import_strategy) if bracket else None
+        found = found[inside] if inside else found  # type: ignore[index]  # it is generic, or refused
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "
+            "its class is known",
+            "strategy_not_importable",
+            strategy=place,
+            reason=str(error),
+        ) from None
+    kind: type[Strategy] = found
+    return kind
+
+
+def _decide(conductor: Conductor, record: Record) -> Record | OddlotError:
+    try:
+        return conductor.handle(record.event, record.now)
+    except (ProtocolError, BadSamples) as error:
+        return error
+
+
+def _told(record: Record | OddlotError) -> str:
+    if isinstance(record, OddlotError):
+        return f"{type(record).__name__}: {record}"
+    actions = ", ".join(map(str, record.actions)) or "nothing"
+    return f"{actions} ({record.remark})" if record.remark else actions

@@ -1,0 +1,229 @@
+"""Published records of spot markets, read into steps: prices over time, how many machines were alive when.
+
+A reader each; times are seconds from the record's beginning. UsageError names the file, the line and the fault.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from math import inf, isnan, nan
+from pathlib import Path
+
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.machines.text_files import read_packed
+from oddlot.machines.time_series import Steps
+
+MOST_SECONDS = 1e15
+"""of a gap in a trace"""
+CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
+AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
+
+
+def read_alive(path: Path, unit: str = "seconds") -> Steps:
+    """How many machines were alive when: lines `time,alive`, with or without a heading, times in `unit`.
+
+    The form of the traces of Bamboo (Thorpe et al., NSDI 2023).
+    """
+    scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
+    if scale is None:
+        raise InvalidValue("unit", unit, "seconds or hours")
+    return read_packed(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
+
+
+def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
+    """(time, alive) of the lines `time,alive`, whose times do not go back."""
+    last = -inf
+    for number, line in _numbered(lines):
+        parts = line.split(",")
+        values = [_number(part) for part in parts]
+        if number == 1 and len(parts) == 2 and all(map(isnan, values)):
+            continue  # the columns' names
+        if len(parts) != 2 or not all(0 <= value < inf for value in values):
+            told = f"line {number}: {line!r} is not `time,alive`, two numbers that are not negative"
+            raise UsageError(told, "invalid_line", line=number, given=line)
+        time, alive = values
+        if alive != int(alive):
+            told = f"line {number}: how many are alive must be a whole number"
+            raise UsageError(told, "fractional_count", line=number, given=alive)
+        if time < last:
+            told = f"line {number}: the times of a trace must not go back"
+            raise UsageError(told, "times_out_of_order", line=number, given=time)
+        last = time
+        yield time, alive
+
+
+def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
+    """The spot price of an instance type in an availability zone: a CSV of Amazon's spot price history.
+
+    Columns availability_zone, instance_type, timestamp (ISO 8601), spot_price_usd, in any order of the rows.
+    """
+    return read_packed(path, lambda text: _aws(text, instance, zone))
+
+
+def _aws(text: str, instance: str, zone: str) -> Steps:
+    table = csv.DictReader(text.splitlines())
+    if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
+        told = f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}"
+        raise UsageError(told, "missing_column", line=1, name=missing[0])
+    found, known = list[tuple[float, float]](), set[tuple[str, str]]()
+    for row in table:
+        known.add((row["instance_type"], row["availability_zone"]))
+        if (row["instance_type"], row["availability_zone"]) == (instance, zone):
+            found.append(
+                (_instant(row["timestamp"], table.line_num), _price(row["spot_price_usd"], table.line_num))
+            )
+    if not found:
+        if here := [place for kind, place in known if kind == instance]:
+            raise UnknownName(f"zone of {instance}", zone, here, key="zone")
+        raise UnknownName("instance", instance, {kind for kind, _ in known}, key="instance")
+    return _steps(_from_first(found))
+
+
+def read_azure_prices(path: Path, size: str) -> Steps:
+    """The spot price of a machine size by day: a CSV with the columns Date (month/day/year) and one for each size."""
+    return read_packed(path, lambda text: _azure(text, size))
+
+
+def _azure(text: str, size: str) -> Steps:
+    table = csv.DictReader(text.splitlines())
+    sizes = [name for name in table.fieldnames or () if name != "Date"]
+    if "Date" not in (table.fieldnames or ()):
+        told = "line 1: it has no column Date, as a table of prices by day has"
+        raise UsageError(told, "missing_column", line=1, name="Date")
+    if size not in sizes:
+        raise UnknownName("size", size, sizes, key="size")
+    found = list[tuple[float, float]]()
+    for row in table:
+        try:
+            day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, anywhere
+        except (TypeError, ValueError):
+            told = f"line {table.line_num}: {row['Date']!r} is no day such as 2/24/2020"
+            raise UsageError(told, "invalid_day", line=table.line_num, given=row["Date"]) from None
+        found.append((day.toordinal() * 86400.0, _price((row[size] or "").lstrip("$"), table.line_num)))
+    return _steps(_from_first(found))
+
+
+def read_gcp_probe(path: Path, gpu: str, zone: str, gpus: int = 1) -> Steps:
+    """Whether a preemptible instance was up: the log of a probe that keeps asking for one and looks at it.
+
+    Lines `[ISO time] Created instance NAME with N GPU(s) of type GPU in zone ZONE`, `[...] Instance NAME running in
+    zone ...` and `... not running in zone ...`, as of Narayanan et al., "Analysis and Exploitation of Dynamic
+    Pricing in the Public Cloud for ML Training" (2020). 1 from an instance's creation until it was found not running.
+    """
+    return read_packed(path, lambda text: _gcp(text.splitlines(), (gpu, zone, f"{gpus}")))
+
+
+def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
+    up, rows, last, known = "", list[tuple[float, float]](), nan, set[tuple[str, str, str]]()
+    for number, line in _numbered(lines):
+        if not line.startswith("["):
+            continue  # what the cloud's tool has said beside
+        stamp, _, said = line[1:].partition("] ")
+        last = _instant(stamp, number)
+        rows = rows or [(last, 0.0)]
+        if created := CREATED.match(said):
+            name, gpus, gpu, zone = created.groups()
+            known.add((gpu, zone, gpus))
+            if (gpu, zone, gpus) == wanted:
+                up = name
+                rows.append((last, 1.0))
+        elif up and said.startswith(f"Instance {up} not running"):
+            up = ""
+            rows.append((last, 0.0))
+    if not known:
+        told = "it is no log of a probe: no line says `Created instance NAME with ...`"
+        raise UsageError(told, "other_format")
+    _check_created(wanted, known)
+    return _steps(_from_first([*rows, (last, rows[-1][1])]))
+
+
+def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]]) -> None:
+    """UsageError: no such instance was created; which of its three sides is not there."""
+    gpu, zone, _ = wanted
+    kinds = {"gpu": "gpu", "zone": f"zone of {gpu}", "gpus": f"number of GPUs of {gpu} in {zone}"}
+    for side, (key, kind) in enumerate(kinds.items()):
+        here = {one[side] for one in known if one[:side] == wanted[:side]}
+        if wanted[side] not in here:
+            raise UnknownName(kind, wanted[side], here, key=key)
+
+
+def read_skypilot(path: Path, inverted: bool = False) -> Steps:
+    """Return the number of available instances over time from SkyPilot's JSON.
+
+    The form is `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`. Each number counts the available instances,
+    as the README of the traces says (https://github.com/skypilot-org/spot-traces; Wu et al., "Can't Be Late", NSDI
+    2024). With `inverted`, 0 is available and 1 is preempted, as in the paper's simulator (`TraceEnv` of
+    https://github.com/Michaelvll/skypilot-spot-strategy). Raises UsageError if `inverted` data have numbers above 1.
+    """
+    return read_packed(path, lambda text: _skypilot(text, inverted))
+
+
+def _skypilot(text: str, inverted: bool) -> Steps:
+    try:
+        trace = json.loads(text)
+        gap, data = trace["metadata"]["gap_seconds"], trace["data"]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"it is no JSON: {error}", "invalid_json", reason=str(error)) from None
+    except (TypeError, LookupError):
+        told = 'it is not {"metadata": {"gap_seconds": ...}, "data": [...]}'
+        raise UsageError(told, "other_format") from None
+    if not _is_count(gap) or not 0 < gap < MOST_SECONDS:
+        raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MOST_SECONDS:g}")
+    if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
+        raise InvalidValue("data", data, "a list of whole numbers")
+    if inverted and (most := max(data)) > 1:
+        told = f"inverted = true reads 1 as preempted, but these data count up to {most:g} instances: leave it out"
+        raise UsageError(told, "inverted_counts", "inverted", most=most)
+    counts = [1 - value for value in data] if inverted else data
+    return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _price(text: str | None, line: int) -> float:
+    price = _number(text or "")
+    if not 0 <= price < inf:
+        raise UsageError(
+            f"line {line}: {text!r} is no price in dollars", "invalid_price", line=line, given=text
+        )
+    return price
+
+
+def _instant(text: str | None, line: int) -> float:
+    try:
+        found = datetime.fromisoformat(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        told = f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z"
+        raise UsageError(told, "invalid_time", line=line, given=text) from None
+
+
+def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """In the order of time, which begins with the first of them."""
+    rows = sorted(rows, key=lambda row: row[0])
+    return [(time - rows[0][0], value) for time, value in rows]
+
+
+def _steps(rows: Iterable[tuple[float, float]], scale: float = 1.0) -> Steps:
+    found = [(time * scale, value) for time, value in rows]
+    if not found:
+        raise UsageError("it holds nothing", "empty_file")
+    return Steps.of(found)

@@ -1,0 +1,69 @@
+"""Text files of records, packed or not."""
+
+import csv
+import gzip
+import stat
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from oddlot.core.errors import InvalidValue, UsageError
+
+Parsed = TypeVar("Parsed")
+MOST_BYTES = 200_000_000
+"""of a record, unpacked"""
+
+
+def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
+    """What `parse` makes of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
+    path = checked_path(path)
+    check_regular(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (EOFError, zlib.error) as error:
+        told = f"{path} is not a whole gzip file: {error}"
+        raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
+    if len(data) > MOST_BYTES:
+        told = f"{path} has more than {MOST_BYTES:,} bytes: that is no trace"
+        raise UsageError(told, "file_too_large", path=str(path))
+    try:
+        return parse(data.decode().removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, error) from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: {error}", "invalid_csv", path=str(path), reason=str(error)) from None
+    except UsageError as error:
+        raise error.retold(f"{path}: {error}", path=str(path)) from None
+
+
+def checked_path(path: object) -> Path:
+    """The path of a file to read. UsageError: it is none."""
+    if not isinstance(path, str | Path) or "\0" in str(path) or not str(path):
+        raise InvalidValue("path", path, "a file's path")
+    return Path(path)
+
+
+def check_regular(path: Path) -> None:
+    """UsageError: a pipe, a socket or a device, reading from which may never end."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            told = f"{path} is a pipe, a socket or a device: save what it gives as a file, and name that"
+            raise UsageError(told, "not_a_file", path=str(path))
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """A file that is not there, or must not be read."""
+    reason = error.strerror or str(error)
+    return UsageError(f"{path} cannot be read: {reason}", "unreadable_file", path=str(path), reason=reason)
+
+
+def not_utf8(path: Path, error: UnicodeDecodeError) -> UsageError:
+    """A file that is no text."""
+    told = f"{path} is not a text in UTF-8: byte {error.start} is wrong"
+    return UsageError(told, "not_utf8", path=str(path), byte=error.start)

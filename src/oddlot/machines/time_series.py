@@ -1,0 +1,92 @@
+"""A number that changes in steps: a price over time, how many machines there are."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated
+
+from oddlot.core.errors import InvalidValue, UsageError
+from oddlot.core.validation import AboveZero, check_settings
+
+
+def _numbers(values: object) -> str:
+    whole = isinstance(values, tuple | list) and values
+    good = whole and all(isinstance(value, int | float) and 0 <= value < inf for value in values)  # type: ignore[attr-defined]  # checked just before
+    return "" if good else "a tuple of at least one number, each finite and not negative"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`values[i]` from `seconds[i]` on, and the first value before that.
+
+    The last value stays, or after `period_seconds` everything begins anew.
+    """
+
+    seconds: Annotated[tuple[float, ...], _numbers]
+    """rising"""
+    values: Annotated[tuple[float, ...], _numbers]
+    period_seconds: AboveZero | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if (times := len(self.seconds)) != (values := len(self.values)):
+            told = f"{times} seconds and {values} values: each value has its time"
+            raise UsageError(told, "different_lengths", seconds=times, values=values)
+        if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
+            raise UsageError("the seconds of a trace have to rise", "times_out_of_order", "seconds")
+        if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
+            must = f"after the last step at {self.seconds[-1]:g} s"
+            raise InvalidValue("period_seconds", self.period_seconds, must)
+
+    @classmethod
+    def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
+        """From (second, value) in the order of time; of several at one time the last counts.
+
+        Repeated values go, but the last row stays: it is known until then.
+        """
+        times, values = list[float](), list[float]()
+        for place, (time, value) in enumerate(rows):
+            if times and times[-1] == time:
+                del times[-1], values[-1]
+            if not values or values[-1] != value or place == len(rows) - 1:
+                times.append(time)
+                values.append(value)
+        return cls(tuple(times), tuple(values), period_seconds)
+
+    def at(self, seconds: float) -> float:
+        """The value then."""
+        if self.period_seconds is not None:
+            seconds %= self.period_seconds
+        return self.values[max(0, bisect_right(self.seconds, seconds) - 1)]
+
+    def changes(self, after: float = 0.0) -> Iterator[tuple[float, float]]:
+        """(second, value) of every step later than `after`, without end where it repeats."""
+        begin, period = 0.0, self.period_seconds
+        if period is not None:
+            begin = after // period * period
+        while True:
+            for place, (time, value) in enumerate(zip(self.seconds, self.values, strict=True)):
+                when = begin + (time if place else 0.0)  # a period begins with the first value
+                if when > after and (begin or place):
+                    yield when, value
+            if period is None:
+                return
+            begin += period
+
+    def window(
+        self, begin_seconds: float = 0.0, period_seconds: float | None = None, faster: float = 1.0
+    ) -> "Steps":
+        """The part that begins then, which becomes second 0; with a period, only so long, and that over and over.
+
+        Time passes `faster`, afterwards: a period of an hour that passes 60 times as fast takes a minute.
+        """
+        if self.period_seconds is not None and period_seconds is None:
+            told = "a trace that repeats has windows with a period of their own only"
+            raise UsageError(told, "missing_setting", "period_seconds", name="period_seconds")
+        rows = [(0.0, self.at(begin_seconds))]
+        for time, value in self.changes(begin_seconds):
+            if period_seconds is not None and time - begin_seconds >= period_seconds:
+                break
+            rows.append(((time - begin_seconds) / faster, value))
+        return Steps.of(rows, None if period_seconds is None else period_seconds / faster)

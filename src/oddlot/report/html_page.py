@@ -1,0 +1,253 @@
+"""One self-contained HTML file about one or several runs: no script, no address of anything outside."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from oddlot.core.errors import UsageError
+from oddlot.formatting import availability, cost, duration, money, overwritten, samples, traffic
+from oddlot.history.metrics import WASTES
+from oddlot.report.comparison_plots import OverTime, colors
+from oddlot.report.readable import readable
+from oddlot.report.run_report import Figures
+from oddlot.report.svg_charts import Bar, bars, lanes
+from oddlot.report.timeline import Course, Lane
+
+MARK = '<meta name="generator" content="oddlot">'
+"""by which a page is known that may be written anew"""
+LONGEST_HEAD = 1_000
+MOST_FAULTS = 100
+MOST_BARS = 24
+MOST_COLUMNS = 3
+"""of the table of several runs, while it is no wider than the text"""
+LEAST_DOLLARS = 1e-9
+"""what is less comes of rounding"""
+LINKS = {"up": "up", "down": "down", "data": "samples"}
+"""what travels: a figure `bytes_...`, and how it is told"""
+STATES = {
+    "starting": "#a78bfa",
+    "working": "#2563eb",
+    "wasted": "#ea580c",
+    "waiting": "#cbd5e1",
+    "leaving": "#eab308",
+    "left": "#a8a29e",
+    "lost": "#fca5a5",
+}
+FIGURES: dict[str, Callable[[Figures], str]] = {
+    "strategy": lambda run: readable(run.settings["strategy"]),
+    "ended": lambda run: run.summary["ended"],
+    "quality": lambda run: (
+        ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
+    ),
+    "time": lambda run: (
+        duration(run.tally.seconds)
+        + (" on the fleet's clock" if run.virtual else "")
+        + availability(run.summary, run.virtual)
+    ),
+    "cost": lambda run: cost(run.tally.summary()) if run.has_prices else "",
+    "epochs": lambda run: f"{run.tally.epochs:.1f}",
+    "versions": lambda run: f"{run.tally.versions:,}",
+    "samples": lambda run: samples(run.tally.summary()),
+    "traffic": lambda run: traffic(run.tally.summary()),
+    "store": lambda run: overwritten(run.summary),
+    "faults": lambda run: run.struck,
+    "workers": lambda run: (
+        f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
+        f"{run.tally.starts_lost:,} lost while they started"
+    ),
+}
+"""the closing figures, as they are told of a run"""
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
+  margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2.2em; border-bottom: 1px solid var(--grid); }
+table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
+td, th { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid var(--grid); }
+td { overflow-wrap: anywhere; } th:first-child { white-space: nowrap; } td.number { overflow-wrap: normal; }
+.wide { overflow-x: auto; } .wide td { min-width: 9.5em; }
+.many { width: max-content; min-width: 100%; max-width: calc(100vw - 3em); position: relative; left: 50%;
+  transform: translateX(-50%); } .many td { max-width: 18em; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: 1.6em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
+.pairs { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1em; } .pairs figure { margin: .8em 0; }
+.empty { color: var(--dim); font-size: 13px; } .bad { color: #dc2626; font-weight: 600; }
+.legend { font-size: 13px; color: var(--dim); } .training { --is: var(--dim); }
+.legend span { margin-right: 1.2em; display: inline-block; }
+.swatch { display: inline-block; width: 1em; height: .6em; margin-right: .4em; background: var(--is); }
+.swatch.line, .swatch.dashed { background: none; height: 0; border-top: 2px solid var(--is); vertical-align: middle; }
+.swatch.dashed { border-top-style: dashed; }
+.shared { position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5em 0; }
+.grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); }
+.name { font-size: 12px; fill: var(--dim); } .mark { fill: var(--is); }
+.mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
+.mark.point { stroke-width: 6; stroke-linecap: round; }
+.mark.dashed { stroke-dasharray: 5 4; }
+.moment { --is: #db2777; } .mark.moment { fill: none; stroke: var(--is); stroke-dasharray: 2 3; }
+.fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
+"""
+
+
+def page(runs: Sequence[Figures]) -> str:
+    """The page. Several runs share their plots over time."""
+    courses = [Course.of(run.records, run.tally.size, run.tally.seconds) for run in runs]
+    names, longest = _names(runs), max(course.seconds for course in courses)
+    title = f"{names[0]} in {runs[0].folder}" if len(runs) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>{escape(title)}</h1>", _summary(runs, names)]
+    # The legend stays in sight as far as the section goes.
+    body += ["<section>", *OverTime(runs, courses, names).plots(), "</section>"]
+    for run, course, name in zip(runs, courses, names, strict=True):
+        several = f"<h2>{escape(name)}</h2><p>{escape(run.told)}</p>"
+        body += [several if len(runs) > 1 else "<h2>The machines</h2>", *_machines(run, course, longest)]
+    classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(len(runs)))]
+    classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"{MARK}"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}{' '.join(classes)}</style></head>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def write_page(runs: Sequence[Figures], path: Path) -> None:
+    """Write it. UsageError as of `check_place`."""
+    check_place(path)
+    try:
+        path.write_text(page(runs), encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def check_place(path: Path) -> None:
+    """UsageError: no page can be written there, or something else is there that would be lost."""
+    try:
+        if not path.parent.is_dir():
+            told = f"cannot write {path}: there is no folder {path.parent}"
+            raise UsageError(told, "missing_folder", path=str(path), folder=str(path.parent))
+        if path.is_dir():
+            told = f"cannot write {path}: it is a folder, and the page is a file"
+            raise UsageError(told, "not_a_file", path=str(path))
+        if path.is_file() and path.stat().st_size and not _is_page(path):
+            told = f"{path} is there, and is no page of oddlot's: name another file"
+            raise UsageError(told, "not_a_page", path=str(path))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    reason = error.strerror
+    return UsageError(f"cannot write {path}: {reason}", "unwritable_file", path=str(path), reason=reason)
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(LONGEST_HEAD)
+
+
+def _names(runs: Sequence[Figures]) -> list[str]:
+    """What the runs are called, told apart."""
+    titles = [run.title for run in runs]
+    return [
+        f"{title} ({run.folder})" if titles.count(title) > 1 else title
+        for title, run in zip(titles, runs, strict=True)
+    ]
+
+
+def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
+    """A table of the closing figures, a column a run; of several, the whole of a proof stands with its run."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names) if len(runs) > 1 else ""
+    body = [
+        f"<tr><th>{what}</th>{''.join(f'<td>{_breakable(tell(run))}</td>' for run in runs)}</tr>"
+        for what, tell in FIGURES.items()
+        if any(map(tell, runs))
+    ]
+    body.append(f"<tr><th>proof</th>{''.join(_proof(run, len(runs) == 1) for run in runs)}</tr>")
+    kind = "wide many" if len(runs) > MOST_COLUMNS else "wide"
+    return (
+        f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
+    )
+
+
+def _breakable(text: str) -> str:
+    """Which may go on in the next line where a long text has no spaces, as in `AdaptiveK(k=1)`."""
+    return re.sub(r"(\w[(=])(?=\w)", r"\1<wbr>", escape(text))
+
+
+def _proof(run: Figures, whole: bool) -> str:
+    """Whether all samples count once."""
+    told = run.told if whole else run.told.partition(":")[0]
+    kind = ' class="bad"' if run.proof.faults else ""
+    return f"<td{kind}>{escape(told)}</td>"
+
+
+def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
+    """What is about one run alone; the time as long as the longest run's, so that two can be compared."""
+    machines = dict(sorted(course.lanes.items(), key=lambda item: _in_order(item[0])))
+    spells = {name: lane.spells for name, lane in machines.items()}
+    faults = {name: lane.faults for name, lane in machines.items()}
+    resumes = [(at, "resumed") for at in course.resumed]
+    yield lanes("what every machine did", spells, faults, longest, resumes, key="lanes")
+    yield bars("staleness of the merged updates, in versions", list(_staleness(course)), key="staleness")
+    rest = {"skipped": run.tally.samples_skipped, "handed back": run.tally.samples_returned}
+    reasons = {"used": run.tally.samples_merged, **run.tally.wasted, **rest}
+    told = [
+        Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
+    ]
+    yield bars("samples: used, and wasted why", told, key="waste")
+    yield bars("bytes on every link", list(_links(run, machines)), key="bytes")
+    bill = {name: lane.dollars for name, lane in machines.items()}
+    bill |= {"the hub": run.tally.bill.dollars_of_hub} if run.tally.bill.dollars_of_hub else {}
+    lost = run.tally.dollars - sum(bill.values())
+    bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
+    paid = [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()]
+    if run.has_prices:
+        yield bars("the bill", paid, key="bill")
+    yield _faults(run)
+
+
+def _in_order(name: str) -> tuple[str, int, str]:
+    """So that east10 comes after east9 and before west1."""
+    kind = name.rstrip("0123456789")
+    number = name[len(kind) :]
+    return kind, len(number), number
+
+
+def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
+    """Bytes by machine, and those of lost work, of which the log that holds knows only the sum."""
+    rest = {name: getattr(run.tally, f"bytes_{name}") for name in LINKS}
+    for machine, lane in machines.items():
+        sent = {name: getattr(lane, f"bytes_{name}") for name in LINKS}
+        rest = {name: count - sent[name] for name, count in rest.items()}
+        yield _link(machine, sent)
+    yield _link("lost work", rest)
+
+
+def _link(machine: str, sent: Mapping[str, int]) -> Bar:
+    told = traffic({f"bytes_{name}": count for name, count in sent.items()})
+    return Bar(machine, {LINKS[name]: count for name, count in sent.items() if count or name != "data"}, told)
+
+
+def _staleness(course: Course) -> Iterator[Bar]:
+    """A bar for each staleness or, where there are many, for each range of them."""
+    most = max(course.staleness, default=0)
+    width = most // MOST_BARS + 1
+    for first in range(0, most + 1, width):
+        count = sum(course.staleness[behind] for behind in range(first, first + width))
+        name = f"{first}" if width == 1 else f"{first} to {first + width - 1}"
+        yield Bar(name, {"": count}, f"{count:,} update{'s' * (count != 1)}")
+
+
+def _faults(run: Figures) -> str:
+    """A table of what went wrong on purpose; nothing where nothing did."""
+    if not run.faults:
+        return ""
+    rows = [
+        f'<tr><td class="number">{now:,.2f} s</td><td>{escape(fault.kind)}</td>'
+        f"<td>{escape(fault.node or 'the hub')}</td><td>{escape(fault.fault)}</td></tr>"
+        for now, fault in run.faults
+    ]
+    more = f"<p>and {len(rows) - MOST_FAULTS:,} more</p>" if len(rows) > MOST_FAULTS else ""
+    return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MOST_FAULTS])}</table>{more}"

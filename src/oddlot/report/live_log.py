@@ -1,0 +1,141 @@
+"""A run under way, read from its folder as it grows: what is new, who holds it, and what it waits for."""
+
+import platform
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fcntl import LOCK_NB, LOCK_SH, flock
+from os import SEEK_END
+from pathlib import Path
+
+from oddlot.checkpoint.disk import open_to_read
+from oddlot.core.errors import CheckpointError
+from oddlot.core.events import Resumed
+from oddlot.core.records import Record
+from oddlot.formatting import duration
+from oddlot.history.lock import LOCK, read_holder
+from oddlot.history.log import Lines, read_header, surviving
+from oddlot.history.metrics import Tally, take_into_account
+from oddlot.history.outcome import read_ending
+from oddlot.history.run_folder import RunFolder
+
+KILLED = "no process runs it: it was killed, or could not write"
+PATIENCE_SECONDS = 2.0
+USUAL_TIMES = 10
+"""as long as a merge usually takes: then the run is waiting"""
+
+
+@dataclass
+class Follower:
+    """Reads what has been added to a run's log."""
+
+    run: RunFolder
+    tally: Tally = field(default_factory=Tally)
+    records: list[Record] = field(default_factory=list)
+    """all of them, in the order of the log"""
+    offset: int = 0
+    """of the first byte that is not read yet"""
+
+    def __post_init__(self) -> None:
+        self.size = int(read_header(self.run.log)["conductor"]["ledger"]["size"])
+        self._begin()
+
+    def _begin(self) -> None:
+        self.offset, self.records, self.tally = 0, [], Tally(self.size)
+        self.lines = Lines(self.run.log)
+
+    def read(self) -> list[Record]:
+        """The records that are new; the tally has them too. CheckpointError: the log is damaged."""
+        if self.offset:
+            try:
+                return self._read_on()
+            except CheckpointError:  # a resumed run may have replaced what was not sound
+                self._begin()
+        return self._read_on()
+
+    def _read_on(self) -> list[Record]:
+        try:
+            with open_to_read(self.run.log) as file:
+                size = file.seek(0, SEEK_END)
+                file.seek(self.offset)
+                data = file.read(max(0, size - self.offset))
+        except OSError as error:
+            path, reason = str(self.run.log), error.strerror
+            told = f"{path} is gone ({reason}): look at the run again"
+            raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
+        if size < self.offset:  # a resumed run has cut off what was not sound
+            self._begin()
+            return self._read_on()
+        *lines, rest = data.split(b"\n")
+        if lines and self.offset == 0:
+            self.lines.header(lines.pop(0))
+        self.offset += len(data) - len(rest)
+        new = [self.lines.record(line) for line in lines]
+        self.records += new
+        self._count(new)
+        return new
+
+    def _count(self, new: list[Record]) -> None:
+        if any(isinstance(each.event, Resumed) for each in new):  # some of what was counted holds no more
+            self.tally = Tally(self.size)
+            take_into_account(self.tally, surviving(self.records), self.run.log)
+        else:
+            take_into_account(self.tally, new, self.run.log)
+
+    @property
+    def ended(self) -> str:
+        """How the run has ended; empty while a process runs it."""
+        if ending := read_ending(self.run):
+            return str(ending["ended"])
+        return "" if is_held(self.run.path) else KILLED
+
+
+def state_of(folder: Path) -> str:
+    """How it is with a run that has not ended."""
+    if not is_held(folder):
+        return KILLED
+    stopped = stopped_process(folder)
+    return f"under way, but its process {stopped} is stopped" if stopped else "under way"
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process works on the run in the folder: it holds the lock."""
+    try:
+        with open_to_read(folder / LOCK) as file:
+            flock(file, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def stopped_process(folder: Path) -> int:
+    """The process that holds the run, if it is one of this machine and stands still (SIGSTOP); 0 otherwise."""
+    with suppress(OSError):
+        holder = re.match(r"process ([0-9]+) on (.*)\n", read_holder(folder))
+        if holder and holder[2] == platform.node():
+            status = Path(f"/proc/{holder[1]}/stat").read_text("utf-8", "replace").rpartition(")")[2]
+            return int(holder[1]) if status.split()[:1] == ["T"] else 0
+    return 0
+
+
+def waits_for(tally: Tally, now: float, merged_at: float) -> str:
+    """Why no merge has come for a while; empty as long as that is nothing unusual.
+
+    `now` and the time of the last merge are in seconds of the run's clock.
+    """
+    usual = (merged_at / tally.versions) if tally.versions else 0.0
+    if now - merged_at < max(PATIENCE_SECONDS, USUAL_TIMES * usual):
+        return ""
+    here = {name: row for name, row in tally.workers.items() if not row.gone}
+    working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
+    if not tally.workers:
+        return "the workers are starting, or the first checkpoint is being written"
+    if not here:
+        return "no worker is here: it waits until one joins"
+    if not working:
+        return "all workers wait: there is nothing to give them, or the final version is being measured"
+    told = [f"{name}, at its task for {duration(now - since)}" for since, name in working[:3]]
+    more = f" and {len(working) - 3} more" if len(working) > 3 else ""
+    return f"no merge for {duration(now - merged_at)}: it waits for {'; '.join(told)}{more}"

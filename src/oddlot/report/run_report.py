@@ -1,0 +1,151 @@
+"""All that a run's folder tells, read once."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from oddlot.core.errors import CheckpointError
+from oddlot.core.events import Struck
+from oddlot.core.printable import printable
+from oddlot.core.records import Record
+from oddlot.faults.injector import GOES_ON
+from oddlot.history.audit import Proof, prove_log
+from oddlot.history.log import read_header, read_log, surviving
+from oddlot.history.metrics import Tally, take_into_account
+from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, read_ending
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, RunFolder
+from oddlot.history.run_settings import how_to_resume
+from oddlot.report.live_log import KILLED, state_of
+from oddlot.strategies import BY_NAME, WRAPPERS
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A run as its log has it, whether it is under way, has ended or was killed."""
+
+    folder: Path
+    settings: dict[str, Any]
+    """run.json"""
+    records: list[Record]
+    """the history that holds"""
+    faults: list[tuple[float, Struck]]
+    """on purpose, with their times, also those in lost work"""
+    tally: Tally
+    summary: dict[str, Any]
+    """as `--json` printed it or will print it"""
+    proof: Proof
+
+    @classmethod
+    def read(cls, folder: str | PathLike[str]) -> "Figures":
+        """CheckpointError: there is no run, or its log is damaged."""
+        run = RunFolder(folder)
+        settings = run.settings()
+        header = read_header(run.log)
+        ending = read_ending(run)
+        log = list(read_log(run.log))
+        check_whole(run, ending, len(log))
+        records = surviving(log)
+        try:
+            size = int(header["conductor"]["ledger"]["size"])
+        except (LookupError, TypeError, ValueError):
+            told = f"{run.log} is damaged: its first line tells no size. Restore the file from a copy"
+            raise CheckpointError(told, "damaged_file", path=str(run.log), line=1) from None
+        proof = prove_log(run.log, records, size, _whole_epochs(ending))
+        tally = Tally(max(1, size))
+        take_into_account(tally, records, run.log)
+        if ending:
+            tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
+            tally.finish()
+        summary = tally.summary() | {"run_dir": str(run.path)}
+        if not proof.faults:  # which would say more
+            check_agreed(run, ending, summary)
+        summary |= {"ended": ending.get("ended") or state_of(run.path)}
+        summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
+        summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
+        faults = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+        return cls(run.path, settings, records, faults, tally, summary, proof)
+
+    @property
+    def title(self) -> str:
+        """Which job by which strategy."""
+        return self.title_of(self.settings)
+
+    @staticmethod
+    def title_of(settings: dict[str, Any]) -> str:
+        """The same, from run.json alone."""
+        names = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
+        kinds = [part.partition("(")[0] for part in settings["strategy"].split("(inner=")]
+        return printable(f"{settings['job']} with {' around '.join(names.get(kind, kind) for kind in kinds)}")
+
+    @property
+    def told(self) -> str:
+        """The proof in one line, with what did not count and why."""
+        void = [f"{count:,} {reason}" for reason, count in self.tally.wasted.items() if count]
+        return f"{self.proof}; assigned for nothing: {', '.join(void) or 'none'}"
+
+    @property
+    def struck(self) -> str:
+        """How many faults of each kind were injected; empty where none was."""
+        return told_strikes(self.strikes) if self.strikes else ""
+
+    @property
+    def strikes(self) -> Counter[str]:
+        """How many faults of each kind were injected."""
+        return strikes(fault for _, fault in self.faults)
+
+    @property
+    def to_resume(self) -> str:
+        """The command that resumes the run, if it was killed or interrupted; empty otherwise."""
+        about = self.settings.get(ABOUT)
+        if self.summary["ended"] not in {KILLED, INTERRUPTED}:
+            return ""
+        return how_to_resume(about if isinstance(about, dict) else {}, str(self.folder))
+
+    @property
+    def virtual(self) -> bool:
+        """Whether clock and money are a simulated fleet's."""
+        return self.settings.get(ON) == "Simulated"
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the log has any price, so that costs are known."""
+        bill = self.tally.bill
+        prices = (price for account in bill.accounts.values() for _, price in account.prices)
+        return bool(self.tally.dollars) or any(prices)
+
+    @property
+    def files(self) -> list[str]:
+        """What lies in the run's folder."""
+        return RunFolder(self.folder).written
+
+    def plain(self) -> dict[str, Any]:
+        """For `--json`."""
+        about = {key: value for key, value in self.settings.items() if key != ABOUT}
+        proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
+        proof |= {"proof_faults": list(map(str, self.proof.faults))}
+        return {"settings": about, **self.summary, **proof, "struck": dict(self.strikes)}
+
+
+def strikes(struck: Iterable[Struck]) -> Counter[str]:
+    """Count injected faults by their kind. What goes on after a resume has struck before."""
+    return Counter(fault.kind for fault in struck if not fault.fault.endswith(GOES_ON))
+
+
+def strikes_in(records: Iterable[Record]) -> Counter[str]:
+    """Count the injected faults of a log by their kind."""
+    return strikes(record.event for record in records if isinstance(record.event, Struck))
+
+
+def told_strikes(counts: Mapping[str, int]) -> str:
+    """Return injected faults as text: `injected: 3 kill, 1 slow`."""
+    return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
+
+
+def _whole_epochs(ending: dict[str, Any]) -> int:
+    """How many epochs the run has said to be whole."""
+    goal = re.fullmatch(r"epochs(?:>=|<=|<)(\d+)", str(ending.get("ended")))
+    return int(goal[1]) if goal else 0

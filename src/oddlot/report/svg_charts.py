@@ -1,0 +1,310 @@
+"""Plots as inline SVG: lines, lanes of time, bars. Each is a `<figure>` that needs nothing from anywhere.
+
+Its `key` is its attribute `data-plot`, which stays the same when its title changes.
+"""
+
+from bisect import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from math import ceil, floor, inf, log10
+from typing import NamedTuple, TypeVar
+
+from oddlot.formatting import clock
+
+WIDTH, HEIGHT = 860, 260
+LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
+LANE = 18
+MOST_LANES = 48
+LETTER = 6.5
+"""the width of a small one, on average"""
+WIDER, MOST_WIDER = 2.0, 2
+"""pixels by which a line is wider for each one of another colour that lies on it, and how many count"""
+NEAR, HIDDEN = 1.0, 0.5
+"""pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
+Row = TypeVar("Row")
+Point = tuple[float, float]
+Mark = tuple[float, str]
+"""seconds, and what was then"""
+Entry = tuple[str, str, str]
+"""of a legend: the class that has the colour, what it means, and how it looks: `line`, `dashed`, or "" for a box"""
+
+
+class Line(NamedTuple):
+    """A line of a plot."""
+
+    name: str
+    points: Sequence[Point]
+    color: int
+    """the place of its colour among the page's"""
+    dashed: bool = False
+
+
+class Bar(NamedTuple):
+    """A bar of a plot, made of parts, and what stands behind it."""
+
+    name: str
+    parts: Mapping[str, float]
+    told: str
+
+
+def lines(
+    title: str,
+    across: str,
+    up: str,
+    drawn: Sequence[Line],
+    end: float,
+    moments: Sequence[Mark] = (),
+    width: int = WIDTH,
+    from_zero: bool = False,
+    named: bool = True,
+    key: str = "",
+) -> str:
+    """Lines over what goes from 0 to `end`, with a legend where there are several; `moments` stand upright in it.
+
+    Of seconds the axis has the unit that fits. Lines that are not `named` here are named elsewhere.
+    """
+    points = [point for line in drawn for point in line.points]
+    if not points:
+        return nothing(title, key)
+    across, unit = clock(end) if across == "seconds" else (across, 1.0)
+    x = Axis.until(end, width, unit)
+    y = Axis.over([py for _, py in points] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
+    parts = [_grid(x, y, HEIGHT), _names(across, up, HEIGHT, width), *_uprights(x, HEIGHT, moments)]
+    drawn_at = [[(x(px), y(py)) for px, py in line.points] for line in drawn]
+    for number, (line, points) in enumerate(zip(drawn, drawn_at, strict=True)):
+        later = zip(drawn[number + 1 :], drawn_at[number + 1 :], strict=True)
+        over = sum(other.color != line.color and _hides(its, points) for other, its in later)
+        style = f'class="mark line c{line.color}{" dashed" if line.dashed else ""}"'
+        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
+        thick = 1.8
+        if len(points) == 1:  # a point is a short line with round ends
+            path += "h0.1"
+            style, thick = style.replace("mark line", "mark line point"), 6.0
+        if over:
+            style += f' style="stroke-width: {thick + WIDER * min(over, MOST_WIDER):.1f}"'
+        parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
+    legend = legend_of(drawn) if named and len(drawn) > 1 else []
+    return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), key, width)
+
+
+def legend_of(drawn: Sequence[Line]) -> list[Entry]:
+    """What tells the lines apart."""
+    return [(f"c{line.color}", line.name, "dashed" if line.dashed else "line") for line in drawn]
+
+
+def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
+    """Whether a line lies on most of another one, of pixels: that one has to be wider to be seen."""
+    if len(one) == 1 or len(other) == 1:
+        return list(one) == list(other)
+    hidden = 0.0
+    for (x1, y1), (x2, y2) in pairwise(other):
+        # Near both ends of this stretch; at the very ends the other line may jump.
+        near = [abs(_height(one, x1 + t * (x2 - x1)) - y1 - t * (y2 - y1)) < NEAR for t in (0.1, 0.9)]
+        hidden += (x2 - x1) * all(near)
+    return hidden > HIDDEN * (other[-1][0] - other[0][0])
+
+
+def _height(line: Sequence[Point], x: float) -> float:
+    """Where a line is at x; infinity where it is not."""
+    after = bisect(line, x, key=lambda point: point[0])
+    if not 0 < after < len(line):
+        return inf
+    (left, low), (right, high) = line[after - 1], line[after]
+    return low + (high - low) * (x - left) / (right - left)
+
+
+def lanes(
+    title: str,
+    rows: Mapping[str, Mapping[str, Sequence[Point]]],
+    marks: Mapping[str, Sequence[Mark]],
+    end: float,
+    moments: Sequence[Mark] = (),
+    key: str = "",
+) -> str:
+    """A lane for each row, filled with what it did when, until `end`, with `marks` on it. Of many, some.
+
+    `moments` stand upright through all lanes.
+    """
+    shown, picked = _some(list(rows.items()))
+    if not shown:
+        return nothing(title, key)
+    height = TOP + LANE * len(shown) + BOTTOM
+    across, unit = clock(end)
+    x = Axis.until(end, unit=unit)
+    parts = [_grid(x, None, height), _names(across, "", height)]
+    for number, (name, spells) in enumerate(shown):
+        top = TOP + LANE * number
+        parts.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{top + 13}">{escape(name)}</text>'
+        )
+        for state, intervals in spells.items():
+            boxes = "".join(_box(x, top + 3, interval) for interval in intervals)
+            if boxes:
+                parts.append(
+                    f'<path class="mark {state}" d="{boxes}"><title>{escape(f"{name} {state}")}</title></path>'
+                )
+        parts += [_moment(x(at), top, told) for at, told in marks.get(name, ())]
+    states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
+    legend = [(state, state, "") for state in states]
+    legend += [("fault", "a fault on purpose", "")] if any(marks.values()) else []
+    parts += _uprights(x, height, moments)
+    legend += _legend_of(moments)
+    return _figure(title + picked, height, parts, legend_told(legend), key)
+
+
+def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
+    """A bar for each row that has anything; of many, for some."""
+    shown, picked = _some([row for row in rows if sum(row.parts.values()) > 0])
+    if not shown:
+        return nothing(title, key)
+    told = LETTER * max(len(row.told) for row in shown)
+    x = Axis(0.0, max(sum(row.parts.values()) for row in shown), LEFT + 80, WIDTH - RIGHT - told, ())
+    drawn, names = list[str](), list(dict.fromkeys(part for row in shown for part in row.parts))
+    for number, row in enumerate(shown):
+        top, at = TOP + LANE * number, 0.0
+        drawn.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT + 72}" y="{top + 13}">{escape(row.name)}</text>'
+        )
+        for part, value in row.parts.items():
+            if value > 0:
+                box, color = _box(x, top + 3, (at, at + value)), names.index(part)
+                what = escape(f"{row.name}: {row.told}")
+                drawn.append(f'<path class="mark c{color}" d="{box}"><title>{what}</title></path>')
+                at += value
+        drawn.append(f'<text class="tick" x="{x(at) + 6:.1f}" y="{top + 13}">{escape(row.told)}</text>')
+    legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
+    return _figure(title + picked, TOP + LANE * len(shown) + 8, drawn, legend_told(legend), key)
+
+
+def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
+    """All, or of many some from everywhere among them, as those who are alike often stand together; and what to say."""
+    if len(rows) <= MOST_LANES:
+        return rows, ""
+    step = (len(rows) - 1) / (MOST_LANES - 1)
+    return [rows[round(step * at)] for at in range(MOST_LANES)], f" ({MOST_LANES} of {len(rows):,})"
+
+
+def nothing(title: str, key: str = "") -> str:
+    """In the place of a plot of which nothing is known."""
+    told = f"{escape(title)}: nothing of this is in the log"
+    return f'<p class="empty" data-plot="{escape(key)}">{told}</p>'
+
+
+class Axis(NamedTuple):
+    """Numbers along an edge: `low` at the pixel `start`, `high` at `stop`."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    ticks: tuple[float, ...]
+    unit: float = 1.0
+    """in which the ticks are told"""
+
+    @classmethod
+    def over(cls, values: Iterable[float], start: float, stop: float) -> "Axis":
+        """Round numbers around all of the values."""
+        values = list(values)
+        low, high = min(values), max(values)
+        if high == low:
+            low, high = (0.0, high or 1.0) if high >= 0 else (low - 1.0, low + 1.0)
+        step = _round_step((high - low) / 5)
+        first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+        return cls(first * step, last * step, start, stop, tuple(n * step for n in range(first, last + 1)))
+
+    @classmethod
+    def until(cls, end: float, width: int = WIDTH, unit: float = 1.0) -> "Axis":
+        """From 0 at the left to the very end at the right."""
+        end = end or 1.0  # a run that had no time
+        rounded = cls.over([0.0, end / unit], LEFT, width - RIGHT)
+        ticks = (tick * unit for tick in rounded.ticks)
+        return rounded._replace(
+            high=end, ticks=tuple(tick for tick in ticks if tick <= end * (1 + 1e-9)), unit=unit
+        )
+
+    def __call__(self, value: float) -> float:
+        """The pixel."""
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + share * (self.stop - self.start)
+
+
+def _round_step(step: float) -> float:
+    """1, 2 or 5 times a power of ten, at least this."""
+    power = 10.0 ** floor(log10(step))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= step * (1 - 1e-9))
+
+
+def _grid(x: Axis, y: Axis | None, height: int) -> str:
+    parts = []
+    for value in x.ticks:
+        at = x(value)
+        parts.append(f'<path class="grid" d="M{at:.1f} {TOP}V{height - BOTTOM}"/>')
+        told, below = _short(value / x.unit), height - BOTTOM + 16
+        parts.append(f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{below}">{told}</text>')
+    for value in y.ticks if y else ():
+        at = y(value) if y else 0.0
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{x.stop}"/>')
+        parts.append(
+            f'<text class="tick" text-anchor="end" x="{LEFT - 8}" y="{at + 4:.1f}">{_short(value)}</text>'
+        )
+    return "".join(parts)
+
+
+def _names(across: str, up: str, height: int, width: int = WIDTH) -> str:
+    parts = [
+        f'<text class="name" text-anchor="end" x="{width - RIGHT}" y="{height - 6}">{escape(across)}</text>'
+    ]
+    if up:
+        middle = (TOP + height - BOTTOM) / 2
+        parts.append(
+            f'<text class="name" text-anchor="middle" transform="translate(14 {middle}) rotate(-90)">'
+            f"{escape(up)}</text>"
+        )
+    return "".join(parts)
+
+
+def _box(x: Axis, top: float, interval: Point) -> str:
+    left = x(interval[0])
+    width = max(x(interval[1]) - left, 0.4)
+    return f"M{left:.1f} {top}h{width:.1f}v{LANE - 6}h-{width:.1f}z"
+
+
+def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
+    return [
+        f'<path class="mark moment" d="M{x(at):.1f} {TOP}V{height - BOTTOM}"><title>{escape(told)}</title></path>'
+        for at, told in moments
+    ]
+
+
+def _legend_of(moments: Sequence[Mark]) -> list[Entry]:
+    return [("moment", "resumed", "dashed")] if moments else []
+
+
+def _moment(at: float, top: float, told: str) -> str:
+    return f'<path class="mark fault" d="M{at - 3:.1f} {top}h6l-3 6z"><title>{escape(told)}</title></path>'
+
+
+def legend_told(entries: Sequence[Entry], kind: str = "legend") -> str:
+    """A legend; nothing where it would be empty."""
+    if not entries:
+        return ""
+    told = [
+        f'<span><i class="swatch {color} {look}"></i>{escape(name)}</span>' for color, name, look in entries
+    ]
+    return f'<div class="{kind}">{"".join(told)}</div>'
+
+
+def _figure(title: str, height: int, parts: Iterable[str], legend: str, key: str, width: int = WIDTH) -> str:
+    return (
+        f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _short(value: float) -> str:
+    """A number in few signs."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    return f"{value:.4g}" if value else "0"

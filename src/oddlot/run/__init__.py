@@ -1,0 +1,1 @@
+"""A run from `fit` to its result."""

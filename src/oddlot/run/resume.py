@@ -1,0 +1,89 @@
+"""What a run goes on from that was begun before."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from oddlot.checkpoint.format import Checkpoint, check_log, newest
+from oddlot.checkpoint.other_layout import check_layout
+from oddlot.core.conductor import Conductor
+from oddlot.core.conductor_checks import read_conductor
+from oddlot.core.errors import CheckpointError, ProtocolError, UsageError
+from oddlot.core.events import Joined, Ordered
+from oddlot.core.records import Record
+from oddlot.core.serialization import DAMAGED
+from oddlot.core.strategy import Strategy
+from oddlot.core.tasks import NodeId
+from oddlot.core.user_warnings import warn
+from oddlot.history.log import is_void, read_sound
+from oddlot.history.run_folder import RunFolder
+from oddlot.train.flat_buffer import Layout
+
+
+@dataclass(frozen=True)
+class Past:
+    """The newest whole checkpoint of a run, and its log."""
+
+    conductor: Conductor
+    tensors: Mapping[str, Tensor]
+    checkpoint: Checkpoint
+    there: list[str]
+    """all checkpoints that were there"""
+    log: list[Record]
+
+    @property
+    def nodes(self) -> frozenset[NodeId]:
+        """The workers' names that are used up."""
+        return frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
+
+    def readable(self) -> AbstractContextManager[None]:
+        """CheckpointError: what is inside finds that this checkpoint does not hold what a run saves."""
+        return _readable(self.checkpoint)
+
+
+@contextmanager
+def _readable(checkpoint: Checkpoint) -> Iterator[None]:
+    try:
+        yield
+    except (*DAMAGED, ProtocolError, UsageError, RuntimeError) as error:
+        path = checkpoint.storage.path(checkpoint.name)
+        told = (
+            f"checkpoint {path} holds no state of this run ({error!r}): move it away to go on from an older one, or "
+            "begin anew in another folder"
+        )
+        raise CheckpointError(told, "no_state", path=path, reason=repr(error)) from error
+
+
+def read_past(
+    folder: RunFolder, identity: dict[str, Any], layout: Layout, strategy: type[Strategy]
+) -> Past | None:
+    """A run that is to go on: of this identity, with weights of this layout. Its end and its engine may be others.
+
+    None: it was killed before its first checkpoint was whole, so that it had not begun to train. CheckpointError: it is
+    another run, or none of its checkpoints is whole.
+    """
+    folder.check_settings(identity)
+    if folder.begun_in_vain:
+        folder.begin_anew()
+        return None
+    log, damage = read_sound(folder.log)
+    try:
+        there = folder.checkpoint_names()
+        checkpoint = newest(folder.storage, len(log), partial(is_void, log))
+        check_log(checkpoint, folder.log)
+    except CheckpointError as error:
+        if damage is None:
+            raise
+        raise error.retold(f"{damage}\n{error}", line=damage.fields["line"]) from error
+    for each in filter(None, (damage, *checkpoint.warnings)):
+        told = f"{each}; going on from {checkpoint.name}"
+        warn(told, "damage_left_out", checkpoint=checkpoint.name, damage=each.code, **each.fields)
+    snapshot = checkpoint.load()
+    with _readable(checkpoint):
+        check_layout(checkpoint, snapshot.layout, layout)
+        conductor = read_conductor(snapshot.conductor, strategy)
+    return Past(conductor, snapshot.tensors, checkpoint, there, log)

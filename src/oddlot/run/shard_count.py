@@ -1,0 +1,41 @@
+"""The number of shards for a strategy whose tasks are whole shards."""
+
+from oddlot.core.strategy import Strategy
+from oddlot.core.user_warnings import warn
+
+MINIBATCHES, LEAST = 10, 5
+"""minibatches of a shard: at least so many by default, and those below which a warning is given"""
+
+
+def default_shards(strategy: Strategy, samples: int, batch: int, slots: int) -> int:
+    """Return one shard for each task that can run at once, but fewer where a shard would have under 10 minibatches.
+
+    Longer passes learn more from each epoch, so there are no more shards than keep all workers busy. Strategies whose
+    tasks are not whole shards have one.
+    """
+    if not getattr(strategy, "whole_shards", False):
+        return 1
+    clients = getattr(strategy, "clients", None) or 0
+    return max(1, min(max(slots, clients), samples // (MINIBATCHES * batch)))
+
+
+def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float) -> None:
+    """Warn if there are fewer shards than workers, or if a shard has under 5 minibatches."""
+    if shards < workers:
+        warn(
+            f"{strategy} assigns whole shards, but shards = {shards} is fewer than the {workers} workers: some wait or "
+            "train on the same shard. Use fewer workers or a smaller job.batch, or set shards=N (--set shards=N)",
+            "few_shards",
+            strategy=strategy,
+            shards=shards,
+            workers=workers,
+        )
+    if minibatches < LEAST:
+        warn(
+            f"a shard has {minibatches:.3g} minibatches: with under {LEAST}, {strategy} learns little in an epoch. "
+            "Use fewer shards or a smaller job.batch",
+            "small_shards",
+            strategy=strategy,
+            shards=shards,
+            minibatches=minibatches,
+        )

@@ -1,0 +1,72 @@
+"""Advice at the end of a run whose machines were lost before they finished their tasks."""
+
+from collections import deque
+from math import ceil
+from statistics import median
+
+from oddlot.core.events import Arrived
+from oddlot.core.records import Record
+from oddlot.core.strategy import Strategy
+from oddlot.core.user_warnings import warn
+from oddlot.formatting import duration, share
+from oddlot.history.metrics import Tally
+from oddlot.run.largest_task import largest_task
+
+LARGE_SHARE = 1 / 3
+"""of the assigned samples, lost with machines, above which the run gives the advice"""
+FEWEST_LOSSES = 5
+"""below which a mean lifetime says little"""
+TASKS_A_LIFE = 10
+"""that fit into the mean lifetime with the advised task size; about a tenth is then lost"""
+MOST_TASKS = 1_000
+"""newest ones, whose times are kept"""
+
+
+class ShortLives:
+    """An observer that measures task times, and warns at the end if tasks take too long for the machines' lifetimes."""
+
+    def __init__(self, tally: Tally, strategy: Strategy, batch: int, shards: int) -> None:
+        self.tally = tally
+        self.shards = shards if getattr(strategy, "whole_shards", False) else None
+        """number of shards, if a task is a whole shard"""
+        task = largest_task(strategy, batch)
+        self.setting = f"strategy.{task.setting}" if task else "job.batch"
+        """what sizes other tasks"""
+        self.seconds: deque[float] = deque(maxlen=MOST_TASKS)
+
+    def __call__(self, record: Record) -> None:
+        """Take note of a finished task."""
+        if isinstance(record.event, Arrived):
+            self.seconds.append(sum(record.event.update.seconds.values()))
+
+    def warn(self) -> None:
+        """Warn if more than a third of the samples was lost with machines, and shorter tasks would avoid that."""
+        tally = self.tally
+        lost = tally.wasted["lost"] / max(1, tally.samples_assigned)
+        losses = tally.workers_lost + tally.workers_left
+        if lost <= LARGE_SHARE or losses < FEWEST_LOSSES or not self.seconds:
+            return
+        task, life = median(self.seconds), tally.bill.worker_seconds / losses
+        parts: float = ceil(task * TASKS_A_LIFE / life) if life else 1
+        if parts < 2:
+            return
+        shards, smaller = None, f"Smaller tasks ({self.setting}) help: aim at"
+        if self.shards is not None:
+            shards = min(self.shards * parts, tally.size // 2)
+            if shards <= self.shards:
+                return
+            parts = shards / self.shards
+            smaller = f"Smaller tasks (more shards) help: with shards={shards} a task takes"
+        warn(
+            f"{share(lost)} of the assigned samples were lost with their machines: a task takes {_told(task)} "
+            f"(median), and a machine is available for {_told(life)} (mean). {smaller} {_told(task / parts)}",
+            "tasks_outlive_machines",
+            share=lost,
+            task_seconds=task,
+            machine_seconds=life,
+            shards=shards,
+        )
+
+
+def _told(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else f"{seconds:.2g} s"

@@ -1,0 +1,55 @@
+"""What a run warns of while it trains: figures that are missing, a loss that explodes, workers that hang."""
+
+from collections.abc import Collection
+
+from oddlot.core.commands import Evict
+from oddlot.core.events import Evaluated
+from oddlot.core.records import Record
+from oddlot.core.user_warnings import warn
+
+LOSS_GREW = 1_000.0
+"""times that a loss grows before the user is warned"""
+
+
+class WarnOfMissing:
+    """Warns once of each figure of the evaluation set that is NaN or infinite: this is no end of the run."""
+
+    def __init__(self, expected: Collection[str]) -> None:
+        self.expected = set(expected)
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record.event, Evaluated) and (lost := self.expected - record.event.metrics.keys()):
+            self.expected -= lost
+            warn(
+                f"{', '.join(sorted(lost))} of version {record.event.version} on the evaluation set: NaN or infinity, "
+                "so not shown",
+                "figures_without_a_number",
+                figures=sorted(lost),
+                version=record.event.version,
+            )
+
+
+class WarnOfLoss:
+    """Warns once when the loss on the evaluation set has grown a thousandfold over its least value."""
+
+    def __init__(self) -> None:
+        self.least: float | None = None
+        self.warned = False
+
+    def __call__(self, record: Record) -> None:
+        loss = record.event.metrics.get("loss") if isinstance(record.event, Evaluated) else None
+        if loss is None or loss <= 0 or self.warned:
+            return
+        self.least = loss if self.least is None else min(self.least, loss)
+        if loss > LOSS_GREW * self.least:
+            self.warned = True
+            told = f"the loss on the evaluation set grew from {self.least:.3g} to {loss:.3g}: lower the learning rate"
+            warn(told, "loss_grew", least=self.least, loss=loss)
+
+
+def warn_of_hung(record: Record) -> None:
+    """Warn of each worker that is replaced because it has hung."""
+    for action in record.actions:
+        if isinstance(action, Evict):
+            told = f"worker {action.node} has not answered for ten times its timeout and is replaced"
+            warn(told, "worker_hung", node=action.node)

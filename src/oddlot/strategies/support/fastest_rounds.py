@@ -1,0 +1,49 @@
+"""Rounds that do not wait for everybody, as several strategies have them."""
+
+from collections.abc import Generator
+
+from oddlot.core.commands import Cancel, Command, Step
+from oddlot.core.errors import UsageError
+from oddlot.core.events import Arrived, Cancelled, Event, Joined
+from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
+from oddlot.core.tasks import UpdateId
+
+
+def check_enough(k: int, workers: int, setting: str = "k") -> None:
+    """UsageError: there will never be k of them. `setting` is what has it."""
+    if workers < k:
+        where = "" if setting == "k" else f" (in {setting})"
+        there = "is 1" if workers == 1 else f"are {workers}"
+        told = f"k = {k}{where} needs {k} workers, and there {there}: lower k or add workers"
+        raise UsageError(told, "too_few_workers", setting, k=k, workers=workers)
+
+
+def fastest(
+    event: Event,
+    view: View,
+    updates: dict[UpdateId, int],
+    k: int | None,
+    samples: int,
+    measure: int = 0,
+    then: int | None = None,
+    deadline: float | None = None,
+) -> Generator[Command, None, bool]:
+    """Collect the updates of a round, by their samples, `samples` from each worker; at the k-th step along their mean,
+    cancel the rest and give everybody the next round's, `then` or as many again. Whether it was closed. `deadline` is
+    that of each task, as of `Assign`.
+
+    A round closes with fewer updates when fewer workers are left; without k when nobody works any more, so that who
+    comes in between waits for the next one. Who has several tasks in flight may bring several of the k."""
+    if isinstance(event, Arrived):
+        updates[event.update.id] = event.update.samples
+    if not updates:
+        yield from assign_idle(view, samples, deadline=deadline)
+    elif not view.tasks or (k is not None and len(updates) >= min(k, len(view.nodes))):
+        yield Step(shares_by_samples(updates), measure)
+        updates.clear()
+        yield from (Cancel(task) for task in view.tasks)
+        yield from assign_all(view, then or samples, deadline=deadline)
+        return True
+    elif isinstance(event, Cancelled) or (k is not None and isinstance(event, Joined)):
+        yield from assign(view, event.node, samples, deadline=deadline)
+    return False

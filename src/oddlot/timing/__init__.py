@@ -1,0 +1,1 @@
+"""Models of response times, and what is fitted to measured ones."""

@@ -1,0 +1,135 @@
+"""How long the fastest k of n workers take: means of the order statistics of their response times."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from oddlot.core.errors import InvalidValue
+from oddlot.core.validation import is_a
+from oddlot.timing.response_times import Measured, Response
+from oddlot.timing.survival import Numbers
+
+POINTS, FEW_POINTS = 2_000, 200
+"""at which survival functions are integrated, closer to each other where times are short; and to find their end"""
+MOST_JUMPS = 500
+"""of survival functions that are steps, at which they are summed up; closer to each other where they are early or late,
+which decides how long the first few and all take"""
+NEVER = 1e-9
+"""answers that come later still, of all workers', so few that they count for nothing"""
+MOST_KS = 64
+"""that are looked at unless said"""
+BLOCK = 1 << 22
+"""chances that are held at once"""
+
+
+def rounds_of(
+    workers: Iterable[Response], loads: Iterable[int], ks: Iterable[int] = ()
+) -> tuple[tuple[int, int, float], ...]:
+    """Rows of (k, samples, mean seconds): of rounds that wait for k of the workers, each with so many samples.
+
+    For every load and every one of `ks`, or some from 1 to all workers, the closer to each other the fewer. UsageError:
+    there are no workers, a load is no whole number from 1 on, or one of `ks` none from 1 to all workers.
+    """
+    workers, loads, ks = (_listed(*given) for given in (("workers", workers), ("loads", loads), ("ks", ks)))
+    _check(workers, loads, ks)
+    ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
+    return tuple(
+        (k, samples, seconds)
+        for samples in loads
+        for k, seconds in zip(ks, mean_seconds(workers, samples, ks).tolist(), strict=True)
+    )
+
+
+def _listed(name: str, given: Iterable[Any]) -> list[Any]:
+    try:
+        one_by_one = iter(given)
+    except TypeError:
+        raise InvalidValue(name, given, "a list") from None
+    return list(one_by_one)
+
+
+def _check(workers: Sequence[Response], loads: Sequence[int], ks: Sequence[int]) -> None:
+    models = all(hasattr(worker, "survival") and not isinstance(worker, type) for worker in workers)
+    if not workers or not models:
+        must = "at least one model of response times, such as Scattered(delay, ...)"
+        raise InvalidValue("workers", workers, must)
+    if not loads or not all(_is_whole(load, 1, inf) for load in loads):
+        raise InvalidValue("loads", loads, "at least one whole number, each at least 1")
+    if not all(_is_whole(k, 1, len(workers)) for k in ks):
+        raise InvalidValue("ks", ks, f"whole numbers from 1 to {len(workers)}, as there are workers")
+
+
+def _is_whole(value: Any, least: float, most: float) -> bool:
+    return is_a(value, int) and least <= value <= most
+
+
+def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -> Numbers:
+    """Mean seconds until k of the workers have answered, for each of `ks`, which are from 1 to all of them.
+
+    Each worker is asked at 0 for so many samples. mu_k of Kas Hanna et al. (ICASSP 2020), section 3, also for workers
+    who are not alike: the integral, over time, of the chance that fewer than k have answered.
+    """
+    kinds = Counter(workers)
+    measured = [kind.taken(samples) for kind in kinds if isinstance(kind, Measured)]
+    steps = len(measured) == len(kinds)
+    seconds = _jumps(measured) if steps else np.linspace(0, 1, POINTS) ** 3 * _end(kinds, samples)
+    survivals = [(kind.survival(seconds, samples), count) for kind, count in kinds.items()]
+    found, rows = np.zeros(len(ks)), max(2, BLOCK // len(workers))
+    for low in range(0, len(seconds) - 1, rows - 1):  # the last point of a block is the first of the next one
+        part = slice(low, low + rows)
+        fewer = _chance_of_fewer([(one[part], count) for one, count in survivals], ks)
+        found += np.diff(seconds[part]) @ fewer[:-1] if steps else np.trapezoid(fewer, seconds[part], axis=0)
+    return found
+
+
+def _jumps(measured: Sequence[Numbers]) -> Numbers:
+    """When somebody may answer, from 0 on: all times that were measured, or some."""
+    times = np.unique(np.concatenate([[0.0], *measured]))
+    if len(times) <= MOST_JUMPS:
+        return times
+    ranks = np.geomspace(1, len(times), MOST_JUMPS // 2).round().astype(int)
+    kept: Numbers = times[np.union1d(ranks - 1, len(times) - ranks)]
+    return kept
+
+
+def _end(kinds: Mapping[Response, int], samples: int) -> float:
+    """When all have answered, as good as surely."""
+    end = 1e-9
+    while _still_out(kinds, samples, end) > NEVER:
+        end *= 2
+    return end
+
+
+def _still_out(kinds: Mapping[Response, int], samples: int, end: float) -> float:
+    """How many are expected not to have answered by then."""
+    seconds = np.linspace(0, end, FEW_POINTS)
+    return sum(count * float(kind.survival(seconds, samples)[-1]) for kind, count in kinds.items())
+
+
+def _chance_of_fewer(survivals: list[tuple[Numbers, int]], ks: Sequence[int]) -> Numbers:
+    """That fewer than k have answered, [times, ks]: workers are independent, and so many of each kind alike.
+
+    The transform of how many have answered is the product of those of all workers (Hong, "On computing the distribution
+    function for the Poisson binomial distribution", 2013).
+    """
+    counts = 1 + sum(count for _, count in survivals)
+    turns = np.exp(-2j * np.pi / counts * np.arange(counts // 2 + 1))
+    of_all = np.ones((len(survivals[0][0]), len(turns)), np.complex128)
+    for survival, count in survivals:
+        of_all *= _power(survival[:, None] + (1 - survival)[:, None] * turns, count)
+    answered = np.fft.irfft(of_all, counts, axis=1)
+    found: Numbers = np.cumsum(answered, 1)[:, np.asarray(ks) - 1]
+    return found
+
+
+def _power(base: Any, exponent: int) -> Any:
+    """By squares, which is much faster than by logarithms."""
+    found = base if exponent % 2 else None
+    while exponent := exponent // 2:
+        base = base * base
+        if exponent % 2:
+            found = base if found is None else found * base
+    return found

@@ -1,0 +1,58 @@
+"""Survival functions of delay models: the chance that a time is longer than each of some."""
+
+from math import erfc, log1p, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oddlot.machines.delay_models import (
+    Delay,
+    Deterministic,
+    Erlang,
+    Exponential,
+    Lognormal,
+    ShiftedExponential,
+    Trace,
+)
+
+Numbers = NDArray[np.float64]
+BLOCK = 1 << 22
+"""terms of a sum that are held at once"""
+
+
+def survival_of(delay: Delay, times: Numbers) -> Numbers:
+    """The chance that one of the model's times, whose mean is 1 (a `Trace` is taken as it is), is longer than each of
+    `times`, which are not negative."""
+    match delay:
+        case Exponential():
+            return np.exp(-times)
+        case ShiftedExponential(shift):
+            return np.exp(-np.maximum(times - shift, 0.0) / (1 - shift))
+        case Erlang(shape):
+            return poisson_below(times * shape, shape)
+        case Lognormal(cv) if cv:
+            return _lognormal_above(times, log1p(cv**2))
+        case Trace(multipliers):
+            return 1 - np.searchsorted(np.sort(multipliers), times, "right") / len(multipliers)
+        case Deterministic() | Lognormal():
+            return np.where(times < 1, 1.0, 0.0)
+
+
+def _lognormal_above(times: Numbers, variance: float) -> Numbers:
+    """`variance` is that of the logarithms."""
+    with np.errstate(divide="ignore"):
+        at = (np.log(times) + variance / 2) / sqrt(variance)
+    return np.array([0.5 * erfc(value / sqrt(2)) for value in at.tolist()])
+
+
+def poisson_below(means: Numbers, count: int) -> Numbers:
+    """The chance of fewer events than `count`, by their mean number."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])  # of j!, for each j
+    found, rows = np.empty_like(means), max(1, BLOCK // count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for low in range(0, len(means), rows):
+            some = means[low : low + rows, None]
+            terms = np.arange(count) * np.log(some) - logs - some
+            terms[:, 0] = -some[:, 0]
+            found[low : low + rows] = np.exp(terms).sum(1)
+    return np.minimum(found, 1.0)

@@ -1,0 +1,134 @@
+"""The loss and metrics of a version, on the evaluation set."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import JobError, OddlotError, UsageError
+from oddlot.train.data import Batches, Indices, move
+from oddlot.train.failures import minibatch_failed
+from oddlot.train.flat_buffer import FlatBuffer
+from oddlot.train.job import ROWS, Job, scalar
+from oddlot.train.learner import Learner
+
+IN_EVALUATION = (
+    "evaluation_mode",
+    (
+        "Evaluation calls training_step after model.eval() and under torch.no_grad(). If that is why, use "
+        "torch.enable_grad() in it, or give the job a loss too, which evaluation uses in its place"
+    ),
+)
+"""a word and the advice"""
+NAMES = ("outputs", "targets")
+
+
+def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
+    """The mean loss and the metrics of these weights, the model in evaluation mode; those that are finite.
+
+    A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
+    """
+    if job.evaluation is None:
+        told = "the strategy evaluates, and the job has nothing to measure on: Job(evaluation=...)"
+        raise UsageError(told, "no_evaluation_set", "evaluation")
+    data = Batches(job.evaluation, job.collate, "the evaluation set")
+    learner.holds = None
+    learner.weights.copy_(weights)
+    modes = [(module, module.training) for module in learner.model.modules()]
+    learner.model.eval()
+    streaming: dict[str, Any] = {
+        name: metric for name, metric in job.metrics.items() if hasattr(metric, "update")
+    }
+    for metric in streaming.values():
+        metric.reset()
+    with torch.no_grad():
+        loss, seen = _look_at_all(job, learner, weights, data, streaming)
+    for module, training in modes:
+        module.training = training
+    values = {"loss": loss} | _compute(job.metrics, streaming, seen)
+    return {name: value for name, value in values.items() if isfinite(value)}
+
+
+def _look_at_all(
+    job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
+) -> tuple[float, list[Any]]:
+    """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
+    loss_sum, seen = 0.0, []
+    rows = job.evaluation_batch or max(job.batch, ROWS)
+    for at in range(0, len(data), rows):
+        indices = np.arange(at, min(at + rows, len(data)))
+        if job.training_step is not None and job.as_buffers:
+            learner.weights.copy_(weights)  # which training_step may have changed in the batch before
+        loss, outputs, targets = _batch(job, learner, data, indices)
+        loss_sum += loss * len(indices)
+        outputs, targets = move((outputs, targets), torch.device("cpu"))
+        for metric in streaming.values():
+            metric.update(outputs, targets)
+        if len(streaming) < len(job.metrics):
+            seen.append((outputs, targets))
+    return loss_sum / len(data), seen
+
+
+def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, Any, Any]:
+    """The loss, outputs and targets of these samples. JobError: the job's own code failed."""
+    batch, outputs, targets, hint = None, None, None, None
+    try:
+        batch = move(data.fetch(indices), learner.device)
+        if job.metrics or job.loss is not None:
+            outputs, targets = job.outputs(learner.model, batch)
+        if job.loss is not None:
+            return scalar(job.loss(outputs, targets)).item(), outputs, targets
+        hint = IN_EVALUATION
+        return job.batch_loss(learner.model, batch).item(), outputs, targets
+    except OddlotError as error:
+        if hint is None:
+            raise
+        raise error.retold(f"{error}. {hint[1]}", hint=hint[0]) from error
+    except Exception as error:
+        raise minibatch_failed("the evaluator", error, data, indices, batch, learner.model, hint) from error
+
+
+def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:
+    values = {name: _number(name, metric.compute()) for name, metric in streaming.items()}
+    if len(streaming) < len(metrics):
+        outputs, targets = (
+            _whole(what, parts) for what, parts in zip(NAMES, zip(*seen, strict=True), strict=True)
+        )
+        values |= {
+            name: _number(name, metric(outputs, targets))
+            for name, metric in metrics.items()
+            if name not in values
+        }
+    return {name: values[name] for name in metrics}
+
+
+def _whole(what: str, parts: Sequence[Any]) -> Tensor:
+    """One tensor of those of all batches. JobError: they are no tensors, or do not fit together."""
+    try:
+        return torch.cat(parts)  # type: ignore[arg-type]  # whatever they are
+    except (TypeError, RuntimeError):
+        kinds = list(dict.fromkeys(_kind(part) for part in parts))
+        raise JobError(
+            f"metrics take the {what} of all batches as one tensor, and here they are {', '.join(kinds)}: give the job "
+            "predict(model, batch) -> (outputs, targets) with one tensor each, or metrics with update() and compute()",
+            "no_tensor_for_metrics",
+            what=what,
+            found=kinds,
+        ) from None
+
+
+def _kind(part: Any) -> str:
+    """Return its shape, or its type if it is no tensor."""
+    return f"tensors {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(value).__name__
+        told = f"metric {name!r} must return one number, not {kind}"
+        raise JobError(told, "metric_without_number", metric=name, type=kind) from None

@@ -1,0 +1,196 @@
+"""The two merges, each a single pass over memory: a step along directions, a move towards points."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from oddlot.train.flat_buffer import FlatBuffer, Role
+from oddlot.train.optimizer_math import Directions, Numerics
+from oddlot.train.step_counts import Stretch, Stretches
+from oddlot.train.vector_ops import chunks, mixer, move
+
+Updates = Sequence[tuple[FlatBuffer, float]]
+"""Update blocks with their shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a measured merge moved the trainable parameters.
+
+    `norm` is the Euclidean length of the change; `inner` the inner product of the merged direction, summed over the
+    window of merges that this one is the last of, with the sum of the window before; None where there is none.
+    """
+
+    norm: float
+    inner: float | None
+
+
+@dataclass(slots=True)
+class Meter:
+    """Watches one merge chunk by chunk, the `merges`-th of a window of so many."""
+
+    window: int
+    summed: dict[int, Tensor]
+    """the directions of this window, where it is longer than one"""
+    before: dict[int, Tensor]
+    """their sum in the window before"""
+    merges: int = 1
+    known: bool = False
+    """there has been a window before"""
+    _square: float = 0.0
+    _inner: float = 0.0
+
+    @classmethod
+    def after(cls, last: "Meter | None", weights: FlatBuffer, window: int) -> "Meter":
+        """A meter for the merge that follows the one that `last` watched."""
+        if last is not None and last.window == window:
+            ended = last.merges == window
+            merges = 1 if ended else last.merges + 1
+            return cls(window, last.summed, last.before, merges, last.known or ended)
+        trainable = {index: weights.section(index) for index in weights.layout.of_role("trainable")}
+
+        def room() -> dict[int, Tensor]:
+            return {index: torch.empty_like(part, dtype=_wide(part)) for index, part in trainable.items()}
+
+        return cls(window, room() if window > 1 else {}, room())
+
+    def watch(self, index: int, span: slice, direction: Tensor) -> None:
+        """A chunk of section `index` is merged along `direction`."""
+        if self.window > 1:
+            summed = self.summed[index][span]
+            direction = summed.copy_(direction) if self.merges == 1 else summed.add_(direction)
+        if self.merges < self.window:
+            return
+        before = self.before[index][span]
+        if self.known:
+            self._inner += (before * direction).sum().item()
+        before.copy_(direction)
+
+    def moved(self, old: Tensor, new: Tensor) -> None:
+        """A chunk of the weights went from `old` to `new`."""
+        self._square += torch.linalg.vector_norm((new - old).float()).item() ** 2
+
+    @property
+    def change(self) -> Change:
+        """What was seen."""
+        return Change(sqrt(self._square), self._inner if self.known and self.merges == self.window else None)
+
+
+def step(
+    rule: Numerics,
+    weights: FlatBuffer,
+    updates: Updates,
+    out: FlatBuffer,
+    stretches: Stretches,
+    meter: Meter | None = None,
+) -> None:
+    """Write one step of the rule along the sum of share x update into `out`, which may be `weights`.
+
+    Parameters in a stretch without a step keep their values.
+    """
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        mix = mixer(source)
+        summed = meter is not None or not rule.linear or source.dtype != _wide(source)
+        scratch = _scratch(source) if summed else source
+        for span, steps in _spans(stretches[index], source.device):
+            if steps is None and not meter:
+                target[span].copy_(source[span])
+                continue
+            old = source[span].clone() if meter else source[span]
+            direction: Directions = ([stream[span] for stream in streams], shares)
+            if summed:
+                mix(scratch[: old.numel()], 0.0, *direction)
+                direction = ([scratch[: old.numel()].to(source.dtype)], [1.0])
+            if meter:
+                meter.watch(index, span, direction[0][0])
+            if steps is None:
+                target[span].copy_(source[span])
+            else:
+                rule.apply(index, span, steps, direction=direction, source=source[span], target=target[span])
+            if meter:
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out)
+
+
+def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple[slice, int | None]]:
+    """The chunks of each stretch, with its number of steps."""
+    for start, stop, steps in stretches:
+        for chunk in chunks(stop - start, device):
+            yield slice(start + chunk.start, start + chunk.stop), steps
+
+
+def blend(weights: FlatBuffer, updates: Updates, out: FlatBuffer, meter: Meter | None = None) -> None:
+    """Write (1 - sum of shares) weights + sum of share x update into `out`, which may be `weights`."""
+    shares = [share for _, share in updates]
+    for index, source, target, streams in _sections("trainable", weights, updates, out):
+        for span, old in _towards(source, target, streams, shares, 1 - sum(shares), meter is not None):
+            if meter:
+                meter.watch(index, span, old - target[span])
+                meter.moved(old, target[span])
+    _move_buffers(weights, updates, out)
+
+
+def _sections(
+    role: Role, weights: FlatBuffer, updates: Updates, out: FlatBuffer
+) -> Iterator[tuple[int, Tensor, Tensor, list[Tensor]]]:
+    for index in weights.layout.of_role(role):
+        yield index, weights.section(index), out.section(index), [flat.section(index) for flat, _ in updates]
+
+
+def _scratch(section: Tensor) -> Tensor:
+    """Room for a chunk's sums: halves are summed in float32."""
+    first = next(chunks(section.numel(), section.device), slice(0, 0))
+    return torch.empty(first.stop, dtype=_wide(section), device=section.device)
+
+
+def _wide(section: Tensor) -> torch.dtype:
+    return torch.promote_types(section.dtype, torch.float32)
+
+
+def _towards(
+    source: Tensor,
+    target: Tensor,
+    streams: Sequence[Tensor],
+    shares: Sequence[float],
+    keep: float,
+    remember: bool = False,
+) -> Iterator[tuple[slice, Tensor]]:
+    """Target <- keep x source + sum of share x stream, chunk by chunk; with what the source was, if remembered."""
+    mix, scratch = mixer(source), _scratch(source)
+    for span in chunks(source.numel(), source.device):
+        old = source[span].clone() if remember else source[span]
+        parts = [stream[span] for stream in streams]
+        if scratch.dtype != source.dtype:
+            mixed = scratch[: old.numel()].copy_(old)
+            mix(mixed, keep, parts, shares)
+            target[span].copy_(mixed)
+        else:
+            move(mix, source[span], target[span], keep, parts, shares)
+        yield span, old
+
+
+def _move_buffers(weights: FlatBuffer, updates: Updates, out: FlatBuffer) -> None:
+    """Floats go min(1, sum of shares) of the way to the updates' mean; counters add the mean of the increments.
+
+    Other buffers (integers, flags) take the value of the update with the largest share, the first of equal ones.
+    """
+    total = sum(share for _, share in updates)
+    way = min(1.0, total)
+    means = [share / total if total else 0.0 for _, share in updates]
+    chosen = means.index(max(means))
+    for _, source, target, streams in _sections("buffer", weights, updates, out):
+        if not total:
+            target.copy_(source)
+        elif source.is_floating_point():
+            for _ in _towards(source, target, streams, [way * mean for mean in means], 1 - way):
+                pass
+        else:
+            target.copy_(streams[chosen])
+    for _, source, target, streams in _sections("counter", weights, updates, out):
+        mean = sum((stream.double() * mean for stream, mean in zip(streams, means, strict=True)), start=0.0)
+        # PyTorch adds no unsigned integers but uint8.
+        target.copy_(source.long() + torch.as_tensor(mean).round().long().to(source.device))

@@ -1,0 +1,88 @@
+"""The process's own sources of chance, which the user's code draws from: seeded for it, and put back afterwards."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from oddlot.core.user_warnings import warn
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+"""of a dataset's own: those that `reseed` knows"""
+
+
+def seed_all(number: int, device: torch.device | None = None) -> None:
+    """Seed torch (on the CPU and on `device`), numpy and random."""
+    torch.default_generator.manual_seed(
+        number
+    )  # torch.manual_seed takes 0.1 ms for devices that are not there
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed(number)
+    elif device is not None and device.type == "mps":
+        torch.mps.manual_seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002 - what users' augmentations draw from
+    random.seed(number)
+
+
+def generators_of(data: Any) -> list[Any]:
+    """The generators that a dataset keeps in an attribute `rng`, also those of the datasets that it is made of.
+
+    A `Subset` has its dataset in `dataset`, a `ConcatDataset` its datasets in `datasets`.
+    """
+    return [own for own in _rngs(data) if isinstance(own, GENERATORS)]
+
+
+def warn_of_rng(data: Any) -> None:
+    """Warn if the attribute `rng` of a dataset is no generator that `reseed` knows, so that it is left as it is."""
+    for own in _rngs(data):
+        if own is not None and not isinstance(own, GENERATORS):
+            kind = type(own).__name__
+            warn(
+                f"the dataset's rng is {kind}, which is not seeded for each task: results may differ from run to run. "
+                "Use a generator of numpy, random or torch, or another name for the attribute",
+                "rng_not_seeded",
+                type=kind,
+            )
+
+
+def _rngs(data: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
+    """The attribute `rng`, or None, of each dataset."""
+    if not isinstance(data, Dataset) or id(data) in seen:
+        return []
+    seen |= {id(data)}
+    found, parts = [getattr(data, "rng", None)], getattr(data, "datasets", ())
+    for inner in (getattr(data, "dataset", None), *(parts if isinstance(parts, list | tuple) else ())):
+        found += _rngs(inner, seen)
+    return found
+
+
+def reseed(generators: Sequence[Any], number: int) -> None:
+    """Seed these generators, the first with `number`, the next with the one that follows."""
+    for place, generator in enumerate(generators):
+        match generator:
+            case torch.Generator():
+                generator.manual_seed(number + place)
+            case np.random.Generator():
+                bits = generator.bit_generator
+                bits.state = type(bits)(number + place).state
+            case _:
+                generator.seed((number + place) % 2**32)
+
+
+@contextmanager
+def kept_chance() -> Iterator[None]:
+    """Leave the caller's chance and its number of PyTorch threads as they were; one thread meanwhile."""
+    python, threads = random.getstate(), torch.get_num_threads()
+    legacy = np.random.get_state()  # noqa: NPY002 - as above
+    with torch.random.fork_rng(devices=[]):
+        try:
+            torch.set_num_threads(1)  # merges are short; the cores are the workers'
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002 - as above
+            torch.set_num_threads(threads)

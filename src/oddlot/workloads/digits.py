@@ -1,0 +1,35 @@
+"""Handwritten digits of 8 x 8 pixels: the smallest real task, packaged. Origin and notice: data/digits.LICENSE.txt."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from oddlot.train.job import Job
+
+FILE = Path(__file__).parent / "data" / "digits.npz"
+
+
+def digits(hidden: int = 64, batch: int = 32) -> "Job":
+    """1,797 handwritten digits, 8 x 8 pixels, packaged; a small convolutional network.
+
+    1,437 digits train and 360 test, always the same ones. `hidden`: width of the last but one layer.
+    """
+    from oddlot.workloads.small_cnn import pictures_job
+
+    with np.load(FILE) as file:
+        images, labels = file["images"], file["labels"]
+    train, test = split(labels)
+    return pictures_job(
+        "digits", (images[train], labels[train]), (images[test], labels[test]), hidden, batch, "epochs>=30"
+    )
+
+
+def split(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices for training and for testing: a fifth of each class tests, chosen by a fixed shuffle."""
+    shuffled = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    testing = np.arange(len(labels)) % 5 == 0
+    return by_class[~testing], by_class[testing]

@@ -1,0 +1,316 @@
+"""Extreme multi-label classification: sets in the text format of the Extreme Classification Repository."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from oddlot.core.errors import InvalidValue, UnknownName, UsageError
+from oddlot.workloads.places import check_folder, found_instead
+
+if TYPE_CHECKING:
+    from oddlot.sparse.csr import Csr
+    from oddlot.train.job import Job
+
+BEST = 5
+"""labels that are predicted, and the k of the metrics"""
+INPUT_SCALE = 16.0
+"""the input layer's weights are so much larger than what is trained, so that one rate of Adam fits both layers: a
+feature occurs more seldom than a row of the output layer is computed"""
+INPUT_STD, BY_CHANCE = 0.03, 100
+TENSORS = 4
+"""of a weight's size at the hub: itself, two moments and an update"""
+SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed", "dense")
+FILES = ("train.txt", "test.txt")
+MOST_CONSTANT = 100
+"""of propensities: those in use are below 3"""
+
+
+def xmc(
+    data_dir: str = "",
+    hidden: int = 128,
+    sampler: str = "unigram",
+    active: int = 300,
+    batch: int = 256,
+    propensity_a: float = 0.55,
+    propensity_b: float = 1.5,
+) -> "Job":
+    """Extreme multi-label classification; sparse features, one hidden layer, an output layer of which few rows count.
+
+    `data_dir` has `train.txt` and `test.txt` (or .txt.gz) as in the Extreme Classification Repository; `oddlot
+    xmc-generate DIR` makes such a set. `active`: rows that are computed for an example beside its labels, chosen as
+    `sampler` says: uniform, unigram (as often as they are labels), shared (by the batch), dense (all rows), clusters,
+    simhash, dwta or mixed (simhash and clusters); the last four have 100 (at most half of them) as often as they are
+    labels among them and look at the rows anew when a task begins, so that they are for local passes. P@1, 3, 5,
+    nDCG@3, 5 and PSP@1, 3, 5 on the test set; the repository's propensities have a, b = 0.6, 2.6 for its Amazon sets,
+    0.5, 0.4 for those of Wikipedia, and these for the others.
+    """
+    from oddlot.core.optimizers import Adam
+    from oddlot.train.job import Job
+
+    _check_options(sampler, {"hidden": hidden, "active": active}, (propensity_a, propensity_b))
+    (x, y), (x_test, y_test) = _read(data_dir)
+    for what, of_train, of_test in (("features", x, x_test), ("labels", y, y_test)):
+        if (one := of_train.shape[1]) != (other := of_test.shape[1]):
+            first, second = (_path(data_dir, name) for name in FILES)
+            told = f"{first}:1 says {one:,} {what}, {second}:1 {other:,}: they are no set"
+            raise UsageError(told, "unequal_widths", "data_dir", what=what, train=one, test=other)
+    propensity = _propensities_if_it_fits(data_dir, x.shape[1], hidden, y, (propensity_a, propensity_b))
+    return Job(
+        partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
+        Examples(x, y),
+        training_step=_loss,
+        evaluation=Examples(x_test, y_test),
+        predict=_best,
+        metrics=_metrics(y_test.shape[1], propensity),
+        optimizer=Adam(lr=3e-3),
+        batch=batch,
+        sparse=True,
+        collate=_as_it_is,
+        device="cpu",
+        until="epochs>=5",
+        name="xmc",
+    )
+
+
+def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, float]) -> None:
+    """UsageError: one makes no sense."""
+    if sampler not in SAMPLERS:
+        raise UnknownName("sampler", sampler, SAMPLERS, key="sampler")
+    for name, value in sizes.items():
+        if value < 1:
+            raise InvalidValue(name, value, "at least 1")
+    for name, constant in zip(("propensity_a", "propensity_b"), constants, strict=True):
+        if not 0 <= constant <= MOST_CONSTANT:
+            raise InvalidValue(name, constant, f"a number from 0 to {MOST_CONSTANT}")
+
+
+class Network(nn.Module):
+    """Sparse features, one hidden layer with ReLU, a sampled output layer; both with sparse gradients."""
+
+    def __init__(
+        self, features: int, hidden: int, counts: NDArray[np.int64], sampler: str, active: int
+    ) -> None:  # of points for each label
+        from oddlot.sparse import SampledLinear, SparseInputLinear
+
+        super().__init__()
+        std = INPUT_STD / INPUT_SCALE
+        self.input = SparseInputLinear(features, hidden, optimizer=None, seed=None, std=std)
+        labels = len(counts)
+        rows = _sampler(sampler, min(active, labels), counts)
+        self.output = SampledLinear(hidden, labels, rows, optimizer=None, seed=None)
+        self.is_told = False
+
+    def hidden(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
+        """[batch, hidden]."""
+        summed = self.input(starts.numpy(), features.numpy(), INPUT_SCALE * values.numpy())
+        return torch.relu(summed)
+
+    def loss(self, starts: Tensor, features: Tensor, values: Tensor, labels: Tensor) -> Tensor:
+        """The sampled softmax loss; where nobody learns from it, that of all rows. What is known of the rows is made
+        anew for each task, so that it depends on nothing but the task's weights and seed; what the first one has of
+        hash tables and of rows by chance is said."""
+        if not self.training:
+            from oddlot.sparse.exact_scoring import exact_loss
+
+            return exact_loss(
+                self.hidden(starts, features, values), self.output.weight, self.output.bias, labels
+            )
+        from oddlot.sparse.progress import told
+
+        if _is_fresh():
+            self.output.sampler.forget()
+        first, self.is_told = not self.is_told, True
+        with told(first, sys.stderr):
+            loss: Tensor = self.output(self.hidden(starts, features, values), labels)
+        return loss
+
+    def best(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
+        """The labels with the largest logits, the best first, [batch, 5]; -1 where there are fewer labels."""
+        from oddlot.sparse.exact_scoring import exact_topk
+
+        _, rows = exact_topk(
+            self.hidden(starts, features, values), self.output.weight, self.output.bias, BEST
+        )
+        return nn.functional.pad(rows, (0, BEST - rows.shape[1]), value=-1)
+
+
+def _is_fresh() -> bool:
+    """Nothing has been drawn from PyTorch's random state since it was seeded, as it is when a task begins: each loss
+    draws a number."""
+    seeded = torch.Generator().manual_seed(torch.initial_seed())
+    return torch.equal(seeded.get_state(), torch.get_rng_state())
+
+
+def _loss(model: Any, some: tuple[Tensor, ...]) -> Tensor:
+    loss: Tensor = model.loss(*some)
+    return loss
+
+
+def _best(model: Any, some: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    return model.best(*some[:3]), some[3]
+
+
+def _sampler(name: str, active: int, counts: NDArray[np.int64]) -> Any:
+    from oddlot.sparse import LSH, Clusters, Dense, Mixed, Shared, Uniform, Unigram
+
+    by_chance = min(BY_CHANCE, active // 2)
+    found = active - by_chance
+    match name:
+        case "uniform":
+            return Uniform(active)
+        case "unigram":
+            return Unigram(active, counts=counts)
+        case "shared":
+            return Shared(active)
+        case "dense":
+            return Dense()
+        case "clusters":
+            return Clusters(found=found, by_chance=by_chance, group=1, counts=counts)
+        case "mixed":
+            first = LSH(found=max(1, found // 2), by_chance=0)
+            return Mixed(
+                [
+                    first,
+                    Clusters(found=max(1, found - found // 2), by_chance=by_chance, group=1, counts=counts),
+                ]
+            )
+    return LSH("simhash" if name == "simhash" else "dwta", found=found, by_chance=by_chance, counts=counts)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A set as a run takes it: batches of (starts, features, values, labels), of which labels are filled up with -1."""
+
+    x: "Csr"
+    y: "Csr"
+
+    @cached_property
+    def most_labels(self) -> int:
+        """Of one point."""
+        return int(np.diff(self.y.indptr).max(initial=1))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
+        x, y = (part.rows(np.asarray(indices, np.int64)) for part in (self.x, self.y))
+        there = np.arange(self.most_labels) < np.diff(y.indptr)[:, None]
+        labels = np.full(there.shape, -1, np.int64)
+        labels[there] = y.indices
+        return tuple(map(torch.from_numpy, (x.indptr, x.indices, x.data, labels)))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
+    """The two files. UsageError: they are not there, or are no sets."""
+    if not data_dir:
+        told = "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
+        raise UsageError(told, "missing_option", "data_dir", task="xmc")
+    check_folder(data_dir)
+    found = []
+    for name in FILES:
+        x, y = _read_file(_path(data_dir, name))
+        found.append((x, y.distinct()))
+    return found
+
+
+def _read_file(path: Path) -> "tuple[Csr, Csr]":
+    """Features and labels. UsageError: it cannot be read, is no set, or has nothing to learn from."""
+    from oddlot.sparse.datasets.reading import BadSet, read_xmc
+
+    try:
+        x, y = read_xmc(path)
+    except BadSet as error:
+        about = vars(error)
+        raise UsageError(str(error), about["code"], "data_dir", **about["fields"]) from None
+    except OSError as error:
+        told, reason = f"{path} cannot be read: {error.strerror}", error.strerror
+        raise UsageError(told, "unreadable_file", "data_dir", path=str(path), reason=reason) from None
+    counts = {"points": len(x), "features": x.shape[1], "labels": y.shape[1]}
+    what = next((name for name, count in counts.items() if not count), "")
+    if what:
+        told = f"{path} has no {what}" + (": its first line says 0" if what != "points" else "")
+        raise UsageError(told, "empty_set", "data_dir", path=str(path), what=what)
+    if not len(y.indices):
+        told = f"{path} has no label at any of its {len(x):,} points"
+        raise UsageError(told, "no_labels", "data_dir", path=str(path), points=len(x))
+    return x, y
+
+
+def _path(data_dir: str, name: str) -> Path:
+    """Of one of the files. UsageError: it is not there, or twice."""
+    there = [path for end in ("", ".gz") if (path := Path(data_dir) / (name + end)).is_file()]
+    if len(there) > 1:
+        told = f"{data_dir} has both {name} and {name}.gz: keep one of them"
+        raise UsageError(told, "file_there_twice", "data_dir", path=data_dir, file=name)
+    if not there:
+        instead, fields = found_instead([data_dir], [name])
+        raise UsageError(
+            f"there is no {name} (or {name}.gz) in {data_dir}. {instead}Sets are at "
+            "http://manikvarma.org/downloads/XC/XMLRepository.html, and `oddlot xmc-generate DIR` makes one",
+            "missing_file",
+            "data_dir",
+            path=data_dir,
+            file=name,
+            **fields,
+        )
+    return there[0]
+
+
+def _propensities_if_it_fits(
+    data_dir: str, features: int, hidden: int, y: "Csr", constants: tuple[float, float]
+) -> NDArray[np.float64]:
+    """The labels' propensities. UsageError: they, or the network and its moments, need more memory than there is."""
+    from oddlot.sparse.datasets.metrics import propensities
+    from oddlot.sparse.memory import check_memory
+
+    try:
+        check_memory(
+            4 * TENSORS * (hidden + 1) * (features + y.shape[1]), "a network with moments and an update"
+        )
+        return propensities(y, *constants)
+    except MemoryError as error:
+        labels = y.shape[1]
+        told = f"{data_dir} has {features:,} features and {labels:,} labels, too many: {error}"
+        raise UsageError(
+            told, "not_enough_memory", path=data_dir, features=features, labels=labels, reason=str(error)
+        ) from None
+
+
+def _metrics(labels: int, propensity: NDArray[np.float64]) -> dict[str, Callable[[Tensor, Tensor], float]]:
+    """P@k, nDCG@k and PSP@k for k = 1, 3, 5; nDCG@1 is P@1."""
+    from oddlot.sparse.datasets import metrics
+
+    def of(metric: Callable[..., float], k: int, *more: Any) -> Callable[[Tensor, Tensor], float]:
+        return lambda best, truth: metric(best.numpy(), _csr(truth, labels), k, *more)
+
+    some = [k for k in (1, 3, BEST) if k <= labels]
+    return (
+        {f"p{k}": of(metrics.precision, k) for k in some}
+        | {f"ndcg{k}": of(metrics.ndcg, k) for k in some if k > 1}
+        | {f"psp{k}": of(metrics.propensity_precision, k, propensity) for k in some}
+    )
+
+
+def _csr(labels: Tensor, width: int) -> "Csr":
+    """Labels that were filled up, as a matrix."""
+    from oddlot.sparse.csr import Csr
+
+    there = labels.numpy() >= 0
+    indices = labels.numpy()[there].astype(np.int32)
+    indptr = np.concatenate([[0], np.cumsum(there.sum(1))])
+    return Csr(indptr, indices, np.ones(len(indices), np.float32), (len(labels), width))

@@ -1,0 +1,166 @@
+"""Members of tar archives, one after the other: nothing is unpacked to the disk, no header's claim is believed."""
+
+import gzip
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from oddlot.core.errors import UsageError
+from oddlot.core.size_limits import most_unpacked
+from oddlot.machines.text_files import unreadable
+
+OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".tar": lambda file: file,
+    ".tar.gz": gzip.open,
+    ".tgz": gzip.open,
+    ".tar.xz": lzma.open,
+}
+"""how an archive is opened, by the end of its name"""
+MOST_MEMBERS = 200_000
+LONGEST_READ = 1 << 26
+"""bytes at once; headers may claim to be longer than there is memory for"""
+PIECE_BYTES = 1 << 20
+DAMAGED = (
+    tarfile.TarError,
+    lzma.LZMAError,
+    zlib.error,
+    gzip.BadGzipFile,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+"""what Python raises about archives that are none, or not whole"""
+Read = Callable[[int], bytes]
+"""All that a member holds. UsageError: that is more than so many bytes."""
+
+
+class Readable(Protocol):
+    """A file open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Patient:
+    """A file that refuses to read very much at once, and to unpack more than an archive of its size holds."""
+
+    def __init__(self, packed: IO[bytes], path: Path) -> None:
+        self.packed, self.path, self.size = packed, path, path.stat().st_size
+        self.file = _opener(path.name)(packed)
+        self.tell = self.file.tell
+
+    def seek(self, place: int) -> int:
+        self._check(place, self.size)
+        there: int = self.file.seek(place)
+        return there
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= LONGEST_READ:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        self._check(self.tell(), self.packed.tell())
+        content: bytes = self.file.read(size)
+        return content
+
+    def _check(self, place: int, packed: int) -> None:
+        """UsageError: so many packed bytes do not hold as much as lies before this place."""
+        if self.file is not self.packed and place > (most := most_unpacked(packed)):
+            told = f"{self.path} unpacks to more than {most:,} bytes, far more than pictures of its size"
+            raise UsageError(told, "unpacks_to_too_much", path=str(self.path), most=most)
+
+
+def members(path: Path) -> Iterator[tuple[str, Read]]:
+    """Every file in the archive: its name, and a function that reads it while it is the newest.
+
+    UsageError: the archive is damaged, or has a member that is neither file nor folder, such as a link.
+    """
+    with ExitStack() as closing:
+        try:
+            file = _Patient(closing.enter_context(path.open("rb")), path)
+            tar = closing.enter_context(tarfile.open(fileobj=file, mode="r:"))  # type: ignore[call-overload]  # it needs no more of a file
+        except DAMAGED as error:
+            raise _damaged(path, error) from None
+        except OSError as error:
+            raise unreadable(path, error) from None
+        count = 0
+        while (member := _next(tar, path)) is not None:
+            count += 1
+            if count > MOST_MEMBERS:
+                told = f"{path} has more than {MOST_MEMBERS:,} members: it is none of this kind"
+                raise UsageError(told, "too_many_members", path=str(path), most=MOST_MEMBERS)
+            if member.isdir():
+                continue
+            _check_regular(member, path)
+            yield member.name.removeprefix("./"), _reader(tar, member, path)
+        _drain(file, path)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name ends as those of archives that can be read."""
+    return any(path.name.endswith(end) for end in OPENERS)
+
+
+def at_most(most: int, file: Readable) -> bytes:
+    """All that is left in the file. UsageError: more than `most` bytes."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise UsageError(f"it has more than {most:,} bytes", "file_too_large", most=most)
+    return content
+
+
+def _opener(name: str) -> Callable[[IO[bytes]], Any]:
+    return next(opener for end, opener in OPENERS.items() if name.endswith(end))
+
+
+def _next(tar: tarfile.TarFile, path: Path) -> tarfile.TarInfo | None:
+    try:
+        return tar.next()
+    except DAMAGED as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _check_regular(member: tarfile.TarInfo, path: Path) -> None:
+    """UsageError: it is no file."""
+    if not member.isreg() or member.issparse():
+        told = f"{path}: {member.name!r} is no file but a link, a device or the like"
+        raise UsageError(told, "not_a_file", path=str(path), member=member.name)
+
+
+def _drain(file: Readable, path: Path) -> None:
+    """Read to the end, where the checksum of what is compressed lies."""
+    try:
+        while file.read(PIECE_BYTES):
+            pass
+    except DAMAGED as error:
+        raise _damaged(path, error) from None
+
+
+def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
+    def read(most: int) -> bytes:
+        if member.size > most:
+            told = f"it has {member.size:,} bytes, more than {most:,}"
+            raise UsageError(told, "file_too_large", bytes=member.size, most=most)
+        try:
+            file = tar.extractfile(member)
+            assert file is not None  # it is a regular one
+            content = at_most(most, file)
+        except DAMAGED as error:
+            raise _damaged(path, error) from None
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if len(content) < member.size:
+            raise UsageError("the archive ends within it. Get it again", "truncated_file")
+        return content
+
+    return read
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    reason = str(error) or type(error).__name__
+    told = f"{path} is not a whole archive: {reason}. Get it again"
+    return UsageError(told, "damaged_file", path=str(path), reason=reason)

@@ -1,0 +1,64 @@
+"""MNIST and Fashion-MNIST: 70,000 pictures of 28 x 28 pixels in IDX files that the user has."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from oddlot.core.errors import UsageError
+from oddlot.workloads.formats.idx import find_idx, read_idx
+
+if TYPE_CHECKING:
+    from oddlot.train.job import Job
+
+SIDE = 28
+
+
+def mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
+    """MNIST, 60,000 handwritten digits of 28 x 28 pixels and 10,000 to test; a small convolutional network.
+
+    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
+    """
+    source = "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)"
+    return _job("mnist", source, data_dir, hidden, batch, "epochs>=5")
+
+
+def fashion_mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
+    """Fashion-MNIST, 60,000 pictures of clothes of 28 x 28 pixels and 10,000 to test; the same network.
+
+    Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
+    """
+    source = "https://github.com/zalandoresearch/fashion-mnist (folder data/fashion)"
+    return _job("fashion_mnist", source, data_dir, hidden, batch, "epochs>=10")
+
+
+def _job(name: str, source: str, data_dir: str, hidden: int, batch: int, until: str) -> "Job":
+    from oddlot.workloads.small_cnn import pictures_job
+
+    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    files = find_idx(name, names, source, data_dir)
+    arrays = [read_idx(file) for file in files]
+    for start in (0, 2):
+        _check(arrays[start], arrays[start + 1], files[start], files[start + 1])
+    return pictures_job(name, (arrays[0], arrays[1]), (arrays[2], arrays[3]), hidden, batch, until)
+
+
+def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path) -> None:
+    files = f"{path} and {beside.name}"
+    shapes = images.shape[1:] == (SIDE, SIDE) and labels.shape == images.shape[:1]
+    if not shapes or not images.dtype == labels.dtype == "u1":
+        raise UsageError(
+            f"{files} hold shapes {images.shape} {images.dtype} and {labels.shape} {labels.dtype}, not bytes "
+            f"[n, {SIDE}, {SIDE}] and [n]: get the files again",
+            "wrong_shape",
+            path=str(path),
+            shapes=(images.shape, labels.shape),
+            dtypes=(str(images.dtype), str(labels.dtype)),
+        )
+    if not len(images):
+        told = f"{files} hold 0 images: get the files again"
+        raise UsageError(told, "no_pictures", path=str(path))
+    if labels.max(initial=0) > 9:
+        most = int(labels.max())
+        told = f"{files}: class {most} is none of 0 to 9: get the files again"
+        raise UsageError(told, "invalid_labels", path=str(path), given=most)

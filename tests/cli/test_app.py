@@ -1,0 +1,373 @@
+"""The command line as a user meets it: what is printed where, exit codes, run folders."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from math import inf, nan
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from oddlot import __version__
+from oddlot.cli import app as cli
+from oddlot.cli import completion as completing
+from oddlot.config.dataclass_tables import settings_of
+from oddlot.config.job_file import JobFile, JobTable, RunTable
+from oddlot.engines.local import fork_client as nursery
+from oddlot.engines.local.fork_client import Nursery
+from oddlot.history.metrics import Tally
+from oddlot.history.run_settings import how_to_resume
+from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.workloads import TASKS, options_of
+from tests.command import Oddlot
+from tests.transcripts import mask, transcribe
+
+KEYS = {
+    *("accuracy", "loss", "seconds", "versions", "samples_assigned", "samples_merged", "samples_wasted"),
+    *("bytes_up", "bytes_down", "dollars", "run_dir"),
+}
+ON_FLEET = ("--machines", "fleet.toml")
+SMALL = ("simulate", "my_tasks:small", *ON_FLEET)
+
+
+# --- training ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_a_run_and_its_continuation(oddlot: Oddlot) -> None:
+    """Two runs get a folder each; --resume goes on with the newest one, and its books are exact."""
+    first = oddlot.json("train", "digits", "--until", "epochs>=1")
+    second = oddlot.json("train", "digits", "--until", "epochs>=1", "--workers", "1")
+    assert first.keys() >= KEYS
+    assert [first["run_dir"], second["run_dir"]] == ["runs/digits-1", "runs/digits-2"]
+    assert first["samples_merged"] == 1437
+    files = sorted(path.name for path in Path("runs/digits-2").iterdir())
+    assert files == ["checkpoints", "lock", "model.safetensors", "records.jsonl", "run.json", "summary.json"]
+    nothing_done = oddlot("train", "digits", "--resume").out.splitlines()[-1]
+    transcribe(nothing_done)
+    resumed = oddlot("train", "digits", "--until", "epochs>=3", "--resume")
+    assert resumed.code == 0
+    assert nothing_done not in resumed.out
+    summary = json.loads(Path("runs/digits-2/summary.json").read_text())
+    assert (summary["samples_merged"], summary["ended"]) == (3 * 1437, "epochs>=3")
+    path = "runs/digits-simulated-N"
+    oddlot.refuses("no_run", "simulate", "digits", *ON_FLEET, "--resume", path=path)
+
+
+def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Oddlot) -> None:
+    begun = ("--strategy", "fastest_k", "--set", "strategy.k=1", "--until", "epochs>=1", "--seed", "4")
+    run = oddlot.json(*SMALL, *begun)["run_dir"]
+    assert oddlot.json(*SMALL, "--resume", "--until", "epochs>=2")["epochs"] == 2
+    for flags, different in {
+        ("--set", "strategy.k=2"): {"strategy": tuple(f"FastestK(k={k}, samples=None)" for k in (1, 2))},
+        ("--seed", "5"): {"seed": (4, 5)},
+    }.items():
+        oddlot.refuses("other_job", *SMALL, "--resume", *flags, different=different)
+    assert oddlot.json(*SMALL, "--out", run, "--force", "--seed", "5")["epochs"] == 1
+
+
+def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
+    """What was said beside the file holds too, and the file may have changed."""
+    simulate = ("simulate", "job.toml", *ON_FLEET)
+    Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=1"\n')
+    oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch=8")
+    Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=2"\n')
+    resumed = oddlot.json(*simulate, "--resume")
+    assert (resumed["run_dir"], resumed["ended"]) == ("runs/job-simulated-1", "epochs>=2")
+    assert resumed["samples_merged"] == 2 * 16
+    oddlot.json(*simulate, "--resume", "--until", "epochs>=3")
+    last = oddlot.json(*simulate, "--resume")["ended"]
+    assert last == "epochs>=3", "it keeps what it was told the last time"
+
+
+def test_flags_for_the_settings_of_a_training_script(oddlot: Oddlot) -> None:
+    """They can be said anew when a run goes on."""
+    oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")
+    run = json.loads(Path("run/run.json").read_text())
+    assert "SGD(lr=0.25, " in run["optimizer"]
+    assert run["about"]["settings"]["job"]["device"] == "cpu"
+    assert oddlot.json(*SMALL, "--out", "run", "--resume", "--epochs", "2")["ended"] == "epochs>=2"
+
+
+def test_a_killed_run_names_the_command_that_resumes_it(oddlot: Oddlot) -> None:
+    oddlot.json(*SMALL, "--out", "run", "--seed", "3")
+    Path("run/summary.json").unlink()
+    for command, code in (("report", 0), ("watch", 3)):
+        answer = oddlot(command, "run")
+        resume = next(line for line in answer.out.splitlines() if line.startswith("  resume "))
+        assert answer.code == code
+        assert shlex.split(resume)[1:] == ["oddlot", *SMALL, "--resume", "--out", "run"]
+    assert oddlot.json(*shlex.split(resume)[2:])["ended"] == "epochs>=1"
+    run = json.loads(Path("run/run.json").read_text())
+    for arguments in (["rm", "-rf", "/"], "train; rm", None, [], ["train", 3]):
+        made_up = run["about"] | {"command": arguments}
+        assert how_to_resume(made_up, "run") == "oddlot.fit(..., out='run', resume=True)"
+
+
+def test_a_file_in_place_of_a_run_s_folder(oddlot: Oddlot) -> None:
+    oddlot.json(*SMALL, "--out", "run")
+    for command in ("report", "watch", "replay"):
+        oddlot.refuses("not_a_folder", command, "run/summary.json", path="run/summary.json")
+    oddlot.refuses("not_a_folder", "report", "fleet.toml", path="fleet.toml")
+
+
+def test_folders_are_left_as_they_were_where_nothing_begins(oddlot: Oddlot) -> None:
+    wrong = (*SMALL, "--until", "bogus>=3")
+    Path("mine").mkdir()
+    oddlot.refuses("unknown_name", *wrong, "--out", "mine", kind="figure")
+    assert Path("mine").is_dir(), "it is the user's"
+    first = oddlot.json(*SMALL)
+    oddlot.refuses("unknown_name", *wrong, kind="figure")
+    assert [path.name for path in Path("runs").iterdir()] == ["small-simulated-1"]
+    Path("runs/small-simulated-7").mkdir()
+    again = oddlot.json(*SMALL, "--resume")
+    assert again["run_dir"] == first["run_dir"], "the newest that has begun"
+
+
+def test_runs_that_cannot_be_made(oddlot: Oddlot) -> None:
+    runs = Path("runs")
+    runs.symlink_to("nowhere/at/all")
+    oddlot.refuses("unusable_folder", *SMALL, path="runs/small-simulated-1")
+    runs.unlink()
+    runs.write_text("a file")
+    oddlot.refuses("unusable_folder", *SMALL, path="runs/small-simulated-1")
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
+    summary = oddlot.json("train", "digits", "--out", "elsewhere")
+    assert summary["accuracy"] >= 0.97
+    assert summary["run_dir"] == "elsewhere"
+    assert summary["ended"] == "epochs>=30"
+
+
+def test_a_job_file_with_a_task_of_the_user_s(oddlot: Oddlot) -> None:
+    oddlot.starts_early = True
+    answer = oddlot("train", "job.toml", "--json", "--set", "checkpoint_every=1 seconds")
+    assert answer.code == 0, answer.err
+    summary = json.loads(answer.out)
+    assert (summary["run_dir"], summary["epochs"], summary["accuracy"]) == ("runs/job-1", 2, None)
+    assert "the job's own words" in answer.err
+
+
+def test_a_number_that_json_has_not_is_null(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, bad = Tally.summary, {"loss": nan, "metrics": {"loss": inf}}
+    monkeypatch.setattr(Tally, "summary", lambda tally: before(tally) | bad)
+    answer = oddlot.json(*SMALL)
+    assert (answer["loss"], answer["metrics"]) == (None, {"loss": None})
+
+
+def begun(*arguments: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "oddlot", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.parametrize(
+    ("number", "code", "command", "folder"),
+    [
+        (signal.SIGINT, 130, ["train", "digits"], "runs/digits-1"),
+        (signal.SIGTERM, 143, ["simulate", "digits", *ON_FLEET], "runs/digits-simulated-1"),
+    ],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    oddlot: Oddlot, number: signal.Signals, code: int, command: list[str], folder: str
+) -> None:
+    command += ["--until", "epochs>=1000", "--seed", "0"]
+    process = begun(*command, "--json")
+    assert process.stderr is not None
+    assert any("accuracy" in line for line in process.stderr), "the first evaluation has come"
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == code
+    summary = json.loads(out)
+    assert summary["ended"] == "interrupted"
+    *_, told, again = err.splitlines()
+    transcribe(told)
+    assert shlex.split(again) == ["oddlot", *command, "--resume", "--out", folder]
+    until = f"versions>={summary['versions'] + 1}"
+    resumed = oddlot.json(*shlex.split(again)[1:], "--until", until)
+    assert resumed["versions"] == summary["versions"] + 1
+
+
+ENDLESS = """
+import dataclasses, select
+from my_tasks import small
+
+def measures(outputs, targets):
+    while True:
+        print("measuring", flush=True)
+        select.select([], [], [], 0.1)
+
+def job():
+    return dataclasses.replace(small(), evaluation=small().data, metrics={"endless": measures})
+"""
+
+
+def test_a_second_ctrl_c_says_what_there_is(oddlot: Oddlot) -> None:
+    Path("endless.py").write_text(ENDLESS)
+    command = ["simulate", "endless:job", *ON_FLEET, "--until", "epochs>=1e6"]
+    process = begun(*command, "--json")
+    assert process.stderr is not None
+    for _ in range(2):  # the evaluation goes on after the first one
+        assert any("measuring" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    *_, told, again = err.splitlines()
+    transcribe(told)
+    assert shlex.split(again) == ["oddlot", *command, "--resume", "--out", "runs/job-simulated-1"]
+
+
+def test_ctrl_c_before_anything_has_begun(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobFile, "read", interrupted)
+    answer = oddlot("train", "digits")
+    assert answer.code == 130
+    assert "oddlot" not in answer.err, "there is no run to go on with"
+    transcribe(answer.err)
+
+
+# --- simulating --------------------------------------------------------------------------------
+
+
+def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
+    command = [*SMALL, "--strategy", "fastest_k", "--until", "epochs>=2"]
+    first, second = oddlot.json(*command), oddlot.json(*command)
+    assert first.pop("run_dir") == "runs/small-simulated-1"
+    assert second.pop("run_dir") == "runs/small-simulated-2"
+    assert first == second
+    assert first["dollars"] == pytest.approx(3 * 3.6 * first["seconds"] / 3600)
+    assert first["samples_wasted"] > 0
+    assert oddlot.json(*command, "--seed", "1")["seconds"] != first["seconds"]
+
+
+def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
+    """Real and virtual dollars are never added up."""
+    oddlot.json(*SMALL, "--out", "run")
+    on_workers = ("train", "my_tasks:small", "--out", "run", "--resume")
+    oddlot.refuses("other_clock", *on_workers, path="run", command="simulate")
+    assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume")["epochs"] == 2
+
+
+def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
+    answer = oddlot("simulate", "digits", *ON_FLEET, "--until", "epochs>=1")
+    assert answer.code == 0
+    assert not answer.err
+    mask(trained=r"\d\.\d{4}\b", point=r"(?<=, )\$[\d.]+(?= a point)")
+    transcribe(answer.out)
+    transcribe(oddlot("report", "runs/digits-simulated-1").out)
+    names = ("model.safetensors", "summary.json", "records.jsonl", "checkpoints")
+    assert any(all(name in line for name in names) for line in answer.out.splitlines()), "to be copied"
+
+
+# --- what there is -----------------------------------------------------------------------------
+
+
+def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
+    tasks, strategies = oddlot("tasks").out, oddlot("strategies").out.split("\n\n")[0]
+    transcribe(strategies)
+    known = {**BY_NAME, **WRAPPERS}
+    assert [line.split()[0] for line in strategies.splitlines()] == [*known], "a line each"
+    for name in TASKS:
+        assert f"{name}\n    " in tasks
+        assert all(f"task_options.{option} = " in tasks for option in options_of(name))
+    for name, kind in known.items():
+        listed = oddlot("strategies", name).out
+        transcribe(listed)
+        assert [line for line in listed.splitlines() if line[:1].strip()] == [name]
+        assert all(f"strategy.{setting}" in listed for setting in settings_of(kind))
+        assert re.search(r"\(\w*\s*(19|20)\d\d\b", listed), "its paper, of this year"
+    assert "    strategy.server.lr = 1.0\n" in oddlot("strategies", "local_sgd").out
+    transcribe(tasks)
+    oddlot.refuses("unknown_name", "strategies", "deadlin", kind="strategy", nearest="deadline")
+
+
+def test_the_version_and_the_help(oddlot: Oddlot) -> None:
+    assert oddlot("--version").out == f"{__version__}\n"
+    commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        answer = oddlot(name, "--help")
+        assert answer.code == 0
+        names = {option.opts[0]: option for option in command.params}
+        assert all(name in answer.out for name in names if name.startswith("--"))
+        helps = (f"    {name}: {option.help}" for name, option in names.items())
+        transcribe("\n".join([f"{name}: {command.help}", *helps]))
+    for arguments in (["--help"], ["train", "--help"], ["simulate", "--help"]):
+        assert cli.EXIT_CODES in " ".join(oddlot(*arguments).out.split())
+    assert all(f"{code} " in cli.EXIT_CODES for code in (0, 1, 2, 3, 130, 143))
+    transcribe(cli.EXIT_CODES)
+
+
+COMPLETES = "import oddlot.cli.completion as c; c.workloads(''); c.strategies(''); c.settings('codec=')"
+
+
+@pytest.mark.parametrize("begin", ["import oddlot.cli.app", COMPLETES], ids=["help", "completing"])
+def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
+    program = f"{begin}; import sys; sys.exit(bool({{'torch', 'numpy', 'pydantic', 'rich.live'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("oddlot stra", ["strategies"]),
+        ("oddlot train di", ["digits"]),
+        ("oddlot strategies v", ["vc_asgd"]),
+        ("oddlot simulate digits --strategy f", ["fastest_k", "federated_averaging"]),
+        ("oddlot train digits --device cu", ["cuda"]),
+        ("oddlot train digits --set job.opt", ["job.optimizer=", "job.optimizer.lr="]),
+        ("oddlot train digits --set codec=b", ["codec=bf16"]),
+        ("oddlot train digits --set strategy=dow", ["strategy=downpour"]),
+    ],
+)
+def test_a_shell_completes_words(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]
+) -> None:
+    for name, value in {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_ODDLOT_COMPLETE", "complete_bash")
+    answer = oddlot()
+    assert (answer.code, answer.out.split()) == (0, words)
+
+
+def test_settings_that_a_shell_completes_exist() -> None:
+    known = {*RunTable.model_fields, *(f"job.{name}" for name in JobTable.model_fields), "job.optimizer.lr"}
+    assert not {*completing.SETTINGS} - known
+    (codecs, _) = get_args(RunTable.model_fields["codec"].annotation)
+    assert get_args(codecs) == completing.CODECS
+
+
+def test_usage_has_one_name_however_it_was_called() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "oddlot", "train"], capture_output=True, text=True, check=False
+    )
+    assert "Usage: oddlot train " in answer.stderr
+
+
+def test_a_fork_server_that_was_started_in_vain_is_gone(
+    oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports PyTorch while the settings are still read."""
+    started = list[Nursery]()
+
+    def begun() -> Nursery:
+        started.append(Nursery())
+        return started[-1]
+
+    monkeypatch.setattr(nursery, "Nursery", begun)
+    oddlot.starts_early = True
+    oddlot.refuses("unknown_name", "train", "digitz", kind="task")
+    assert [server.process.returncode for server in started] == [-signal.SIGKILL]
+    assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
+    assert len(started) == 2
+    assert started[-1].process.returncode is not None, "the run has used it, and ended it"

@@ -1,0 +1,159 @@
+"""What the command line says to what cannot be done, and with which exit code."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.cli.app import main
+from tests.command import Oddlot
+from tests.transcripts import mask
+
+INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.inner.k=3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fields"),
+    [
+        ("train digitz", "unknown_name", {"kind": "task", "nearest": "digits"}),
+        ("train digits --strategy fastestk", "unknown_name", {"flag": "--strategy fastestk"}),
+        ("train digits --workers 0", "invalid_value", {"flag": "--workers 0", "given": 0}),
+        ("train digits --workers 9999", "too_few_samples", {"flag": "--workers 9999", "samples": 1437}),
+        ("train digits --until accurcy>=1", "unknown_name", {"kind": "figure", "nearest": "accuracy"}),
+        ("train digits --until never", "invalid_goal", {"flag": "--until never"}),
+        ("train digits --strategy fastest_k --set strategy.k=3", "too_few_workers", {"k": 3, "workers": 2}),
+        (f"train digits {INNER}", "too_few_workers", {"flag": "--set strategy.inner.k=3"}),
+        ("train digits --set job.batch=2000", "too_few_samples", {"name": "job.batch", "given": 2000}),
+        ("train digits --seed -1", "invalid_value", {"flag": "--seed -1"}),
+        ("train digits --workers 2 --set workers=1", "said_twice", {"before": "--workers 2"}),
+        (
+            "train digits --strategy quorum --set strategy={k=1}",
+            "said_twice",
+            {"before": "--strategy quorum"},
+        ),
+        ("train digits --set job={batch=8} --set job.batch=9", "said_twice", {"flag": "--set job.batch=9"}),
+        ("train digits --set task=mnist", "said_twice", {"flag": "--set task=mnist"}),
+        ("train digits --until dollars>=1", "goal_without_price", {"flag": "--until dollars>=1"}),
+        ("train digits --workers 1000000000", "too_many_workers", {"flag": "--workers 1000000000"}),
+        ("train digits --set threads=9999", "too_many_threads", {"flag": "--set threads=9999"}),
+        ("train digits --epochs 1 --until epochs>=1", "said_twice", {"before": "--epochs 1"}),
+        ("train digits --lr 0.1 --set job.optimizer.lr=1", "said_twice", {"before": "--lr 0.1"}),
+        ("train digits --lr -1", "invalid_value", {"flag": "--lr -1.0"}),
+        ("train digits --device gpu", "unknown_device", {"flag": "--device gpu"}),
+        ("train digits --resume --force", "resume_and_force", {}),
+        ("train os:getcwd", "task_returns_no_job", {"task": "os:getcwd", "given": "str"}),
+        ("train digits --resume", "no_run", {"path": "runs/digits-N"}),
+        ("train digits --resume --out here", "no_run", {"path": "here"}),
+        ("train digits --out .", "folder_not_empty", {"path": "."}),
+        ("train digits --out . --force", "not_a_run", {"path": "."}),
+        ("train digits --out fleet.toml", "unusable_folder", {"path": "fleet.toml"}),
+        ("train digits --checkpoints memory://a", "not_persistent", {"url": "memory://a"}),
+        ("train mnist", "missing_data", {"dataset": "mnist", "looked_in": []}),
+        ("train my_task:small", "missing_module", {"module": "my_task"}),
+        ("simulate digits --machines absent.toml", "unreadable_file", {"path": "absent.toml"}),
+        ("simulate digits --machines fleet.toml --set workers=3", "not_simulated", {"name": "workers"}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_what_cannot_be_done(oddlot: Oddlot, arguments: str, code: str, fields: dict[str, Any]) -> None:
+    mask(cores=r"\b\d+(?= processors)")
+    json = ["--json"] if "digits" in arguments else []
+    assert not oddlot.refuses(code, *arguments.split(), *json, **fields).out
+
+
+@pytest.mark.parametrize("setting", ["{}=1", "task_options={{{}=1}}"])
+def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: str) -> None:
+    key = ".".join("a" * 10_000)
+    oddlot.refuses("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "wanted"),
+    [
+        ("train fleet.toml", "fleet", "job"),
+        ("simulate digits --machines job.toml", "job", "fleet"),
+        ("train digits --chaos fleet.toml", "fleet", "chaos"),
+        ("simulate chaos.toml --machines fleet.toml", "chaos", "job"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_as_such(
+    oddlot: Oddlot, arguments: str, kind: str, wanted: str
+) -> None:
+    Path("chaos.toml").write_text('[[faults]]\nkind = "kill"\nat_seconds = [1]\n')
+    oddlot.refuses("other_kind_of_file", *arguments.split(), kind=kind, wanted=wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("train digits --out .", "folder_not_empty"),
+        ("train digits --out here --resume", "no_run"),
+        ("simulate digits --machines fleet.toml --no-maths --until loss<=1", "goal_without_maths"),
+    ],
+)
+def test_messages_name_options_instead_of_python_s_arguments(
+    oddlot: Oddlot, arguments: str, code: str
+) -> None:
+    answer = oddlot.refuses(code, *arguments.split())
+    assert "--" in answer.err
+    assert not re.search(r"=(True|False)|=\.\.\.", answer.err)
+
+
+@pytest.mark.parametrize(
+    ("line", "unquoted"),
+    [
+        ("until = epochs>=1", "epochs>=1"),
+        ("until = accuracy>=0.98 or epochs>=30  # either", "accuracy>=0.98 or epochs>=30"),
+        ("strategy = { name = fastest_k, k = 1 }", "fastest_k"),
+        ("until = @", ""),
+    ],
+)
+def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: str) -> None:
+    Path("bad.toml").write_text(f'task = "digits"\n{line}\n')
+    oddlot.refuses("invalid_toml", "train", "bad.toml", line=2, unquoted=unquoted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("train digits --workers two", "--workers"),
+        ("train", "TASK"),
+        ("tran digits", "tran"),
+        ("simulate digits", "--machines"),
+    ],
+)
+def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
+    answer = oddlot(*arguments.split())
+    assert (answer.code, answer.out, answer.error) == (2, "", None)
+    assert f"'{name}'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "loss", "code", "reason"),
+    [
+        ("train my_tasks:small", "broken", "user_code_failed", "ValueError: a fault in the user's loss\n"),
+        ("simulate my_tasks:small --machines fleet.toml", "unsound", "bad_samples", ""),
+        ("train my_tasks:small", "absent", "user_code_failed", "KeyError: 'absent'\n"),
+    ],
+)
+def test_a_failing_job_ends_with_exit_code_3(
+    oddlot: Oddlot, command: str, loss: str, code: str, reason: str
+) -> None:
+    mask(node=r"w\d with data\[[\d, ]+\]")
+    options = ["--set", f"task_options.loss={loss}", "--json", "--quiet"]
+    answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
+    assert answer.error
+    assert answer.error.fields.get("reason", "").endswith(reason)
+    assert not answer.out
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> str:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("oddlot.config.job_file.JobFile.strategy", broken)
+    monkeypatch.setattr(sys, "argv", ["oddlot", "train", "digits"])
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        main()

@@ -1,0 +1,371 @@
+"""Job files and `--set`: what good ones mean, and how each bad one is refused."""
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.config import job_file as settings
+from oddlot.config.dataclass_tables import settings_of
+from oddlot.config.describe import describe_settings
+from oddlot.config.job_file import JobFile, Override
+from oddlot.core.errors import UsageError, UsageErrors
+from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.strategy import Strategy
+from oddlot.engines.local.config import Local
+from oddlot.strategies import (
+    BY_NAME,
+    INSIDE,
+    WRAPPERS,
+    AdaptiveK,
+    AdaptiveLoad,
+    FastestK,
+    LocalSGD,
+    Quorum,
+    Synchronous,
+)
+from oddlot.strategies.support.stage_switching import ByPlateau
+from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
+from oddlot.wire.codec import Half, Plain
+from tests.transcripts import raises, transcribe
+
+JOB = """\
+task = "digits"
+until = "epochs>=2"
+workers = 3
+codec = "fp16"
+
+[task_options]
+hidden = 16
+
+[strategy]
+name = "local_sgd"
+steps = 4
+server = { momentum = 0.9 }
+
+[job]
+batch = 8
+optimizer = { lr = 0.5 }
+"""
+
+
+def read(folder: Path, text: str, *sets: str) -> JobFile:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return JobFile.read(str(path), [Override.parse(text) for text in sets])
+
+
+def refused(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> None:
+    """The job file, or what is set, has this fault."""
+    with raises(UsageError, code, **fields) as caught:
+        use(read(folder, text, *sets))
+    assert caught.fields.get("path") == (None if sets else str(folder / "job.toml"))
+
+
+def use(file: JobFile) -> None:
+    file.strategy()
+    file.local()
+    file.fit_options()
+    file.job()
+
+
+def test_a_job_file_says_everything(tmp_path: Path) -> None:
+    file = read(tmp_path, JOB)
+    assert file.strategy() == LocalSGD(steps=4, server=SGD(lr=1.0, momentum=0.9))
+    assert file.local() == Local(workers=3)
+    assert file.fit_options() == {"until": "epochs>=2", "codec": Half("fp16")}
+    assert file.name == "job"
+    job = file.job()
+    assert (job.batch, job.schedule, job.clip_norm) == (8, None, None)
+    assert job.optimizer == SGD(lr=0.5, momentum=0.9), "the task's own, with another lr"
+    assert job.model()[-1].in_features == 16  # type: ignore[index]
+
+
+def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
+    example = (settings.__doc__ or "").partition("\n\n")[2]
+    assert read(tmp_path, example).strategy() == LocalSGD(8, SGD(lr=0.7, momentum=0.9, nesterov=True))
+
+
+def test_a_task_alone_takes_the_defaults() -> None:
+    file = JobFile.read("digits")
+    assert file.strategy() == Synchronous()
+    assert file.local() == Local()
+    assert file.fit_options() == {}
+    assert file.name == "digits"
+    assert JobFile.read("package.module:function").name == "function"
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    file = read(tmp_path, JOB, "strategy.server.lr=0.1", "until=loss<=1e-3", "workers=1", "codec=plain")
+    assert file.strategy() == LocalSGD(4, SGD(lr=0.1, momentum=0.9))
+    assert file.fit_options() == {"until": "loss<=1e-3", "codec": Plain()}
+    assert file.local() == Local(workers=1)
+
+
+def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+    assert read(tmp_path, JOB, "strategy.k=3", "strategy.name=fastest_k").strategy() == FastestK(3)
+    same = read(tmp_path, JOB, "strategy.name=local_sgd").strategy()
+    assert same == LocalSGD(4, SGD(1.0, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("sets", "changed"),
+    [
+        (["optimizer.nesterov=true"], SGD(lr=0.5, momentum=0.9, nesterov=True)),
+        (["optimizer.kind=adam"], Adam()),
+        (["optimizer.betas=[0.5, 0.6]", "optimizer.kind=adamw"], AdamW(betas=(0.5, 0.6))),
+        (["optimizer.kind=sgd"], SGD()),
+        (["schedule.kind=cosine", "schedule.epochs=30"], Cosine(30)),
+        (["schedule={kind = 'linear', epochs = 9.5, floor = 0.1}"], Linear(9.5, floor=0.1)),
+        (["schedule=steps", "schedule.at_epochs=[10, 20.5]"], MultiStep((10, 20.5))),
+        (["clip_norm=1"], 1.0),
+    ],
+)
+def test_what_a_job_has_is_changed_or_chosen(tmp_path: Path, sets: list[str], changed: Any) -> None:
+    job = read(tmp_path, JOB, *(f"job.{text}" for text in sets)).job()
+    assert getattr(job, re.split(r"\W", sets[0])[0]) == changed
+
+
+def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
+    text = JOB + '[job.schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
+    assert read(tmp_path, text, "job.schedule.epochs=30").job().schedule == Linear(30, floor=0.5)
+    other = read(tmp_path, text, "job.schedule.epochs=30", "job.schedule.kind=cosine")
+    assert other.job().schedule == Cosine(30)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    with raises(UsageErrors, "several_errors") as caught:
+        read(tmp_path, 'task = "digits"\n[job.schedule]\nkind = "cosine"\nepoch = 3')
+    told = [(error.code, error.fields["line"]) for error in caught.value.errors]
+    assert told == [("missing_key", 2), ("unknown_key", 4)]
+    bad = JOB.replace("workers = 3", "workers = 0").replace("steps = 4", "steps = 4.5")
+    with raises(UsageErrors, "several_errors") as caught:
+        read(tmp_path, bad.replace("batch = 8", "seed = 3").replace("lr = 0.5", "momentum = 1"))
+    assert [error.fields["line"] for error in caught.value.errors] == [3, 11, 15, 16]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "fields"),
+    [
+        ('"digits"', '"digts"', "unknown_name", {"line": 1, "kind": "task", "nearest": "digits"}),
+        ("until", "untl", "unknown_key", {"line": 2, "given": "untl", "nearest": "until"}),
+        ("workers = 3", "workers = 0", "invalid_value", {"line": 3, "name": "workers", "given": 0}),
+        ("workers = 3", "workers = 2.5", "invalid_value", {"line": 3, "name": "workers", "given": 2.5}),
+        ('"fp16"', '"fp8"', "unknown_name", {"line": 4, "kind": "codec", "nearest": "fp16"}),
+        ("hidden", "hiddn", "unknown_name", {"line": 7, "kind": "option", "nearest": "hidden"}),
+        ("hidden = 16", "hidden = '16'", "invalid_value", {"line": 7, "name": "hidden", "given": "16"}),
+        ("hidden = 16", "hidden = 2026-01-02", "date_without_quotes", {"line": 7}),
+        ("hidden = 16", "hidden = 0", "invalid_value", {"line": 7, "name": "hidden", "given": 0}),
+        ("local_sgd", "locl_sgd", "unknown_name", {"line": 10, "kind": "strategy", "nearest": "local_sgd"}),
+        ("steps", "step", "unknown_key", {"line": 11, "given": "step", "nearest": "steps"}),
+        ("steps = 4", "round = {}", "unknown_key", {"line": 11, "given": "round", "nearest": None}),
+        ("steps = 4", "steps = 'x'", "invalid_value", {"line": 11, "name": "strategy.steps"}),
+        ("momentum", "momentm", "unknown_key", {"line": 12, "given": "momentm", "nearest": "momentum"}),
+        ("[strategy]", "[strategies]", "unknown_key", {"line": 9, "nearest": "strategy"}),
+        ("batch = 8", "batch = 0", "invalid_value", {"line": 15, "name": "job.batch"}),
+        ("batch = 8", "clip_nrm = 1", "unknown_key", {"line": 15, "nearest": "clip_norm"}),
+        ("batch = 8", "clip_norm = 0", "invalid_value", {"line": 15, "name": "job.clip_norm"}),
+        ("{ lr", "{ betas", "invalid_value", {"line": 16, "name": "job.optimizer.betas"}),
+        ("momentum", "eps", "setting_of_another_kind", {"line": 12, "given": "eps", "kind": "SGD"}),
+        ("lr = 0.5", "eps = 1e-8", "setting_of_another_kind", {"line": 16, "given": "eps", "kind": "SGD"}),
+        ("{ lr = 0.5", "{ kind = 'adm'", "unknown_name", {"line": 16, "kind": "optimizer"}),
+        ("{ lr = 0.5 }", "'adm'", "unknown_name", {"line": 16, "kind": "optimizer", "given": "adm"}),
+        ("{ lr = 0.5 }", "3", "neither_table_nor_name", {"line": 16, "name": "optimizer"}),
+        ('task = "digits"\n', "", "missing_key", {"line": 1, "name": "task"}),
+        ("batch = 8", "schedule = {kind='cosin'}", "unknown_name", {"line": 15, "nearest": "cosine"}),
+        ("batch = 8", "schedule = {epochs=3}", "missing_kind", {"line": 15, "name": "schedule"}),
+        ("batch = 8", "schedule = {kind='cosine'}", "missing_key", {"name": "job.schedule.epochs"}),
+        ("batch = 8", "schedule = {kind='linear', epochs=-3}", "invalid_value", {"given": -3}),
+        ("batch = 8", "schedule = {kind='linear', epochs='3'}", "invalid_value", {"given": "3"}),
+        ("batch = 8", "schedule = {kind='linear', epochs=3, floor=2}", "invalid_value", {"given": 2}),
+        ("batch = 8", "schedule = {kind='cosine', epochs=3, warmup_epochs=5}", "invalid_value", {"given": 5}),
+        ("batch = 8", "schedule = {kind='steps', at_epochs=[2, 1]}", "invalid_value", {"given": [2, 1]}),
+        ("batch = 8", "schedule = {kind='steps', at_epochs=2}", "invalid_value", {"given": 2}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_fault_in_a_file_has_its_line(
+    tmp_path: Path, before: str, after: str, code: str, fields: dict[str, Any]
+) -> None:
+    assert before in JOB
+    refused(tmp_path, JOB.replace(before, after, 1), code, **fields)
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "fields"),
+    [
+        ("strategy.stesp=3", "unknown_key", {"given": "stesp", "nearest": "steps"}),
+        ("strategy.name=fastest", "unknown_name", {"kind": "strategy", "nearest": "fastest_k"}),
+        ("strategy.server.lr=fast", "invalid_value", {"name": "strategy.server.lr", "given": "fast"}),
+        ("strategy.steps.x=1", "no_table", {"name": "steps", "given": 4}),
+        ("strategy=fastest", "unknown_name", {"kind": "strategy", "nearest": "fastest_k"}),
+        ("job.schedule=cosin", "unknown_name", {"kind": "schedule", "nearest": "cosine"}),
+        ("job.schedule.epochs=3", "missing_kind", {"name": "schedule"}),
+        ("job.clip_norm=none", "invalid_value", {"name": "job.clip_norm", "given": "none"}),
+        ("job.optimizer.kind=[]", "unknown_name", {"kind": "optimizer", "given": "[]"}),
+        ("task_options.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
+        ("workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
+        ("until=", "empty_value", {"name": "until"}),
+        ("checkpoint_every=often", "invalid_value", {"name": "checkpoint_every", "given": "often"}),
+        ("until=3", "invalid_value", {"name": "until", "given": 3}),
+        ("task=mist", "unknown_name", {"kind": "task", "nearest": "mnist"}),
+        ("strategy", "no_setting_and_value", {}),
+        ("strategy..k=1", "no_setting_and_value", {}),
+        ("=1", "no_setting_and_value", {}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_fault_on_the_command_line_has_its_flag(
+    tmp_path: Path, setting: str, code: str, fields: dict[str, Any]
+) -> None:
+    refused(tmp_path, JOB, code, setting, flag=f"--set {setting}", **fields)
+
+
+def test_a_value_of_brackets_in_brackets_is_refused() -> None:
+    with raises(UsageError, "nested_too_deeply", flag="--set strategy.k"):
+        Override.parse(f"strategy.k={'[' * 5_000}")
+
+
+def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
+    text = 'task = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n'
+    settings = read(tmp_path, text, "strategy.k=3", "job.optimizer.lr=0.5")
+    assert settings.strategy() == FastestK(k=3)
+    assert settings.job().optimizer == Adam(lr=0.5)
+    other = read(tmp_path, text, "strategy=local_sgd", "strategy.server=adam")
+    assert other.strategy() == LocalSGD(server=Adam())
+
+
+@pytest.mark.parametrize(
+    ("sets", "strategy"),
+    [
+        # what it is there with already: as it is listed, and not as its class has it
+        (["=local_sgd", ".server=sgd", ".server.momentum=0.9"], LocalSGD(server=SGD(1.0, 0.9))),
+        # the momentum that `nesterov` needs is there already
+        (
+            ["=quorum", ".inner.server.kind=sgd", ".inner.server.nesterov=true"],
+            Quorum(LocalSGD(server=SGD(0.7, 0.9, nesterov=True))),
+        ),
+        (["=adaptive_k", ".switch=plateau"], AdaptiveK(switch=ByPlateau())),
+        (["=adaptive_k", ".times=[[1.0, 2], [2.0, 3]]"], AdaptiveK(times=((1.0, 2), (2.0, 3)))),
+        (["=adaptive_load", ".table=[[1, 4, 0.5]]"], AdaptiveLoad(((1, 4, 0.5),))),
+    ],
+)
+def test_a_strategy_is_chosen(sets: list[str], strategy: Strategy) -> None:
+    assert JobFile.read("digits", [Override.parse(f"strategy{text}") for text in sets]).strategy() == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('name = "local_sgd"\nserver = { momentum = 0.9 }', "strategy.server=sgd"),
+        ('name = "quorum"\ninner = { steps = 3 }', "strategy.inner=local_sgd"),
+        ('name = "quorum"\ninner = { server = { lr = 0.5 } }', "strategy.inner.server=sgd"),
+        ('name = "deadline"\ninner = { samples = 3 }', "strategy.inner=synchronous"),
+        ('name = "adaptive_k"\nswitch = { window = 3 }', "strategy.switch=gradients"),
+        ("samples = 3", "strategy=synchronous"),
+    ],
+)
+def test_naming_what_a_file_has_unnamed_keeps_its_settings(text: str, word: str, tmp_path: Path) -> None:
+    text = f'task = "digits"\n[strategy]\n{text}\n'
+    assert read(tmp_path, text, word).strategy() == read(tmp_path, text).strategy()
+
+
+def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
+    text = 'task = "digits"\nstrategy = "adaptive_k"\n'
+    refused(tmp_path, text, "unknown_name", "strategy.switch=error", kind="switch", given="error")
+    refused(tmp_path, text, "invalid_value", "strategy.times=[[1.0, 'x']]", name="strategy.times[0][1]")
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("seed", {"line": 2}),
+        ("batch", {"line": 7}),
+        ("k", {"line": 5}),
+        ("name", {"line": 4}),
+        ("workers", {"flag": "--set workers=5"}),
+        ("shards", {}),
+        ("", {}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_what_is_found_out_later_has_its_place(tmp_path: Path, key: str, place: dict[str, Any]) -> None:
+    text = 'task = "digits"\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch = 5\n'
+    source = read(tmp_path, text, "workers=5").source
+    place |= {"path": str(tmp_path / "job.toml")} if "line" in place else {}
+
+    def finds_out() -> None:
+        raise UsageError(f"{key} = 5: it is bad", "bad", key)
+
+    with raises(UsageError, "bad") as caught, source.placed((), ("job",), ("strategy",)):
+        finds_out()
+    assert caught.fields == place
+
+
+def test_a_bad_task_without_a_file_has_no_place() -> None:
+    with raises(UsageError, "unknown_name", kind="task", nearest="digits") as caught:
+        JobFile.read("digt")
+    assert not {"path", "line", "flag"} & caught.fields.keys()
+    with raises(UsageError, "unreadable_file", path="absent.toml"):
+        JobFile.read("absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-1e-3", -1e-3),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"3"', "3"),
+        ("accuracy>=0.98", "accuracy>=0.98"),
+        ("/data/mnist", "/data/mnist"),
+        ("a=b", "a=b"),
+        ("9" * 5_000, "9" * 5_000),
+        ("", ""),
+    ],
+    ids=lambda part: str(part)[:20],
+)
+def test_a_value_is_toml_or_else_a_text(text: str, value: Any) -> None:
+    assert Override.parse(f"a.b={text}") == Override(f"--set a.b={text}", ("a", "b"), value)
+
+
+def test_a_setting_is_described_by_what_stands_beneath_it() -> None:
+    @dataclass
+    class Strange:
+        least: int
+        """the fewest"""
+        names: tuple[str, str] = ("a", "b")
+        most: int | None = None
+        """of all; None: no limit"""
+        seen: list[int] = field(default_factory=list)
+        sums: dict[str, float] = field(default_factory=dict)
+
+    lines = list(describe_settings(Strange, "it."))
+    transcribe("\n".join(lines))
+    assert list(settings_of(Strange)) == ["least", "names", "most"], "the others are its state"
+    assert [line.partition(" = ")[0] for line in lines] == ["it.least", "it.names", "# it.most"]
+    assert lines[0].endswith("   # the fewest")
+    assert lines[1] == 'it.names = ["a", "b"]'
+    assert "None" not in lines[2], "which a file has not"
+
+
+@pytest.mark.parametrize("name", [*BY_NAME, *WRAPPERS])
+def test_every_setting_of_a_strategy_is_described_and_can_be_set(name: str) -> None:
+    """What `oddlot strategies` prints is itself a job file's text."""
+    kind: Any = {**BY_NAME, **WRAPPERS}[name]
+    lines = list(describe_settings(kind, "strategy."))
+    plain = tomllib.loads("\n".join(lines)).get("strategy", {})
+    made = kind(INSIDE.get(kind, Synchronous)()) if name in WRAPPERS else kind()
+    assert JobFile.read("digits", [Override("", ("strategy",), {"name": name} | plain)]).strategy() == made
+    told_of = (line for line in lines if not line.startswith("#   "))  # that is what other kinds would have
+    assert {line.split(".")[1].split(" ")[0] for line in told_of} == settings_of(kind).keys()
+
+
+def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
+    kinds = {kind: "\n".join(describe_settings(kind, "")) for kind in (AdaptiveK, AdaptiveLoad)}
+    assert 'switch.kind = "gradients"   # gradients, plateau\n' in kinds[AdaptiveK]
+    assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]

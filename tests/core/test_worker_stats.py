@@ -1,0 +1,178 @@
+"""What is known about a worker: how patient to be with it, and how much to give it."""
+
+import pytest
+
+from oddlot.core.worker_stats import Roster
+
+
+def roster(results: int = 0, seconds: float = 8.0, samples: int = 4) -> Roster:
+    it = Roster()
+    it.join("a", now=0.0)
+    for _ in range(results):
+        it.result("a", samples, seconds, now=9.0)
+    return it
+
+
+def slow(times: float = 64.0) -> Roster:
+    """Beside b and c, a is so much slower."""
+    it = roster(results=1, seconds=times)
+    for node in ("b", "c"):
+        it.join(node, now=0.0)
+        it.result(node, 4, 1.0, now=1.0)
+    return it
+
+
+def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_lapse() -> None:
+    it = roster()
+    assert it.patience("a", 8) == 600.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 1_200.0
+
+
+def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> None:
+    it = roster()
+    it.join("b", now=0.0)
+    it.result("b", 8, 1.0, now=1.0)
+    assert it.patience("a", 8) == 60.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 120.0
+    it.lapsed("a")
+    assert it.patience("a", 8) == 240.0
+
+
+def test_an_answer_in_no_time_is_one_too() -> None:
+    it = roster()
+    it.join("b", now=0.0)
+    it.result("b", 8, 0.0, now=1.0)
+    assert it.patience("a", 8) == 60.0
+    it.result("b", 1, 100.0, now=1.0)
+    assert it.patience("a", 8) == pytest.approx(4 * 10.0 * 8), "a tenth of the newest"
+
+
+def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
+    assert roster(results=4).patience("a", 4) == 60.0
+    assert roster(results=4).patience("a", 10) == 4 * 2.0 * 10
+
+
+def test_a_new_worker_has_four_times_what_others_took() -> None:
+    it = roster(results=1, seconds=200.0)
+    it.lose("a")
+    it.join("b", now=10.0)
+    assert it.patience("b", 4) == 4 * 200.0
+    it.result("a", 4, 100.0, now=11.0)
+    assert it.patience("b", 4) == 4 * 200.0, "nothing comes of those that are gone"
+    it.join("c", now=10.0)
+    it.result("c", 4, 100.0, now=11.0)
+    assert it.patience("b", 4) == pytest.approx(4 * 190.0), "the usual pace moves by a tenth"
+
+
+def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
+    it = roster(results=5)
+    assert it.patience("a", 3) == 4 * 2.0 * 3
+    for seconds_per_sample in range(1, 21):  # the twenty latest count: 1 to 20 seconds a sample
+        it.result("a", 2, seconds_per_sample * 2.0, now=20.0)
+    assert len(it.members["a"].seconds_per_sample) == 20
+    assert it.patience("a", 3) == 4 * 19.0 * 3
+    it.lapsed("a")
+    assert it.patience("a", 3) == 2 * 4 * 19.0 * 3
+
+
+def test_patience_is_a_second_at_least() -> None:
+    it = roster(results=5, seconds=0.001)
+    assert it.patience("a", 4) == 1.0
+    it.lapsed("a")
+    assert it.patience("a", 4) == 2.0
+
+
+def test_a_result_ends_the_row_of_lapses() -> None:
+    it = roster(results=5, seconds=0.001)
+    it.lapsed("a")
+    it.result("a", 4, 0.001, now=10.0)
+    assert it.patience("a", 4) == 1.0
+
+
+def test_an_answer_without_samples_teaches_nothing() -> None:
+    it = roster()
+    it.result("a", 0, 5.0, now=5.0)
+    assert it.members["a"].results == 0
+    assert it.members["a"].last_heard == 5.0
+
+
+@pytest.mark.parametrize(("drops", "load"), [(0, 8), (1, 8), (2, 4), (3, 4), (4, 2), (6, 2), (20, 2)])
+def test_two_drops_in_a_row_halve_a_slow_worker_s_load(drops: int, load: int) -> None:
+    it = slow()
+    for _ in range(drops):
+        it.dropped("a")
+    assert it.load("a", 8) == load
+    assert it.load("a", 1) == 1
+
+
+@pytest.mark.parametrize(("times", "load"), [(0.5, 64), (1.0, 64), (1.2, 64), (1.5, 32), (4.0, 16), (8.0, 8)])
+def test_a_load_is_halved_until_its_tasks_take_as_long_as_those_of_others(times: float, load: int) -> None:
+    """Of equals, none is: smaller tasks for everybody would leave all as late as before, and be halved for ever."""
+    it = slow(times)
+    for _ in range(100):
+        it.dropped("a")
+    assert it.load("a", 64) == load
+
+
+def test_nobody_is_slow_alone() -> None:
+    it = roster(results=3)
+    it.join("b", now=0.0)
+    for _ in range(4):
+        it.dropped("a")
+    assert it.load("a", 8) == 8
+
+
+def test_a_merge_ends_the_row_of_drops_and_keeps_the_load() -> None:
+    it = slow()
+    for _ in range(5):
+        it.dropped("a")
+        it.merged("a")
+    assert it.load("a", 8) == 8
+    it.dropped("a")
+    it.dropped("a")
+    it.merged("a")
+    assert it.load("a", 8) == 4
+
+
+def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
+    it = roster(results=1)
+    it.lose("a")
+    it.result("a", 4, 1.0, now=3.0)
+    it.lapsed("a")
+    it.dropped("a")
+    it.merged("a")
+    it.lose("a")
+    assert it.members == {}
+
+
+def test_totals_are_kept() -> None:
+    member = roster(results=3).members["a"]
+    assert (member.results, member.samples, member.last_heard, member.joined) == (3, 12, 9.0, 0.0)
+
+
+def test_a_worker_that_keeps_up_again_gets_its_load_back() -> None:
+    it = slow()
+    for _ in range(4):
+        it.dropped("a")
+    for _ in range(19):
+        it.merged("a")
+    assert it.load("a", 8) == 2
+    it.merged("a")
+    assert it.load("a", 8) == 4
+    for _ in range(19):
+        it.merged("a")
+    it.dropped("a")  # begins the row anew
+    it.merged("a")
+    assert it.load("a", 8) == 4
+    for _ in range(100):
+        it.merged("a")
+    assert it.load("a", 8) == 8
+
+
+def test_the_median_pace_minds_no_task_that_took_long() -> None:
+    it = roster(results=4)
+    it.result("a", 4, 800.0, now=9.0)
+    assert it.members["a"].median == 2.0
+    assert it.members["a"].pace > 20

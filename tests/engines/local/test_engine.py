@@ -1,0 +1,494 @@
+"""Worker processes: deaths, liars, bad numbers and the job's own mistakes."""
+
+import os
+import resource
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import oddlot
+from oddlot import Asynchronous, JobError, Local, Strategy, Synchronous, UsageError
+from oddlot.core import conductor
+from oddlot.core import worker_stats as roster
+from oddlot.core.errors import short
+from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Stimulus
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.local import evaluations
+from oddlot.engines.local import respawn as respawns
+from oddlot.engines.local.engine import LocalEngine
+from oddlot.engines.local.messages import Say, decode
+from oddlot.engines.local.worker import failed
+from oddlot.run.spec import Recipe, Settings
+from oddlot.run.training import prepared
+from oddlot.testing.engines import DrivenRun
+from oddlot.train.job import Job
+from oddlot.train.store import Store
+from tests.engines.log import events
+from tests.fits import SAMPLES, Place, a_job, fleet, local, net, rows, this_worker
+from tests.processes import ends
+from tests.transcripts import mask, raises, warns
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+HUB = os.getpid()
+
+
+@contextmanager
+def trial(
+    on: Local, strategy: Strategy | None = None, job: Job | None = None, epochs: int = 2
+) -> Iterator[tuple[DrivenRun, LocalEngine]]:
+    """A run that the test drives message by message."""
+    settings = Settings(until=f"epochs>={epochs}")
+    with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
+        run = DrivenRun(training)
+        assert isinstance(run.engine, LocalEngine)
+        yield run, run.engine
+
+
+def message(run: DrivenRun) -> Message:
+    """Wait for the next one."""
+    while (heard := run.next()) is None:
+        pass
+    return heard
+
+
+def hears(engine: LocalEngine, event: Stimulus) -> None:
+    """Wait until the engine says this; nobody is told what it says before."""
+    while engine.next(inf) != event:
+        pass
+
+
+# --- deaths --------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respawns, "DEATHS_BEFORE_GIVING_UP", 99)
+    with trial(local(1)) as (_, engine):
+        server = Path(f"/proc/{engine.nursery.process.pid}/fd")
+        for life in ("w1", "w1.2", "w1.3", "w1.4"):
+            hears(engine, Joined(life))
+            descriptors = len(list(server.iterdir()))
+            engine.kill(life)
+            hears(engine, Lost(life))
+            if life == "w1":
+                first, before = engine.now, descriptors
+        while not engine.respawns.timers:  # until its end is known
+            assert engine.next(inf) is None
+        ((again, index),) = engine.respawns.timers
+        assert index == 0
+        assert abs(again - 60 - first) < 1
+        assert descriptors == before, "the fork server keeps nothing of the dead"
+        engine._began -= 60  # a minute passes
+        hears(engine, Joined("w1.5"))
+
+
+def test_a_worker_that_had_worked_is_lost_within_a_second_and_replaced_at_once_however_often() -> None:
+    """Deaths with work between them are no reason to give up, unlike lives that bring nothing."""
+    seconds = list[float]()
+    with trial(local(1), epochs=50) as (run, engine):
+        for life in ("w1", "w1.2", "w1.3", "w1.4"):
+            run.until(lambda life=life: run.answers(life, echo=False) > 0)  # type: ignore[misc]
+            killed = engine.now
+            engine.kill(life)
+            run.until(lambda life=life: run.has(Lost, life))  # type: ignore[misc]
+            seconds.append(engine.now - killed)
+        run.until(lambda: run.has(Joined, "w1.5"))
+    assert min(seconds) < 1
+
+
+def test_what_a_worker_said_before_it_died_counts() -> None:
+    """Although the fork server's word of its end is read first."""
+    with trial(local(1)) as (run, engine):
+        run.deliver(Joined(run.joined()))
+        life = engine.lives["w1"]
+        readable(life.socket)
+        engine.kill("w1")
+        while "w1" in engine.lives and readable(engine.nursery.socket):
+            engine._hear_nursery()
+        assert [type(message) for message in engine.ready] == [Arrival, Lost]
+
+
+def readable(it: socket.socket) -> bool:
+    """Wait until there is something to read."""
+    return bool(select.select([it], [], [])[0])
+
+
+def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> None:
+    with trial(local(2), Synchronous()) as (run, engine):
+        for joined in [message(run), message(run)]:
+            run.deliver(joined)
+        first, second = message(run), message(run)
+        assert isinstance(first, Arrival)
+        run.deliver(first)
+        node = first.facts.sender
+        engine.kill(node)
+        lost = message(run)
+        assert lost == Lost(node)
+        run.deliver(second)  # the round closes, and everybody is given work
+        assert run.host.conductor.busy[node]
+        run.deliver(lost)
+        run.finish()
+
+
+def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
+    """Although it had not read all that it was told."""
+    os.mkfifo(tmp_path / "computing")
+
+    def fails_when_told_more(_: Tensor, __: Tensor) -> Tensor:
+        (tmp_path / "computing").write_text("")
+        this_worker().hub.recv(1, socket.MSG_PEEK)
+        raise ArithmeticError("my own mistake")
+
+    with trial(local(1), job=a_job(loss=fails_when_told_more)) as (run, engine):
+        node = run.joined()
+        run.deliver(Joined(node))
+        (tmp_path / "computing").read_text()  # waits until it is written
+        with ends([engine.lives[node].pid]):
+            engine.abort("w1:1", node)
+        with raises(JobError, "user_code_failed", where="w1") as caught:
+            run.finish()
+    assert "my own mistake" in caught.fields["reason"]
+
+
+class Gate:
+    """A loss that tells when a worker computes and then waits until it is let through."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / "computing", folder / "go"]
+        for path in self.paths:
+            os.mkfifo(path)
+        self.computing, self.go = (os.open(path, os.O_RDWR) for path in self.paths)
+
+    def loss(self) -> Any:
+        """For a job; it holds paths alone, so that it can travel."""
+        paths = self.paths
+
+        def waits(outputs: Tensor, targets: Tensor) -> Tensor:
+            computing, go = (os.open(path, os.O_RDWR) for path in paths)
+            os.write(computing, b".")
+            os.read(go, 1)
+            os.close(computing)
+            os.close(go)
+            return nn.functional.cross_entropy(outputs, targets)
+
+        return waits
+
+    def wait(self) -> None:
+        """Until one more minibatch is being computed."""
+        os.read(self.computing, 1)
+
+    def open(self, count: int = 1) -> None:
+        """Let so many minibatches through."""
+        os.write(self.go, bytes(count))
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_model_changes_in_place_once_workers_compute_on_their_copies(
+    tmp_path: Path, normed: bool
+) -> None:
+    """Buffers are read again at a task's end, so their version stays as it is until then."""
+    gate = Gate(tmp_path)
+    model = (lambda: nn.Sequential(nn.BatchNorm1d(2), net())) if normed else net
+    with trial(local(2), job=a_job(model, loss=gate.loss())) as (run, _):
+        run.until(lambda: len(run.host.holds) == 2)
+        gate.wait()
+        gate.wait()
+        store = run.host.store
+        assert isinstance(store, Store)
+        block = store.weights
+        gate.open()
+        run.until(lambda: run.host.conductor.version == 1)
+        assert (store.weights is block) is not normed
+        gate.open(100)
+        run.finish()
+
+
+def test_a_task_that_waits_in_its_worker_has_not_loaded_its_version(tmp_path: Path) -> None:
+    """Although another task before it used the same block for its update."""
+    gate = Gate(tmp_path)
+    with trial(local(1, in_flight=2), job=a_job(loss=gate.loss())) as (run, _):
+        run.until(lambda: len(run.host.holds) == 2)
+        for task in (1, 2, 3):
+            gate.wait()
+            assert list(run.host.port.loaded()) == [f"w1:{task}"]
+            gate.open()
+            while run.host.conductor.version < task:
+                run.deliver(run.next())
+        gate.open(100)
+        run.finish()
+
+
+def exits(*_: Any) -> nn.Module:
+    return net() if os.getpid() == HUB else os._exit(7)
+
+
+def is_killed(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "exit_code"),
+    [
+        ({"model": exits}, "w1.3", 7),
+        ({"loss": is_killed}, "w1.3", -signal.SIGKILL),
+        ({"evaluation": rows(), "metrics": {"deadly": exits}}, "evaluator", 7),
+    ],
+    ids=["at their start", "in every task", "the evaluator alone"],
+)
+def test_processes_that_keep_dying_end_the_run(changes: dict[str, Any], node: str, exit_code: int) -> None:
+    options: dict[str, Any] = {"until": "epochs>=1e6", "evaluate_every": "1 versions"}
+    with raises(JobError, "workers_keep_dying", node=node, exit_code=exit_code, on_purpose=False):
+        oddlot.fit(a_job(**changes), Asynchronous(), local(1), **options)
+
+
+def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
+    """Although the version falls due for it while it ends."""
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+        run.deliver(Joined(run.joined()))
+        run.host.evaluate(0)
+        forks = engine.nursery.forks
+        engine._lose(engine.lives["evaluator"])
+        engine.evaluate(0, run.host.store.acquire(0))
+        run.until(lambda: bool(events(run.records, Evaluated)))
+        assert engine.nursery.forks == forks + 1
+
+
+def test_without_respawn_the_last_death_ends_the_run() -> None:
+    with trial(local(2, respawn=False)) as (run, engine):
+        for _ in range(2):
+            node = run.joined()
+            run.deliver(Joined(node))
+            engine.kill(node)
+        with raises(JobError, "no_workers_left"):
+            run.finish()
+
+
+def test_a_frozen_workers_lease_lapses_and_the_run_ends() -> None:
+    with trial(local(2), epochs=4) as (run, engine):
+        members = run.host.conductor.roster.members
+        run.until(lambda: any(member.results >= 5 for member in members.values()))
+        node = next(node for node, member in members.items() if member.results >= 5)
+        engine.freeze(node)
+        run.finish()
+        assert members[node].lapses == 1
+
+
+@pytest.mark.parametrize("name", ["workers", "in_flight", "threads"])
+def test_at_least_one(name: str) -> None:
+    settings: Any = {name: 0}
+    with raises(UsageError, "invalid_value", name=name, given=0):
+        Local(**settings)
+
+
+# --- the job's own mistakes ----------------------------------------------------------------------
+
+
+class Broken:
+    """A dataset with a sample that cannot be read."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index == 3:
+            raise FileNotFoundError("sample 3 is gone")
+        return torch.zeros(2), 0
+
+
+def fails(*_: Any) -> Any:
+    raise ArithmeticError("my own mistake")
+
+
+def fails_elsewhere() -> nn.Module:
+    return net() if os.getpid() == HUB else fails()
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "model": ({"model": fails}, "the hub", "the hub"),
+    "data": ({"data": Broken()}, "m0", "w1"),
+    "metric": ({"evaluation": rows(), "metrics": {"mine": fails}}, "the evaluator", "evaluator"),
+    "loss": ({"loss": fails}, "m0", ""),
+    "training_step": ({"training_step": fails, "loss": None}, "m0", ""),
+    "collate": ({"data": [(torch.zeros(2), 0)] * 16, "collate": fails}, "m0", ""),
+    "model elsewhere": ({"model": fails_elsewhere}, "", "w1"),
+}
+"""and where they are told to be, on simulated machines and on worker processes"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "on", "where"),
+    [
+        (mistake, on, where)
+        for mistake, (_, *places) in MISTAKES.items()
+        for on, where in zip((fleet(1), local(1)), places, strict=True)
+        if where
+    ],
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
+)
+def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
+    mistake: str, on: Place, where: str
+) -> None:
+    with raises(JobError, "user_code_failed", where=where) as caught:
+        oddlot.fit(a_job(**MISTAKES[mistake][0]), Asynchronous(), on, until="epochs>=1")
+    reason = caught.fields["reason"]
+    assert "Traceback" in reason
+    assert ("sample 3 is gone" if mistake == "data" else "ArithmeticError: my own mistake") in reason
+
+
+@pytest.mark.parametrize("character", ["x", "\N{SNOWMAN}", "\N{SNAKE}", "\x00", "\udcff"])
+def test_a_long_message_is_cut(character: str) -> None:
+    for error in (ValueError(character * 100_000), JobError(character * 100_000, "a_code", rows=[7])):
+        kind, body = decode(failed(error))
+        assert kind is Say.FAILED
+        assert character * 900 in body["text"]
+
+
+class Shy:
+    """It cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_fields_of_an_error_travel_as_far_as_they_can() -> None:
+    error = JobError("\N{SNAKE}" * 5_000, "a_code", given=3, long="x" * 5_000, shy=Shy(), model=net)
+    _, body = decode(failed(error))
+    assert (body["code"], body["text"]) == ("a_code", str(error))
+    assert body["fields"] == {"given": 3, "model": short(net)}
+
+
+def test_an_error_of_ours_in_a_worker_keeps_its_code_and_fields() -> None:
+    with raises(JobError, "loss_not_scalar", shape=[8, 2]):
+        oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), local(1), until="epochs>=1")
+
+
+# --- hung and deadly -----------------------------------------------------------------------------
+
+
+DEADLY: dict[str, Callable[[], object]] = {
+    "ended by exit code 3": lambda: os._exit(3),
+    "ended by SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "ended by SIGABRT": os.abort,
+    "hung": signal.pause,
+}
+
+
+class Deadly(Dataset[tuple[Tensor, Tensor]]):
+    """A process that reads row 7 does this."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.rows = how, rows()
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == 7:
+            DEADLY[self.how]()
+        return self.rows[0][index], self.rows[1][index]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts are learned after one answer, and a worker counts as hung soon."""
+    monkeypatch.setattr(conductor, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(conductor, "HUNG_TIMEOUTS", 1.0)
+    monkeypatch.setattr(roster, "SECONDS_UNTIL_KNOWN", 0.5)
+    monkeypatch.setattr(roster, "LEAST_PATIENCE_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", DEADLY)
+def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
+    with (
+        warns("worker_hung") if how == "hung" else nullcontext(),
+        pytest.raises(JobError) as caught,
+    ):
+        oddlot.fit(a_job(data=Deadly(how)), Synchronous(), local(1), until="epochs>=5")
+    assert caught.value.code == "bad_samples"
+    assert 7 in caught.value.fields["rows"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", ["ended by SIGSEGV", "hung"])
+def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
+    with warns("worker_hung") if how == "hung" else nullcontext():
+        run = oddlot.fit(a_job(data=Deadly(how)), Asynchronous(), local(1), until="epochs>=1", skip_bad=True)
+    assert run.ended == "epochs>=1"
+    assert 1 <= run.summary["samples_skipped"] <= 2 * 8
+    assert run.summary["samples_merged"] == SAMPLES - run.summary["samples_skipped"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_workers_that_are_all_stopped_are_replaced() -> None:
+    mask(node=r"w\d(?= )")
+    with warns("worker_hung"), trial(local(2), epochs=10**6) as (run, engine):
+        busy = run.host.conductor.busy
+        run.until(lambda: len(busy) == 2 and len(events(run.records, Arrived)) > 10)
+        for node in list(busy):
+            engine.freeze(node)
+        run.until(lambda: len(events(run.records, Lost)) == 2)
+        run.until(lambda: busy.keys() == {"w1.2", "w2.2"})
+
+
+def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(evaluations, "FIRST_SECONDS", 0.5)
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+        run.deliver(Joined(run.joined()))
+        run.host.evaluate(0)
+        run.until(lambda: bool(events(run.records, Evaluated)))
+        engine.freeze("evaluator")
+        version = run.host.conductor.version
+        engine.evaluate(version, run.host.store.acquire(version))
+        with warns("evaluator_hung"):
+            run.until(lambda: len(events(run.records, Evaluated)) == 2)
+
+
+def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
+    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+        run.deliver(Joined(run.joined()))
+        for count in range(1, 5):
+            version = run.host.conductor.version
+            engine.evaluate(version, run.host.store.acquire(version))
+            run.until(lambda count=count: len(events(run.records, Evaluated)) == count)  # type: ignore[misc]
+            before = engine.nursery.forks
+            engine.kill("evaluator")
+            run.until(lambda before=before: engine.nursery.forks > before)  # type: ignore[misc]
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_no_message_is_lost_where_a_socket_is_full() -> None:
+    """A worker that is busy, or stopped, does not read what it is given next."""
+    on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch=1)
+    with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
+        node = run.joined()
+        engine.freeze(node)
+        run.deliver(Joined(node))
+        assert engine.lives[node].outbox, "there was room for all"
+        engine.thaw(node)
+        answers = [message(run) for _ in range(700)]
+        assert all(isinstance(answer, Arrival) for answer in answers)
+
+
+@pytest.mark.filterwarnings("ignore:workers = 150")
+def test_too_many_open_files_are_named() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        with raises(JobError, "too_many_open_files", limit=128):
+            oddlot.fit(a_job(count=200), Asynchronous(), local(150), until="epochs>=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,12 @@
+"""Words between processes."""
+
+from oddlot.core.errors import OddlotError
+from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
+from tests.transcripts import raises
+
+
+def test_a_message_comes_back_up_to_its_longest_and_no_further() -> None:
+    room = LONGEST_BYTES - len(encode(Say.FAILED, text=""))
+    assert decode(encode(Say.FAILED, text="x" * room)) == (Say.FAILED, {"text": "x" * room})
+    with raises(OddlotError, "message_too_long", kind="FAILED", bytes=LONGEST_BYTES + 1):
+        encode(Say.FAILED, text="x" * (room + 1))

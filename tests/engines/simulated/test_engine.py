@@ -1,0 +1,256 @@
+"""What a machine of the simulator is doing when, to the second."""
+
+from dataclasses import replace
+from math import inf
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from oddlot.core.errors import JobError
+from oddlot.core.events import Joined, Lost
+from oddlot.core.spans import Span
+from oddlot.core.tasks import Task
+from oddlot.engines.host import Arrival, Message
+from oddlot.engines.payloads import Shadow
+from oddlot.engines.simulated.engine import Simulator
+from oddlot.machines.delay_models import Deterministic, Exponential
+from oddlot.machines.machine import Lifetime, Link, Machine
+from tests.transcripts import raises
+
+
+class Maths(Shadow):
+    """Notes what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes_up=1000)
+        self.computed: list[str] = []
+
+    def compute(self, task: Task, weights: None) -> tuple[None, None]:
+        self.computed.append(task.id)
+        return None, None
+
+
+Heard = tuple[float, str, str]
+LINK = Link(megabits_per_second=0.016)  # 2,000 bytes a second
+
+
+class Stage:
+    """One machine that takes 4 s for a task of four minibatches, and half a second for an answer."""
+
+    def __init__(self, link: Link = LINK, **settings: Any) -> None:
+        self.maths = Maths()
+        machine = Machine("m", seconds_per_sample=0.5, link=link, **settings)
+        self.simulator = Simulator([machine], self.maths, batch=2)
+        self.messages: list[Message] = []
+        self.heard: list[Heard] = []
+        """when, what, about which task"""
+        assert self.simulator.next(inf) == Joined("m", 0.0)
+
+    def start(self, *ids: str) -> None:
+        for name in ids:
+            self.simulator.start(Task(name, "m", (Span(0, 0, 8),), 0), None)
+
+    def do(self, time: float, verb: str, *arguments: Any) -> None:
+        """Once everything until then was heard."""
+        while self.hear(time):
+            pass
+        arguments = (*arguments, "m") if verb == "abort" else ("m", *arguments)
+        getattr(self.simulator, verb)(*arguments)
+
+    def hear(self, until: float = inf) -> Message | None:
+        """The next message."""
+        message = self.simulator.next(until)
+        if message is not None:
+            self.messages.append(message)
+            task = message.facts.id if isinstance(message, Arrival) else getattr(message, "task", "")
+            what = "answer" if isinstance(message, Arrival) else type(message).__name__
+            self.heard.append((self.simulator.now, what, task))
+        return message
+
+
+def plays(stage: Stage, tasks: str, acts: list[tuple[Any, ...]], heard: list[Heard]) -> None:
+    """Given these tasks, and what is done when, so much is heard first."""
+    stage.start(*tasks)
+    for act in acts:
+        stage.do(*act)
+    while len(stage.heard) < len(heard):
+        stage.hear()
+    assert stage.heard == heard
+
+
+def answers(*times: float, tasks: str = "abc") -> list[Heard]:
+    return [(time, "answer", task) for time, task in zip(times, tasks, strict=False)]
+
+
+SCENES: dict[str, tuple[str, list[tuple[Any, ...]], list[Heard]]] = {
+    "one task after the other, and answers travel beside that": ("ab", [], answers(4.5, 8.5)),
+    "it stops before its next minibatch": (
+        "ab",
+        [(1.25, "abort", "a")],
+        [(2.0, "Cancelled", "a"), (6.5, "answer", "b")],
+    ),
+    "in its last minibatch it answers": ("ab", [(3.25, "abort", "a")], answers(4.5, 8.5)),
+    "a task that waits is over when it would begin": (
+        "abc",
+        [(1.0, "abort", "b")],
+        [(4.0, "Cancelled", "b"), *answers(4.5, 8.5, tasks="ac")],
+    ),
+    "an answer on its way is not stopped": ("a", [(4.25, "abort", "a")], answers(4.5)),
+    "frozen, it goes on where it was": ("ab", [(1.0, "freeze"), (11.0, "thaw")], answers(14.5, 18.5)),
+    "half of a task at a quarter of the pace, and half a minibatch": (
+        "ab",
+        [(2.0, "slow", 3.0), (12.0, "slow", 0.0)],
+        answers(10.5, 16.0),
+    ),
+    "frozen, it becomes slow for when it thaws": (
+        "a",
+        [(1.0, "freeze"), (1.5, "slow", 3.0), (3.0, "thaw")],
+        answers(15.5),
+    ),
+    "what was finished before it froze arrives": (
+        "ab",
+        [(4.25, "freeze"), (10.25, "thaw")],
+        answers(4.5, 14.5),
+    ),
+    "frozen, it hears that it is to stop when it thaws": (
+        "ab",
+        [(1.25, "freeze"), (5.0, "abort", "a"), (10.0, "thaw")],
+        [(10.75, "Cancelled", "a"), (15.25, "answer", "b")],
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_a_machine_does_when(scene: str) -> None:
+    stage, (tasks, acts, heard) = Stage(), SCENES[scene]
+    plays(stage, tasks, acts, heard)
+    unwanted = {argument for _, verb, *arguments in acts if verb == "abort" for argument in arguments}
+    assert stage.maths.computed == [
+        task for _, what, task in heard if what == "answer" and task not in unwanted
+    ]
+
+
+def test_word_that_a_task_is_unwanted_takes_its_time() -> None:
+    """A second: it comes at 1.5 s, in the first minibatch, and the answer a second after its end."""
+    stage = Stage(replace(LINK, latency_milliseconds=1000))
+    plays(stage, "a", [(0.5, "abort", "a")], [(3.0, "Cancelled", "a")])
+
+
+def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:
+    stage = Stage()
+    plays(stage, "ab", [(4.25, "kill")], [(4.25, "Lost", ""), (4.5, "answer", "a")])
+    assert stage.maths.computed == [], "it will be an echo"
+
+
+def test_work_given_to_a_frozen_machine_begins_when_it_thaws() -> None:
+    stage = Stage()
+    stage.do(1.0, "freeze")
+    plays(stage, "ab", [(10.0, "thaw")], answers(14.5, 18.5))
+
+
+@pytest.mark.parametrize(
+    ("acts", "samples", "at"),
+    [
+        ([(2.0, "slow", 3.0), (2.5, "leave")], 6, 6.5),
+        ([(1.25, "leave"), (1.5, "slow", 3.0)], 4, 4.0),
+        ([(2.0, "slow", 3.0), (6.5, "leave")], 8, 10.5),
+    ],
+    ids=["slow, then told", "told, then slow", "told at its last minibatch"],
+)
+def test_a_slow_machine_that_is_to_go_ends_its_minibatch(
+    acts: list[tuple[Any, ...]], samples: int, at: float
+) -> None:
+    stage = Stage()
+    told = next(time for time, verb, *_ in acts if verb == "leave")
+    plays(stage, "a", acts, [(told, "Leaving", ""), (at, "answer", "a")])
+    assert isinstance(stage.messages[-1], Arrival)
+    assert stage.messages[-1].facts.samples == samples
+
+
+AT_ONCE: dict[str, tuple[str, list[tuple[Any, ...]], list[Heard]]] = {
+    "the next one in line begins": (
+        "abc",
+        [(2.0, "abort", "a")],
+        [(2.0, "Cancelled", "a"), *answers(7.5, 11.5, tasks="bc")],
+    ),
+    "one that waits is gone, and the others stay": (
+        "abc",
+        [(2.0, "abort", "b")],
+        [(2.0, "Cancelled", "b"), *answers(6.5, 10.5, tasks="ac")],
+    ),
+    "what follows does not begin before that, while the first is on its way up": (
+        "abc",
+        [(6.0, "abort", "b")],
+        [(6.0, "Cancelled", "b"), *answers(6.5, 11.5, tasks="ac")],
+    ),
+    "one that leaves goes when its last task is cut off": (
+        "a",
+        [(1.5, "leave"), (1.5, "abort", "a")],
+        [(1.5, "Leaving", ""), (1.5, "Cancelled", "a"), (1.5, "Lost", "")],
+    ),
+}
+
+
+class TestStopsAtOnce:
+    """Papers on fastest-k have workers begin anew as soon as the k-th has answered."""
+
+    def stage(self) -> Stage:
+        """Down until 1.0, computed until 5.0, up until 6.5."""
+        return Stage(replace(LINK, latency_milliseconds=1000), stops_at_once=True)
+
+    @pytest.mark.parametrize("scene", AT_ONCE)
+    def test_whatever_else_waits(self, scene: str) -> None:
+        plays(self.stage(), *AT_ONCE[scene])
+
+    @pytest.mark.parametrize("now", [0.25, 1.75, 5.25, 6.0], ids=["down", "computing", "up", "later up"])
+    def test_a_task_ends_wherever_it_is(self, now: float) -> None:
+        stage = self.stage()
+        plays(stage, "a", [(now, "abort", "a")], [(now, "Cancelled", "a")])
+        plays(stage, "b", [], [(now, "Cancelled", "a"), (now + 6.5, "answer", "b")])
+        assert stage.maths.computed == ["b"]
+
+    def test_a_frozen_machine_does_not_hear_of_it(self) -> None:
+        stage = self.stage()
+        plays(stage, "a", [(2.0, "freeze"), (3.0, "abort", "a"), (10.0, "thaw")], [])
+        stage.hear()
+        assert stage.heard[0][0] >= 10.0
+
+
+def lives(lifetime: float, tasks: int) -> Simulator:
+    """A machine that gets as many tasks, each in its life, and lives no longer than that."""
+    life = Lifetime(lifetime, Deterministic())
+    machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
+    simulator = Simulator([machine], Maths(), batch=2)
+    for number in range(tasks):
+        joined = simulator.next(inf)
+        assert isinstance(joined, Joined)
+        simulator.start(Task(str(number), joined.node, (Span(0, 0, 8),), 0), None)
+        while not isinstance(simulator.next(inf), Lost):
+            pass
+    return simulator
+
+
+def test_a_fleet_that_never_lives_long_enough_for_a_task_is_given_up() -> None:
+    with raises(JobError, "lifetimes_too_short", lives=1011, node="m.1011", lived=2.0, needs=4.0):
+        lives(2.0, 2_000)
+
+
+def test_one_that_brings_something_is_not() -> None:
+    assert lives(5.0, 2_000).lives.fruitless == 0
+
+
+def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
+    stage = Stage(replace(LINK, latency_milliseconds=1000, delay=Exponential()))
+    factors, now = list[float](), 0.0
+    for number in range(400):
+        stage.start(f"{number}")
+        message = stage.simulator.next(inf)
+        assert isinstance(message, Arrival)
+        seconds = message.facts.seconds
+        assert seconds["up"] == pytest.approx(1.5 * seconds["down"])
+        assert stage.simulator.now - now == pytest.approx(4.0 + 2.5 * seconds["down"])
+        factors.append(seconds["down"])
+        now = stage.simulator.now
+    assert fmean(factors) == pytest.approx(1.0, rel=0.15)
+    assert stdev(factors) == pytest.approx(1.0, rel=0.2)

@@ -1,0 +1,242 @@
+"""Simulated machines that are ordered, paid for, preempted and replaced, to the second and the cent."""
+
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from oddlot import (
+    VCASGD,
+    Asynchronous,
+    Chaos,
+    Fault,
+    Hub,
+    JobError,
+    Lifetime,
+    Link,
+    Machine,
+    Memoryless,
+    Simulated,
+    Steps,
+    Synchronous,
+    Trace,
+    UsageError,
+    fit,
+)
+from oddlot.core.events import Arrived, Gone, Joined, Leaving, Lost, Ordered, Priced, Struck
+from oddlot.core.random_streams import stream
+from oddlot.history.run_folder import RunFolder
+from oddlot.report.timeline import Course
+from tests.engines.log import events, records_of, times, updates
+from tests.engines.market import LIKE, alive, run, when, zone
+from tests.fits import SAMPLES, a_job, everything, trained
+from tests.transcripts import raises, warns
+
+GONE_AT_2 = alive((0.0, 1.0), (2.0, 0.0), (10.0, 1.0))
+
+
+def test_a_zone_sells_machines_of_its_offer() -> None:
+    found = run(zone(speed=2.0))
+    assert when(found, Joined) == [(0.0, "east1"), (0.0, "east2")]
+    assert found.summary["seconds"] == pytest.approx(SAMPLES / 2 * 0.025)
+    assert found.dollars == pytest.approx(2 * 0.1 * found.summary["seconds"]), "0.1 dollars a second each"
+    with raises(UsageError, "no_spot_price"):
+        zone(prices=None)  # type: ignore[arg-type]
+    with raises(UsageError, "machine_of_a_zone", machine="m", zone="east"):
+        Simulated([Machine("m", 0.1, zone="east")])
+
+
+def test_what_is_bought_on_demand_stays() -> None:
+    mortal = zone(Memoryless(0.5), like=replace(LIKE, lifetime=Lifetime(1.0)))
+    with warns("tasks_outlive_machines"):
+        assert run(mortal, until="epochs>=9").summary["workers_lost"] > 0
+    found = run(mortal.on_demand(), until="epochs>=9")
+    assert found.summary["workers_lost"] == 0
+    assert found.dollars == pytest.approx(2 * found.summary["seconds"])
+
+
+def test_a_start_takes_its_time_and_is_paid_for() -> None:
+    """Each machine is ordered at 0 s and ready at 3 s; one that is gone before has cost its money all the same."""
+    found = run(zone(seconds_to_start=3.0))
+    assert when(found, Joined) == [(3.0, "east1"), (3.0, "east2")]
+    assert found.summary["seconds"] == pytest.approx(3.0 + SAMPLES / 2 * 0.05)
+    assert found.dollars == pytest.approx(2 * 0.1 * found.summary["seconds"])
+    assert found.summary["seconds_without_workers"] == 3.0
+    found = run(zone(GONE_AT_2, count=1, seconds_to_start=3.0))
+    assert when(found, Ordered) == [(0.0, "east1"), (10.0, "east1.2")]
+    assert when(found, Gone) == [(2.0, "east1")]
+    assert when(found, Joined) == [(13.0, "east1.2")]
+    assert found.dollars == pytest.approx(0.1 * (2.0 + found.summary["seconds"] - 10.0))
+
+
+def test_the_bill_follows_the_price() -> None:
+    """0.1 dollars a second, twice that from 1 s on; the other zone has prices of its own."""
+    rising = Steps((0.0, 1.0), (360.0, 720.0))
+    found = run(zone(prices=rising), zone(name="west", count=1), until="epochs>=4")
+    seconds = found.summary["seconds"]
+    assert found.dollars == pytest.approx(2 * (0.1 + 0.2 * (seconds - 1)) + 0.1 * seconds)
+    assert events(found.records, Priced) == [Priced("east", 720.0)]
+
+
+def test_a_price_that_repeats_without_a_change_is_told_once() -> None:
+    assert not events(run(zone(prices=Steps((0.0,), (360.0,), 0.1))).records, Priced)
+
+
+@pytest.mark.parametrize("starting", [0.0, 0.1])
+def test_who_comes_later_pays_the_price_of_then(starting: float) -> None:
+    falls, rising = alive((0.0, 1.0), (0.5, 0.0), (1.5, 1.0)), Steps((0.0, 1.0), (360.0, 720.0))
+    found = run(zone(falls, count=1, prices=rising, seconds_to_start=starting))
+    assert events(found.records, Joined, Ordered)[-1] == Joined("east1.2", 720.0, "east")
+    assert found.dollars == pytest.approx(0.1 * 0.5 + 0.2 * (found.summary["seconds"] - 1.5))
+
+
+def test_prices_that_change_for_ever_do_not_keep_a_run_that_nobody_serves() -> None:
+    restless, gone = Steps((0.0, 1.0), (1.0, 2.0), 2.0), alive((0.0, 1.0), (0.5, 0.0))
+    for names in (["east"], ["east", "west"]):
+        with raises(JobError, "stalled", seconds=0.5, machines=0, traces=names):
+            run(*(zone(gone, count=1, name=name, prices=restless) for name in names), until="epochs>=9")
+
+
+def test_what_was_lost_with_a_machine_is_told_in_dollars() -> None:
+    """east1 computes from 0 to 0.4 s and from 0.4 s on; it is gone at 0.5 s and back at 1.5 s."""
+    found = run(zone(alive((0.0, 1.0), (0.5, 0.0), (1.5, 1.0)), count=1))
+    assert when(found, Lost) == [(0.5, "east1")]
+    assert when(found, Joined) == [(0.0, "east1"), (1.5, "east1.2")]
+    assert found.summary["dollars_lost"] == pytest.approx(0.1 * 0.1)
+    assert found.summary["seconds_without_workers"] == pytest.approx(1.0)
+    assert found.dollars == pytest.approx(0.1 * (found.summary["seconds"] - 1.0))
+
+
+def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
+    """Given work at 0.8 s, gone at 1 s, which is noticed 5 s after it was last given anything."""
+    lifetime = Lifetime(1.0, Trace((1.0, 100.0)))
+    seed = next(seed for seed in range(9) if lifetime.start(stream(seed, "machine m"))() == 1.0)
+    settings = {"dollars_per_hour": 360.0, "seconds_to_return": 0.0, "noticed_after_seconds": 5.0}
+    one = Machine("m", 0.1, lifetime=lifetime, **settings)  # type: ignore[arg-type]  # numbers all
+    found = fit(a_job(), Asynchronous(), Simulated([one], seed=seed, maths=False), until="epochs>=1")
+    assert when(found, Gone) == [(1.0, "m")]
+    assert when(found, Lost) == [(5.8, "m")]
+    assert when(found, Joined)[1] == (5.8, "m.2"), "a slot is blocked until then"
+    assert found.dollars == pytest.approx(0.1 * (found.summary["seconds"] - 4.8))
+
+
+@pytest.mark.parametrize(("gone", "noticed"), [(0.3, 5.2), (0.5, 5.4)])
+def test_a_loss_is_noticed_so_long_after_work_last_came_or_went(gone: float, noticed: float) -> None:
+    """In rounds: the quick one computes until 0.2 s and waits until 0.4 s, when it is given more."""
+    quick, slow = (
+        Machine(name, pace / 8, noticed_after_seconds=5.0) for name, pace in [("q", 0.2), ("s", 0.4)]
+    )
+    chaos = Chaos([Fault("kill", "q", at_seconds=(gone,))])
+    found = run(quick, slow, strategy=Synchronous(), until="epochs>=9", chaos=chaos)
+    assert when(found, Lost) == [(noticed, "q")]
+    assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (0, 1)
+
+
+def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
+    """The answer is on its way when the machine is gone at 0.45 s, and the loss is noticed at 10 s."""
+    link = Link(latency_milliseconds=40)
+    mortal = Machine("m", 0.05, dollars_per_hour=3600.0, link=link, noticed_after_seconds=10.0)
+    chaos = Chaos([Fault("kill", "m", at_seconds=(0.45,))])
+    found = run(mortal, Machine("late", 0.01, joins_at_seconds=20.0), chaos=chaos)
+    assert updates(found.records)[0].sender == "m"
+    assert found.dollars == pytest.approx(0.45)
+    assert found.summary["dollars_lost"] == 0.0
+
+
+def test_with_notice_a_machine_hands_over_what_it_has_done() -> None:
+    falls = alive((0.0, 1.0), (0.6, 0.0), (9.0, 1.0))
+    on = Simulated([zone(falls, count=1, like=replace(LIKE, notice_seconds=120.0))], maths=False)
+    found = fit(a_job(batch=4), Asynchronous(samples=8), on, until="epochs>=1")
+    assert when(found, Leaving) == [(0.6, "east1")]
+    assert when(found, Lost) == [(0.6, "east1")], "it had just ended its minibatch"
+    assert found.summary["workers_left"] == 1
+    assert found.summary["samples_wasted"] == 0
+    (part,) = (record for record in records_of(found.records, Arrived) if 0.5 < record.now < 0.7)
+    assert part.event.update.samples == 4
+
+
+def test_a_zone_replaces_what_is_killed() -> None:
+    found = run(zone(seconds_to_start=1.0), chaos=Chaos([Fault("kill", machine="east1", at_seconds=(1.5,))]))
+    assert when(found, Joined) == [(1.0, "east1"), (1.0, "east2"), (2.5, "east1.2")]
+
+
+def test_a_zone_may_fall_to_nobody_for_hours_again_and_again(tmp_path: Path) -> None:
+    """Four machines for 2 s, none for two hours, all back within a second: meanwhile the run pays for the hub alone."""
+    falls = alive((0.0, 4.0), (2.0, 0.0), (7_200.0, 2.0), (7_201.0, 4.0), period=7_202.0)
+    on = Simulated([zone(falls, count=4)], hub=Hub(dollars_per_hour=0.36))
+    strategy, folder = VCASGD(alpha=0.9, newest=True), RunFolder(tmp_path)
+    found, books = trained(a_job(), strategy, on, "epochs>=18", folder, shards=4)
+    assert sorted(books.merged) == everything(SAMPLES, 18)
+    summary = found.summary
+    assert 3 * 7_198 - 1 < summary["seconds_without_workers"] < 3 * 7_198 + 1
+    worked = summary["seconds"] - summary["seconds_without_workers"]
+    assert summary["dollars"] < 0.0001 * summary["seconds"] + 4 * 0.1 * worked
+    assert summary["workers_lost"] == 12
+    course = Course.of(found.records, SAMPLES)
+    assert [count for count, _ in groupby(count for _, count in course.machines)] == [4, *(0, 2, 4) * 3]
+    assert course.dollars_per_hour[-1][1] == pytest.approx(0.36 + 4 * 360)
+
+
+def test_what_was_paid_for_a_start_in_vain_is_told_even_if_nobody_ever_comes() -> None:
+    """0.1 dollars a second from 0 to 2 s, and again from 10 s on, when the budget ends it at 0.35 dollars."""
+    found = run(zone(GONE_AT_2, count=1, seconds_to_start=3.0), until="dollars<=0.35")
+    assert found.dollars == pytest.approx(0.35)
+    assert found.summary["seconds"] == pytest.approx(11.5), "it ends when the money is spent"
+    assert found.summary["updates"] == 0
+
+
+def test_a_price_that_rises_after_a_death_costs_nothing() -> None:
+    """Gone at 1 s, noticed at 30.8 s, and the price rises a hundredfold at 10 s."""
+    like, rising = replace(LIKE, noticed_after_seconds=30.0), Steps((0.0, 10.0), (360.0, 36_000.0))
+    falls = alive((0.0, 1.0), (1.0, 0.0), (60.0, 1.0))
+    found = run(zone(falls, count=1, like=like, prices=rising), until="seconds>=50")
+    assert found.dollars == pytest.approx(0.1)
+    assert found.summary["dollars_lost"] == pytest.approx(0.1 * 0.2)
+
+
+# --- a capacity of the chaos -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "moves", "joined"),
+    [
+        (Machine("m", 0.05), [(0.0, 1.0), (0.5, 0.0), (1.0, 1.0)], [(0.0, "m"), (1.0, "m.2")]),
+        (Machine("m", 0.1, joins_at_seconds=2.0), [(0.0, 1.0), (1.0, 0.0), (5.0, 1.0)], [(5.0, "m")]),
+    ],
+    ids=["that would not return of itself", "that was barred before it came"],
+)
+def test_a_capacity_brings_back_a_machine(
+    machine: Machine, moves: list[tuple[float, float]], joined: list[tuple[float, str]]
+) -> None:
+    assert when(run(machine, chaos=Chaos(capacity=alive(*moves))), Joined) == joined
+
+
+def test_who_was_starting_when_its_machine_was_taken_is_paid_for_no_longer() -> None:
+    machine = Machine("m", 0.05, seconds_to_start=1.0, dollars_per_hour=3600.0)
+    found = run(machine, chaos=Chaos(capacity=alive((0.0, 1.0), (0.5, 0.0), (3.0, 1.0))))
+    told = when(found, Ordered, Gone, Joined)
+    assert told == [(0.0, "m"), (0.5, "m"), (3.0, "m.2"), (4.0, "m.2")]
+    assert (found.summary["starts_lost"], found.summary["workers_lost"]) == (1, 0)
+    assert found.summary["dollars_lost"] == pytest.approx(0.5)
+    assert found.dollars == pytest.approx(0.5 + found.summary["seconds"] - 3.0)
+
+
+def test_nobody_is_ordered_where_a_capacity_has_nobody(tmp_path: Path) -> None:
+    """At the beginning, and when a run goes on at 1.5 s."""
+    chaos = Chaos(capacity=alive((0.0, 0.0), (0.5, 2.0), (1.0, 0.0), (30.0, 2.0)))
+    fleet = [Machine(name, 0.05, seconds_to_start=0.2, seconds_to_return=0.0) for name in "mn"]
+    run(*fleet, until="seconds>=1.5", out=tmp_path, chaos=chaos)
+    found = run(*fleet, until="epochs>=3", out=tmp_path, resume=True, chaos=chaos)
+    assert times(found.records, Ordered) == [0.5, 0.5, 30.0, 30.0]
+
+
+def test_chance_of_a_capacity_has_the_seed_of_its_chaos() -> None:
+    fleet, half = [Machine(f"m{number}", 0.05) for number in range(8)], alive((0.0, 8.0), (0.5, 4.0))
+
+    def victims(seed: int) -> frozenset[str]:
+        found = run(*fleet, until="seconds>=1", chaos=Chaos(seed=seed, capacity=half))
+        return frozenset(event.node for event in events(found.records, Struck))
+
+    assert victims(1) == victims(1)
+    assert len({victims(seed) for seed in range(4)}) > 1

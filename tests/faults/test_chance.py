@@ -1,0 +1,89 @@
+"""When faults strike and whom: at their rate, by their seed, and through any number of lives of the hub."""
+
+from collections import Counter
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Chaos, Fault, Machine, Simulated
+from oddlot.core.events import Arrived, Resumed, Struck
+from oddlot.core.records import Record
+from oddlot.history.log import read_log
+from tests.engines.log import events, machine_of, records_of, times
+from tests.fits import a_job
+from tests.run.test_resume import KillAt, Killed
+
+MACHINES = Simulated([Machine(f"w{i}", 0.01, seconds_to_return=0.5) for i in (1, 2, 3)], maths=False)
+OFTEN = Fault("slow", every_seconds=0.25, factor=1e-9)
+BY_CHANCE = Fault("slow", per_hour=36_000.0, factor=1e-9)
+
+
+def struck(fault: Fault, epochs: int = 20, seed: int = 0, on: Simulated = MACHINES) -> list[Record]:
+    """What strikes three machines."""
+    chaos = Chaos([fault], seed)
+    run = oddlot.fit(a_job(), Asynchronous(), on, until=f"epochs>={epochs}", chaos=chaos)
+    return records_of(run.records, Struck)
+
+
+def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
+    """Return the log of a run whose hub is killed at these times, without strikes that only go on after a kill."""
+    for number, kill in enumerate([*kills, inf]):
+        options: dict[str, Any] = {"out": folder, "resume": number > 0, "observers": [KillAt(kill)]}
+        options |= {"chaos": Chaos([fault]), "checkpoint_every": "2 versions"}
+        try:
+            oddlot.fit(a_job(), Asynchronous(), MACHINES, until="epochs>=20", **options)
+        except Killed:
+            continue
+    log = read_log(folder / "records.jsonl")
+    return [r for r in log if not isinstance(r.event, Struck) or r.event.fault[-1] != ")"]
+
+
+def test_a_rate_is_that_many_an_hour() -> None:
+    told = struck(BY_CHANCE, epochs=150)
+    assert 8.5 < len(told) / told[-1].now < 11.5
+
+
+def test_everybody_is_struck_and_the_seed_says_in_which_order() -> None:
+    drawn = [[event.node for event in events(struck(OFTEN, 40, seed), Struck)] for seed in (0, 1)]
+    assert drawn[0] != drawn[1]
+    for victims in drawn:
+        counts = Counter(victims)
+        assert counts.keys() == {"w1", "w2", "w3"}
+        assert min(counts.values()) > len(victims) / 8
+
+
+def test_in_which_order_they_came_is_nothing_to_the_victims() -> None:
+    """It is a race among worker processes."""
+    fleets = MACHINES, replace(MACHINES, machines=MACHINES.machines[::-1])
+    one, other = ([event.node for event in events(struck(OFTEN, on=on), Struck)] for on in fleets)
+    assert one[:10] == other[:10]
+
+
+def test_a_period_keeps_step_through_lives_of_the_hub(tmp_path: Path) -> None:
+    at = [round(now / 0.25, 6) for now in times(lives(tmp_path, OFTEN, 0.6, 1.1), Struck)]
+    assert at == [float(n) for n in range(1, len(at) + 1)]
+
+
+def test_chance_is_not_the_same_in_each_life_of_the_hub(tmp_path: Path) -> None:
+    """Otherwise a hub that dies at a rate would die in the same moment of each of its lives."""
+    log = lives(tmp_path, BY_CHANCE, 0.8, 1.6)
+    begins, at = [0.0, *times(log, Resumed)], times(log, Struck)
+    assert len({round(next(now for now in at if now > begin) - begin, 3) for begin in begins}) == 3
+
+
+@pytest.mark.parametrize("kills", [(), (0.6,)])
+def test_what_lasts_ends_in_time_whatever_becomes_of_the_hub(
+    tmp_path: Path, kills: tuple[float, ...]
+) -> None:
+    fault = Fault("slow", "w1", at_seconds=(0.2,), for_seconds=1.0, factor=4.0)
+    slow = [
+        r.now
+        for r in records_of(lives(tmp_path, fault, *kills), Arrived)
+        if machine_of(r.event.update.sender) == "w1" and r.event.update.seconds["compute"] > 0.1
+    ]
+    assert min(slow) < 0.5
+    assert 1.0 < max(slow) < 1.3

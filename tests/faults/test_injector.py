@@ -1,0 +1,334 @@
+"""Misfortune on purpose, the same on every engine: the books stay exact, and each fault is in the log."""
+
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Chaos, FastestK, Fault, Local, Machine, Simulated, Strategy, Synchronous
+from oddlot.core.errors import JobError
+from oddlot.core.events import Arrived, Cancelled, Leaving, Lost, Refused, Struck
+from oddlot.faults.injector import Disturbed
+from oddlot.history.log import read_log
+from oddlot.run.result import Run
+from tests.engines.log import events, names, times, updates
+from tests.fits import SAMPLES, Place, a_job, fleet, local, trained
+from tests.processes import program
+from tests.run.test_resume import KillAt, Killed, goes_on
+from tests.transcripts import raises, transcribe
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+
+def machines(count: int = 3, maths: bool = False) -> Simulated:
+    """They come back when they are killed."""
+    return Simulated([Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)], maths=maths)
+
+
+def struck_by(
+    on: Place, *faults: Fault, strategy: Strategy | None = None, epochs: int = 4, **settings: Any
+) -> Run:
+    """A run whose books are checked after every record, and proved and replayed at its end."""
+    chaos = Chaos(faults, **settings)
+    run, books = trained(a_job(), strategy or Asynchronous(), on, f"epochs>={epochs}", chaos=chaos)
+    assert len(books.merged) == epochs * SAMPLES
+    return run
+
+
+def struck(run: Run, kind: str = "") -> list[Struck]:
+    return [event for event in events(run.records, Struck) if kind in ("", event.kind)]
+
+
+def struck_at(run: Run, kind: str) -> float:
+    """When the first one of this kind struck."""
+    return next(r.now for r in run.records if isinstance(r.event, Struck) and r.event.kind == kind)
+
+
+def answered(run: Run, node: str) -> list[float]:
+    return [r.now for r in run.records if isinstance(r.event, Arrived) and r.event.update.sender == node]
+
+
+# --- each fault, on each engine --------------------------------------------------------------------
+
+FAULTS = (
+    Fault("slow", "w1", at_seconds=(0,), factor=1e-9),
+    Fault("corrupt", at_versions=(2, 5)),
+    Fault("drop", at_versions=(8,)),
+    Fault("delay", "w3", at_versions=(12,), delay_seconds=0.3),
+    Fault("leave", "w2", at_versions=(24,)),
+    Fault("freeze", "w4", at_versions=(30,), for_seconds=0.4),
+    Fault("freeze", "w1", at_versions=(36,), for_seconds=0.5),
+    Fault("leave", "w1", at_versions=(36,)),
+    Fault("kill", "w2", at_versions=(48,)),
+)
+
+
+@pytest.fixture(scope="module", params=[local(4), machines(4, maths=True)], ids=["local", "simulated"])
+def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run:
+    """In as many epochs as it takes until everybody has joined, and has been struck."""
+    return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
+
+
+def test_each_fault_is_in_the_log(everything_strikes: Run) -> None:
+    told = struck(everything_strikes)
+    assert {event.fault for event in told} == set(map(str, FAULTS))
+    named = {event.kind: event.node for event in told}
+    assert (named["slow"], named["delay"], named["kill"]) == ("w1", "w3", "w2.2")
+    at_once = [event.kind for event in told if event.node == "w1"][-2:]
+    assert at_once == ["freeze", "leave"], "in the order of the file"
+
+
+def test_who_is_killed_is_lost_and_who_has_notice_leaves(everything_strikes: Run) -> None:
+    summary, records = everything_strikes.summary, everything_strikes.records
+    assert (summary["workers_lost"], summary["workers_left"]) == (1, 2)
+    assert sorted(event.node for event in events(records, Leaving)) == ["w1", "w2"]
+    assert sorted(event.node for event in events(records, Lost)) == ["w1", "w2", "w2.2"]
+
+
+def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strikes: Run) -> None:
+    assert len(struck(everything_strikes, "corrupt")) == 2
+    refused = events(everything_strikes.records, Refused)
+    assert len(refused) == 2
+    assert everything_strikes.summary["wasted"]["refused"] > 0
+    transcribe(refused[0].reason, task=r"w\d:\d+")
+
+
+def test_a_dropped_answer_is_as_cancelled(everything_strikes: Run) -> None:
+    (event,), at = struck(everything_strikes, "drop"), struck_at(everything_strikes, "drop")
+    after = [r for r in everything_strikes.records if r.now >= at]
+    assert events(after, Cancelled)[0].node == event.node
+
+
+def test_an_answer_is_late(everything_strikes: Run) -> None:
+    """On a real clock the time begins a moment before it is told."""
+    at = struck_at(everything_strikes, "delay")
+    assert min(now - at for now in answered(everything_strikes, "w3") if now > at) >= 0.25
+
+
+def test_a_frozen_worker_goes_on_later(everything_strikes: Run) -> None:
+    at = struck_at(everything_strikes, "freeze")
+    later = [now - at for now in answered(everything_strikes, "w4") if now > at + 0.05]
+    assert min(later) >= 0.4
+
+
+def test_a_frozen_machine_hears_of_its_end_when_it_goes_on(everything_strikes: Run) -> None:
+    """SIGTERM waits for SIGCONT."""
+    frozen, told = (
+        next(r.now for r in everything_strikes.records if r.event == event)
+        for event in (Struck(str(FAULTS[6]), "freeze", "w1"), Leaving("w1"))
+    )
+    assert told - frozen >= 0.5 - 1e-9
+
+
+# --- worker processes alone ------------------------------------------------------------------------
+
+
+def test_everything_at_once_while_tasks_are_cancelled() -> None:
+    """Under the virtual clock this happens to every strategy: tests/simulation."""
+    each = enumerate(FAULTS)
+    faults = [replace(one, machine="", at_seconds=(), at_versions=(2 + at, 10 + at)) for at, one in each]
+    assert struck(struck_by(local(3), *faults, strategy=FastestK(k=2), epochs=12))
+
+
+def test_a_worker_process_is_slow() -> None:
+    """It waits twenty times as long as each step takes."""
+    run = struck_by(local(1), Fault("slow", at_versions=(10,), factor=20.0), epochs=4)
+    seconds = [update.seconds["compute"] for update in updates(run.records)]
+    before, after = sorted(seconds[2:10]), sorted(seconds[12:])
+    assert after[len(after) // 2] > 5 * before[len(before) // 2]
+
+
+def test_faults_that_leave_no_time_to_work_are_told() -> None:
+    """They, not the machine's memory, are what ends every process."""
+    chaos = Chaos([Fault("kill", every_seconds=0.001)])
+    with raises(JobError, "workers_keep_dying", node="w1.3", on_purpose=True):
+        trained(a_job(), Asynchronous(), local(1), "epochs>=4", chaos=chaos)
+
+
+def test_what_is_dropped_is_given_back() -> None:
+    """Its memory too: a worker has two blocks."""
+    run = struck_by(local(1), Fault("drop", at_versions=tuple(range(2, 12))))
+    assert len(struck(run)) == 10
+
+
+# --- the virtual clock alone -----------------------------------------------------------------------
+
+
+def test_a_fault_waits_for_its_machine() -> None:
+    on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)], maths=False)
+    run = struck_by(on, Fault("kill", "late", at_seconds=(0.5,)), epochs=8)
+    assert struck(run) == [Struck("kill late at_seconds=0.5", "kill", "late")]
+    assert times(run.records, Struck) == [1.0]
+
+
+def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
+    """Misfortune goes on for ever, but nobody is left to suffer it."""
+    gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], maths=False)
+    chaos = Chaos([Fault("kill", every_seconds=0.1)])
+    with raises(JobError, "stalled", machines=0, traces=[]) as caught:
+        trained(a_job(), Asynchronous(), gone, "epochs>=40", chaos=chaos)
+    assert caught.fields["seconds"] == pytest.approx(0.2)
+
+
+def test_a_run_looks_at_its_goal_while_only_misfortune_goes_on() -> None:
+    """The only machine is frozen for long, and struck again and again."""
+    faults = (
+        Fault("freeze", at_seconds=(0.1,), for_seconds=1000.0),
+        Fault("slow", every_seconds=0.5, factor=1.0),
+    )
+    run, _ = trained(a_job(), Asynchronous(), machines(1), "epochs>=40 or seconds>=5", chaos=Chaos(faults))
+    assert run.ended == "seconds>=5"
+    assert run.summary["seconds"] == pytest.approx(5, abs=0.5)
+
+
+def test_the_longest_of_several_freezes_counts() -> None:
+    faults = (
+        Fault("freeze", "w1", at_seconds=(0.1,), for_seconds=10.0),
+        Fault("freeze", "w1", at_seconds=(0.5,), for_seconds=1.0),
+    )
+    run = struck_by(machines(2), *faults, epochs=80)
+    after = next(now for now in answered(run, "w1") if now > 0.2)
+    assert 10.1 < after < 10.3, "it went on with what it had begun"
+
+
+def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
+    """A short, weak one hides the long, strong one at no time, and ends when it does."""
+    faults = (
+        Fault("slow", "w1", at_seconds=(0,), factor=9, for_seconds=5.0),
+        Fault("slow", "w1", at_seconds=(1.0,), factor=1, for_seconds=0.5),
+        Fault("slow", "w1", at_seconds=(5.5,), factor=3, for_seconds=4.0),
+        Fault("slow", "w1", at_seconds=(6.0,), factor=1, for_seconds=9.0),
+    )
+    on = Simulated([Machine("w1", 0.1)], maths=False)
+    run, _ = trained(a_job(count=48), Asynchronous(samples=1), on, "seconds>=16", chaos=Chaos(faults))
+
+    def paces(begin: float, end: float) -> set[float]:
+        inside = [now for now in times(run.records, Arrived) if begin <= now <= end]
+        return {round(after - before, 6) for before, after in pairwise(inside)}
+
+    assert paces(0.5, 5.0) == {1.0}
+    assert paces(5.1, 5.5) == {0.1}
+    assert paces(6.0, 9.4) == {0.4}
+    assert paces(10.0, 14.9) == {0.2}
+    assert paces(15.3, 16.0) == {0.1}
+
+
+def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault for good that strikes again and again is one."""
+    kept, suffer = list[int](), Disturbed._suffer
+
+    def counted(engine: Disturbed, kind: str, node: str) -> None:
+        suffer(engine, kind, node)
+        kept.append(len(engine.lasting[kind, node]))
+
+    monkeypatch.setattr(Disturbed, "_suffer", counted)
+    struck_by(machines(2), Fault("slow", "w1", every_seconds=0.05, factor=2))
+    assert len(kept) > 10
+    assert max(kept) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_dies_twice(seed: int) -> None:
+    """Two faults of one moment strike two machines."""
+    faults = Fault("kill", at_versions=(3,)), Fault("leave", at_versions=(3,))
+    run = struck_by(machines(), *faults, epochs=20, seed=seed)
+    assert len({event.node for event in struck(run)}) == 2
+    assert (run.summary["workers_lost"], run.summary["workers_left"]) == (1, 1)
+
+
+def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
+    faults = Fault("corrupt", "w1", at_seconds=(0.01,)), Fault("kill", "w1", at_seconds=(0.02,))
+    run = struck_by(machines(maths=True), *faults, epochs=40)
+    assert [event.node for event in struck(run)] == ["w1", "w1.2"]
+    assert len(events(run.records, Refused)) == 1
+
+
+def test_a_fault_has_chance_of_its_own() -> None:
+    """Another fault, or another machine, leaves its times as they were."""
+
+    def at(on: Place, *others: Fault) -> list[float]:
+        run = struck_by(on, *others, Fault("slow", "w1", per_hour=7200.0, factor=1e-9), epochs=20)
+        return times([r for r in run.records if r.event in struck(run, "slow")], Struck)[:3]
+
+    assert at(machines()) == at(machines(2)) == at(machines(), Fault("kill", "w2", per_hour=3600.0))
+
+
+def test_without_chaos_the_engine_is_itself() -> None:
+    run, _ = trained(a_job(), Synchronous(), fleet(2), chaos=Chaos())
+    plain, _ = trained(a_job(), Synchronous(), fleet(2))
+    assert list(run.records) == list(plain.records)
+
+
+# --- a hub that dies -------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_is_struck_by_what_has_not_struck_yet(tmp_path: Path) -> None:
+    """Every time of a fault counts once, whatever the run goes on from; another file's faults count from the start."""
+    faults = [
+        Fault("slow", at_seconds=(0.1, 0.3, 0.9, 1.2), factor=1e-9),
+        Fault("corrupt", at_versions=(3, 30)),
+    ]
+
+    def goes(until: str, resume: bool, kill: float, *faults: Fault) -> list[tuple[str, float]]:
+        """What has struck until then, and when."""
+        options: dict[str, Any] = {"chaos": Chaos(faults), "observers": [KillAt(kill)], "resume": resume}
+        on = machines(2)
+        oddlot.fit(
+            a_job(), Asynchronous(), on, until=until, out=tmp_path, checkpoint_every="2 versions", **options
+        )
+        log = read_log(tmp_path / "records.jsonl")
+        return [(r.event.kind, round(r.now, 1)) for r in log if isinstance(r.event, Struck)]
+
+    with pytest.raises(Killed):
+        goes("epochs>=8", False, 0.61, *faults)
+    told = goes("epochs>=8", True, inf, *faults)
+    slowed = [now for kind, now in told if kind == "slow"]
+    log = [r for r in read_log(tmp_path / "records.jsonl") if r.now < 0.6]
+    sufferers = {event.node for event in events(log, Struck) if event.kind == "slow"}
+    assert slowed == [0.1, 0.3, *([0.6] * len(sufferers)), 0.9, 1.2], "what lasts goes on"
+    assert len(told) - len(slowed) == 2, "corrupt"
+    told = goes("epochs>=9", True, inf, Fault("drop", at_versions=(40,)), Fault("corrupt", at_versions=(50,)))
+    assert [kind for kind, _ in told][-2:] == ["drop", "corrupt"]
+
+
+BEGUN = """
+import sys
+
+import oddlot
+from tests.fits import a_job, local
+
+chaos = oddlot.Chaos([oddlot.Fault("kill_hub", at_versions=(20,))])
+oddlot.fit(
+    a_job(), oddlot.Asynchronous(), local(2), until="epochs>=6", out=sys.argv[1], checkpoint_every="5 versions",
+    chaos=chaos,
+)
+"""
+
+
+@pytest.mark.parametrize("on", [local(2), machines()], ids=["local", "simulated"])
+def test_the_hub_is_killed_once_and_the_run_goes_on(
+    tmp_path: Path, on: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal to a program of its own; then, and under the virtual clock, an exception in place of the signal."""
+    chaos = Chaos([Fault("kill_hub", at_versions=(20,))])
+    options: dict[str, Any] = {"until": "epochs>=6", "out": tmp_path, "chaos": chaos}
+
+    def killed(engine: Disturbed) -> None:
+        engine.save()
+        raise Killed
+
+    monkeypatch.setattr(Disturbed, "_kill_hub", killed)
+    if isinstance(on, Local):
+        with program("-c", BEGUN, tmp_path) as process:
+            assert process.wait() == -signal.SIGKILL
+    else:
+        with pytest.raises(Killed):
+            oddlot.fit(a_job(), Asynchronous(), on, checkpoint_every="5 versions", **options)
+    assert names(read_log(tmp_path / "records.jsonl"), Struck) == ["Struck"]
+    assert oddlot.fit(a_job(), Asynchronous(), on, resume=True, **options).ended == "epochs>=6"
+    goes_on(tmp_path, "epochs>=7", on)

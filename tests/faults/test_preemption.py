@@ -1,0 +1,151 @@
+"""Machines that are taken away and come back as a trace says: the same on worker processes and simulated ones."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from oddlot import (
+    Alive,
+    Asynchronous,
+    Chaos,
+    Fault,
+    JobError,
+    Machine,
+    Simulated,
+    Steps,
+    UsageError,
+    read_chaos,
+)
+from oddlot.core.events import Evaluated, Joined, Lost, Stimulus, Struck
+from oddlot.core.random_streams import stream
+from oddlot.core.tasks import NodeId
+from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.host import Message
+from oddlot.faults.preemption import KIND, NAME, Preempted
+from oddlot.history.run_folder import RunFolder
+from tests.engines.log import events, machine_of, names
+from tests.fits import SAMPLES, Place, a_job, everything, local, trained
+from tests.transcripts import mask, raises
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
+"""three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
+COUNT = 480
+FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], maths=False)
+
+
+def comes(machine: str, after: float) -> float:
+    """When the trace has this machine come, the next time."""
+    moves = Alive(TRACE).moves(3, stream(0, NAME))
+    return next(at for at, number, here in moves if here and f"w{number + 1}" == machine and at >= after)
+
+
+@pytest.mark.parametrize(
+    "on", [local(3, as_if=(Machine("any", 0.005),) * 3), FLEET], ids=["local", "simulated"]
+)
+def test_who_is_taken_away_comes_back_when_the_trace_says_and_every_sample_counts_once(on: Place) -> None:
+    """They need longer than from one time at which nobody is left to the next."""
+    if on is not FLEET:
+        trained(a_job(), Asynchronous(), local(1))  # the fork server is ready
+    chaos = Chaos([Fault("kill", at_seconds=(0.5, 2.2))], capacity=Alive(TRACE))
+    run, books = trained(a_job(count=COUNT), Asynchronous(), on, "epochs>=2", chaos=chaos)
+    assert sorted(books.merged) == everything(COUNT, 2)
+    taken = dict[str, float]()
+    for record in run.records:
+        match record.event:
+            case Struck(name, kind, node) if name == NAME:
+                assert kind == KIND
+                taken[machine_of(node)] = record.now
+            case Joined(node) if (when := taken.get(machine_of(node))) is not None:
+                assert record.now >= comes(machine_of(node), when)
+    assert taken
+
+
+def test_a_resumed_run_finds_the_capacity_as_it_is_then(tmp_path: Path) -> None:
+    """It is stopped at 1 s, when one worker of three is there."""
+    job, folder, capacity = a_job(count=COUNT), RunFolder(tmp_path), Chaos(capacity=Alive(TRACE))
+    trained(job, Asynchronous(), FLEET, "seconds>=1", folder, chaos=capacity)
+    run, books = trained(job, Asynchronous(), FLEET, "epochs>=2", folder, resume=True, chaos=capacity)
+    assert sorted(books.merged) == everything(COUNT, 2)
+    at = names(run.records, object).index("Resumed")
+    after = [record for record in run.records[at:] if record.now < 1.2]
+    assert len(events(after, Joined)) - len(events(after, Lost)) == 1
+
+
+def test_a_file_says_so_too(tmp_path: Path) -> None:
+    path = tmp_path / "chaos.toml"
+    (tmp_path / "alive.csv").write_text("0,4\n3600,2\n7200,0\n")
+    path.write_text('[capacity]\nkind = "alive"\nfile = "alive.csv"\nof = 8\nrepeat_hours = 3\nfaster = 60\n')
+    assert read_chaos(path) == Chaos(
+        [], capacity=Alive(Steps((0.0, 60.0, 120.0), (4.0, 2.0, 0.0), 180.0), of=8)
+    )
+    path.write_text("seed = 3\n")
+    with raises(UsageError, "no_faults", path=str(path)):
+        read_chaos(path)
+    path.write_text('[capacity]\nkind = "alife"\n')
+    with raises(UsageError, "unknown_name", given="alife", nearest="alive", line=2):
+        read_chaos(path)
+
+
+def test_workers_that_are_taken_away_again_and_again_are_no_bad_sign() -> None:
+    """A task takes longer than a worker is left alone for in the first second."""
+    restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
+    on, chaos = local(2, as_if=(Machine("any", 0.01),) * 2), Chaos(capacity=Alive(restless))
+    _, books = trained(a_job(), Asynchronous(samples=SAMPLES // 2), on, "epochs>=1", chaos=chaos)
+    assert sorted(books.merged) == everything(SAMPLES, 1)
+
+
+ENDS = Steps((0.0, 0.3), (2.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "faults", [[], [Fault("slow", every_seconds=0.1, factor=1)]], ids=["", "faults go on"]
+)
+@pytest.mark.parametrize("on", [local(2), FLEET], ids=["local", "simulated"])
+def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: list[Fault]) -> None:
+    """Where it would wait without end, its goal being none of time."""
+    mask(seconds=r"(?<=at )[\d.]+(?= s)")
+    with raises(JobError, "stalled", machines=0, traces=["chaos"]):
+        trained(
+            a_job(count=COUNT), Asynchronous(), on, "epochs>=999", chaos=Chaos(faults, capacity=Alive(ENDS))
+        )
+
+
+class Scripted(Around):
+    """An engine that has these messages, each at its time, and then nothing."""
+
+    def __init__(self, *messages: tuple[float, Stimulus]) -> None:
+        self.messages, self.time = list(messages), 0.0
+
+    now = property(lambda self: self.time)
+    is_spent = property(lambda self: False)
+
+    def next(self, until: float) -> Message | None:
+        if not self.messages or self.messages[0][0] > until:
+            self.time = min(until, self.time + 60.0)
+            return None
+        self.time, message = self.messages.pop(0)
+        return message
+
+    def evaluate(self, version: int, weights: object) -> None: ...
+    def kill(self, node: NodeId) -> None: ...
+    def bar(self, machine: str, barred: bool) -> None: ...
+
+
+@pytest.mark.parametrize("last", [Evaluated(3, {}), Lost("w2")], ids=["evaluation", "loss"])
+def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: Stimulus) -> None:
+    """An evaluation's figures may be the goal, and a worker may have brought something before it was lost."""
+    coming: list[tuple[float, Stimulus]] = [
+        (0.0, Joined("w1")),
+        (0.1, Joined("w2")),
+        (0.4, Lost("w1")),
+    ]
+    coming += [(0.5, each) for each in (Evaluated(3, {}), Lost("w2")) if each != last]
+    engine = Preempted(Scripted(*coming, (9.0, last)), Alive(ENDS), ["w1", "w2"], 0)
+    engine.evaluate(3, None)
+    heard = [message for _ in range(8) if (message := engine.next(inf)) is not None]
+    assert heard[-1] == last
+    with raises(JobError, "stalled", seconds=9.0):
+        engine.next(inf)

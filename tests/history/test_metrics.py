@@ -1,0 +1,233 @@
+"""The figures of a log, and the log in a file."""
+
+import errno
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from oddlot.core.commands import Abort, Drop, Skip, Step
+from oddlot.core.conductor import ECHO, Conductor
+from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.events import Cancelled, Evaluated, Joined, Lost, Priced, Refused, Resumed, Ticked
+from oddlot.core.ledger import Ledger
+from oddlot.core.records import Record
+from oddlot.core.spans import Span
+from oddlot.history.log import Log, given_out, read_log, read_sound, surviving
+from oddlot.history.metrics import Tally, resumed_after, take_into_account, tally_of
+from oddlot.strategies import Synchronous
+from tests.report.records import arrived, merged, start
+from tests.transcripts import check, raises
+
+
+def story() -> list[Record]:
+    """Two workers; one is lost with a task, one answer is an echo, one is refused, one is dropped."""
+    return [
+        Record(0.0, Joined("w1", 3.6), (start("w1:1", (0, 0, 8)),)),
+        Record(1.0, Joined("w2", 7.2), (start("w2:2", (0, 8, 16)),)),
+        Record(
+            2.0,
+            arrived("w1:1", 8, loss=2.0, bytes_up=5, bytes_down=7),
+            (Step({"w1:1": 1.0}), start("w1:3", (0, 16, 24))),
+        ),
+        Record(3.0, Evaluated(1, {"loss": 0.5, "accuracy": 0.9})),
+        Record(4.0, Lost("w2")),
+        Record(5.0, arrived("w1:3", 6, loss=1.0, bytes_up=5), (Drop("w1:3"), start("w1:4", (0, 8, 16)))),
+        Record(6.0, Refused("w1:4", "bad"), (start("w1:5", (0, 8, 16)), start("w1:6", (0, 16, 24)))),
+        Record(7.0, Cancelled("w1:5", "w1", 11, 2), (Abort("w1:6", "w1"),)),
+        Record(8.0, arrived("w1:6", 8, loss=1.0, bytes_up=1, bytes_down=3), (), ECHO),
+    ]  # fmt: skip
+
+
+def test_the_figures_add_up() -> None:
+    tally = tally_of(story(), 16)
+    assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
+    assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
+    assert (tally.samples_assigned, tally.samples_returned) == (6 * 8, 2), "of w1:3 a part was handed over"
+    assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
+    assert (tally.bytes_up, tally.bytes_down, tally.bytes_data, tally.workers_lost) == (11, 21, 2, 1)
+    assert tally.bytes_wasted == 11 + 2 + 1 + 3
+    assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
+    assert tally.training_loss == pytest.approx(2.0 - 0.05)
+    assert tally.value("loss") == 0.5
+    assert {name: row.state for name, row in tally.workers.items()} == {"w1": "waiting", "w2": "lost"}
+    assert tally.history == [
+        {"seconds": 2.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((2 * 3.6 + 7.2) / 3600)}
+        | {"loss": 0.5, "accuracy": 0.9}
+    ], "a row is that of the version, not of when its evaluation came"
+
+
+def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -> None:
+    begun = Record(0.0, Joined("w1"), (start("w1:1", (0, 0, 8)),))
+    tally = tally_of([begun], 16)
+    assert tally.samples_wasted == 0
+    tally.finish()
+    assert tally.summary()["wasted"] == {"unfinished": 8}
+    tally = tally_of([begun, Record(1.0, Refused("w1:1", "NaN"), (Skip((Span(0, 0, 8),)),))], 16)
+    assert (tally.epochs, tally.samples_skipped, tally.samples_wasted, tally.refused) == (0.5, 8, 0, 1)
+
+
+def tick(now: float) -> Record:
+    return Record(now, Ticked())
+
+
+def written(path: Path, records: list[Record]) -> Log:
+    log = Log(path, Conductor(Synchronous(), Ledger(16, 1)))
+    for record in records:
+        log(record)
+    return log
+
+
+def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: Path) -> None:
+    written(tmp_path / "log", story()).close()
+    assert list(read_log(tmp_path / "log")) == story()
+    header = json.loads((tmp_path / "log").read_text().splitlines()[0])
+    assert header["format"] == 2
+    assert header["conductor"]["ledger"]["size"] == 16
+
+
+def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:
+    """As long as nothing is written, too."""
+    log = written(tmp_path / "log", [tick(now) for now in (0.5, 1.1, 1.5, 2.0)])
+    for now, read in ((2.0, [0.5, 1.1]), (2.09, [0.5, 1.1]), (2.1, [0.5, 1.1, 1.5, 2.0])):
+        log.keep_up(now)
+        assert [record.now for record in read_log(tmp_path / "log")] == read
+    log.close()
+
+
+def test_an_unfinished_last_line_is_left_out_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(path, story()).close()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert list(read_log(path)) == story()[:-1]
+    log = written(path, [tick(9.0)])
+    assert log.records == len(story())
+    log.close()
+    assert list(read_log(path)) == [*story()[:-1], tick(9.0)]
+
+
+NO_RECORDS = ["{}", "[1]", "nonsense", '{"is": "Record", "now": 1}', "7", "[" * 200_000] + [
+    f'{{"is":"Record","now":{now},"event":{{"is":"Ticked"}}}}'
+    for now in ("NaN", "1e400", "null", "-1", "9" * 400)
+]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(path, story()).close()
+    lines = path.read_text().splitlines()
+    for line in NO_RECORDS:
+        path.write_text("\n".join([*lines[:3], line, *lines[4:]]) + "\n")
+        with raises(CheckpointError, "damaged_file", path=str(path), line=4):
+            list(read_log(path))
+        sound, damage = read_sound(path)
+        check(damage, "damaged_file", line=4)
+        assert sound == story()[:2]
+
+
+class FullDisk(io.BytesIO):
+    """A file on a disk that is full."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [])
+    log.close()
+    log._file = FullDisk()
+    with raises(JobError, "unwritable_file", path=str(log.path), reason=os.strerror(errno.ENOSPC)):
+        log(tick(2.0))
+    with raises(JobError, "unwritable_file"):
+        log.flush()
+    log.close()  # what has been told is not told again
+    path = tmp_path / "nowhere" / "log"
+    with raises(JobError, "unwritable_file", path=str(path), reason=os.strerror(errno.ENOENT)):
+        written(path, [])
+
+
+def test_a_metric_is_about_the_version_that_was_evaluated() -> None:
+    tally = tally_of([*story(), Record(9.0, Evaluated(3, {"epoch": 0.5}))], 16)
+    tally.versions = 5
+    assert [tally.version_of(name) for name in ("epoch", "loss", "epochs", "hours")] == [3, 3, 5, 5]
+
+
+def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> None:
+    old, then = story(), [Record(3.5, Resumed(3)), tick(9.0)]
+    assert surviving([*old, *then]) == [*old[:3], *then]
+    assert surviving(old, until=3) == old[:3]
+    assert given_out(old[3:]) == 8 + 8 + 8, "w1:4, w1:5 and w1:6"
+    assert given_out([*old[5:7], Record(9.0, Resumed(3, 40))]) == 8 + 16 + 40, "what was void before too"
+    # The second resumption counts from the beginning of the file, the lost records included.
+    kept = surviving([*old, *then, tick(9.5), Record(9.2, Resumed(11))])
+    assert [record.now for record in kept] == [0.0, 1.0, 2.0, 3.5, 9.0, 9.2]
+
+
+def test_the_figures_of_a_resumed_log() -> None:
+    tally = tally_of([*story(), Record(8.5, Resumed(3, 24, 0.01))], 16)
+    assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
+    assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
+    assert tally.samples_assigned == 6 * 8, "in the life that was lost too"
+    assert tally.dollars == pytest.approx((2 * 3.6 + 7.2) / 3600 + 0.01), "what was lost had its price"
+    assert (tally.seconds, tally.bill.dollars_per_second) == (8.5, 0.0)
+
+
+def test_what_lost_work_had_cost() -> None:
+    before = tally_of(story()[:2], 16)
+    event = resumed_after(2, before, story()[2:], Path("log"))
+    assert event.dollars_lost == pytest.approx((7 * 3.6 + 3 * 7.2) / 3600)
+    assert (event.samples_lost, event.bytes_up_lost, event.bytes_down_lost) == (8 + 8 + 8 + 8, 11, 21)
+    assert (before.seconds, before.bytes_up) == (1.0, 0), "they are not counted yet"
+    tally = tally_of([*story(), Record(8.5, event)], 16)
+    assert (tally.bytes_up, tally.bytes_down) == (11, 21), "what is lost has travelled"
+
+
+def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
+    """A hub at 36 dollars an hour, a worker that comes at 1 s, a checkpoint at 2 s, and a shard that came at 5 s."""
+    log = [
+        Record(0.0, Priced("", 36.0)),
+        Record(1.0, Joined("w1")),
+        Record(2.0, Ticked(), (start("w1:1", (0, 0, 8)),)),
+        Record(5.0, arrived("w1:1", 8, bytes_up=1, bytes_down=2, bytes_data=300)),
+    ]
+    event = resumed_after(3, tally_of(log[:3], 16), log[3:], Path("log"))
+    assert event.bytes_data_lost == 300
+    assert event.dollars_of_hub_lost == pytest.approx(0.03)
+    tally = tally_of([*log, Record(5.0, event), Record(6.0, Joined("w1.2"))], 16)
+    assert (tally.bytes_data, tally.bill.seconds_alone) == (300, 2.0), "a second at each beginning"
+    assert tally.summary()["availability"] == pytest.approx(1 / 3), (
+        "of the three seconds in which the hub was there"
+    )
+    assert tally.bill.dollars_of_hub == tally.dollars == pytest.approx(0.05), (
+        "but for the one that it begins anew"
+    )
+
+
+def test_only_what_a_server_has_read_before_is_overwritten() -> None:
+    """w1:1 is written over what two merges have made since; w1:2, which waits till later, comes on top."""
+    starts = (start("w1:1", (0, 0, 4)), start("w1:2", (0, 4, 8)), start("w1:3", (0, 8, 12)))
+    log = [
+        Record(0.0, Joined("w1"), starts),
+        merged(1.0, "w1:3", 4),
+        Record(2.0, arrived("w1:2", 4)),
+        Record(3.0, arrived("w1:1", 4, read=0), (Step({"w1:1": 1.0}),)),
+        Record(4.0, Ticked(), (Step({"w1:2": 1.0}),)),
+    ]
+    tally = tally_of(log, 16)
+    assert (tally.versions, tally.overwritten) == (3, 1)
+
+
+def test_nobody_costs_nothing_to_the_last_digit() -> None:
+    prices = {"w1": 0.526, "w2": 0.16, "w3": 3.06}
+    log = [Record(1.0, Joined(name, price)) for name, price in prices.items()]
+    tally = tally_of([*log, *(Record(2.0, Lost(name)) for name in ("w2", "w3", "w1"))], 16)
+    assert tally.bill.dollars_per_second == 0.0
+
+
+def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:
+    stranger = Record(1.0, Ticked(), (Step({"nobody:1": 1.0}),))
+    path = tmp_path / "log"
+    with raises(CheckpointError, "damaged_file", path=str(path), event="Ticked()", seconds=1.0):
+        take_into_account(Tally(16), [stranger], path)

@@ -1,0 +1,281 @@
+"""A page about runs: what is on it, and what a browser draws of it."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Chaos, Fault, Machine, Simulated
+from oddlot.core.errors import OddlotError, UsageError
+from oddlot.core.events import Resumed, Struck
+from oddlot.core.strategy import Strategy
+from oddlot.report.comparison_plots import ACROSS
+from oddlot.report.html_page import FIGURES, MOST_BARS, MOST_FAULTS, page, write_page
+from oddlot.report.readable import readable
+from oddlot.report.run_report import Figures
+from oddlot.report.timeline import Course
+from tests.command import Oddlot
+from tests.fits import a_job
+from tests.report.conftest import unequal
+from tests.report.html import classes, marks, parsed, plots, table, those, ticks, words
+from tests.run.test_resume import KillAt, Killed
+from tests.transcripts import raises, transcribe
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OF_ALL = ["lanes", "staleness", "waste", "bytes"]
+OF_ONE = [*OF_ALL, "bill"]
+"""plots that each run with prices has of its own"""
+PLOTS = [
+    *(f"{metric} over {figure}" for metric in ("loss", "accuracy") for figure in ACROSS),
+    *ACROSS[1:],
+    *(f"level of {what}" for what in ("machines", "dollars_per_hour", "samples")),
+    *OF_ONE,
+]
+TOLD = {"h1", "h2", "p", "th", "td", "figcaption", "span"}
+"""elements with words"""
+COUNTS_MARKS = """
+<script>
+window.onerror = told => document.body.dataset.error = told;
+addEventListener("load", () => {
+  const figures = {};
+  for (const figure of document.querySelectorAll("figure")) {
+    const drawn = [...figure.querySelectorAll(".mark")].filter(mark => {
+      const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);
+      const painted = [style.fill, style.stroke].some(color => !["none", "rgba(0, 0, 0, 0)"].includes(color));
+      return painted && box.width + box.height > 0;
+    });
+    figures[figure.dataset.plot] = drawn.length;
+  }
+  const outside = performance.getEntriesByType("resource").map(entry => entry.name);
+  document.body.dataset.seen = JSON.stringify({ figures, outside });
+});
+</script>
+"""
+
+
+def made(*runs: Figures) -> Element:
+    return parsed(page(runs))
+
+
+def fitted(folder: Path, strategy: Strategy, on: Simulated, until: str, **options: Any) -> Figures:
+    """A run of a job of `count` samples, read from its folder."""
+    oddlot.fit(a_job(count=options.pop("count", 48)), strategy, on, until=until, out=folder, **options)
+    return Figures.read(folder)
+
+
+def test_everything_is_drawn_and_said(figures: Figures) -> None:
+    text = made(figures)
+    assert [*plots(text)] == PLOTS
+    assert all(marks(figure) for (figure,) in plots(text).values())
+    rows = dict(table(text)[: len(FIGURES)])
+    assert [*rows] == [*(name for name in FIGURES if name != "store"), "proof"]
+    assert rows["proof"] == figures.told
+    (lanes,) = plots(text)["lanes"]
+    states = {classes(swatch)[1] for swatch in those(lanes, "i", "swatch")}
+    assert states == {"working", "wasted", "waiting", "lost", "fault"}
+    assert len(those(text, "i", "swatch", "c0", "line")) == 4, "the evaluation's loss over four things"
+    parts = (words(part) for part in text.iter() if part.tag in TOLD or "name" in classes(part))
+    transcribe("\n".join(dict.fromkeys(parts)), number=r"(?<![\w/-])\d+([.,]\d+)*")
+
+
+def test_a_page_of_several_runs(figures: Figures, plain: Path) -> None:
+    """They share their plots over time and one legend, and each has its proof and its machines."""
+    both = figures, Figures.read(plain)
+    text = made(*both)
+    found = plots(text)
+    assert Counter({key: len(each) for key, each in found.items()}) == Counter(
+        [*PLOTS, *OF_ALL, "level of results"]
+    )
+    assert [len(marks(found[key][0])) for key in ("versions", "samples")] == [2, 2], "overlaid"
+    (legend,) = those(text, "div", "shared")
+    looks = [swatch.get("class") for swatch in legend.iter("i")]
+    assert looks == ["swatch c0 line", "swatch c1 line", "swatch training dashed"]
+    assert [*map(words, legend)][:2] == [run.title for run in both]
+    proofs = [run.told.partition(":")[0] for run in both]
+    assert ["proof", *proofs] in table(text)
+    assert {run.told for run in both} <= {*map(words, text.iter("p"))}
+    one, other = (ticks(lanes, "middle") for lanes in found["lanes"])
+    assert one == other, "one scale"
+    transcribe("\n".join(map(words, [*text.iter("h1"), *legend])))
+
+
+def test_a_run_without_prices_has_no_cost(plain: Path) -> None:
+    text = made(Figures.read(plain))
+    assert not those(text, "p", "empty")
+    assert not [key for key in plots(text) if "dollars" in key or "accuracy" in key or key == "bill"]
+    assert "cost" not in dict(row for row in table(text) if len(row) == 2)
+
+
+def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: Figures) -> None:
+    (of_bytes,), (of_dollars,) = (plots(made(figures))[key] for key in ("bytes", "bill"))
+    assert all(re.search(r": [\d.]+ k?B up, [\d.]+ k?B down$", told) for told in marks(of_bytes))
+    assert all(re.search(r": \$[\d.]+$", told) for told in marks(of_dollars))
+
+
+def test_what_a_log_says_is_no_markup(figures: Figures) -> None:
+    fault = Struck("<b>", "<script>alert(1)</script>", "<i>")
+    text = made(replace(figures, faults=[(1.0, fault)] * (MOST_FAULTS + 1)))
+    assert table(text)[-MOST_FAULTS:] == [["1.00 s", fault.kind, fault.node, fault.fault]] * MOST_FAULTS
+
+
+def test_a_proof_that_fails_is_seen(figures: Figures) -> None:
+    fault = OddlotError("position 3 is in two updates", "merged_twice")
+    bad = replace(figures, proof=replace(figures.proof, faults=(fault,)))
+    assert [*map(words, those(made(bad), "td", "bad"))] == [bad.told]
+    assert not those(made(figures), "td", "bad")
+    assert bad.plain()["proof_faults"] == [str(fault)]
+
+
+def test_many_runs_have_a_wide_table_and_a_colour_each(figures: Figures) -> None:
+    """Also those without a loss, of whose legend that is no part."""
+    tables = [classes(those(made(*[figures] * count), "div", "wide")[0]) for count in (3, 4)]
+    assert tables == [["wide"], ["wide", "many"]]
+    untrained = replace(figures, records=figures.records[:1])
+    text = page([untrained] * 12)
+    assert len(set(re.findall(r"\.c\d+ \{ --is: ([^;]+); \}", text))) == 12
+    (legend,) = those(parsed(text), "div", "shared")
+    assert [classes(swatch)[1] for swatch in legend.iter("i")] == [f"c{number}" for number in range(12)]
+
+
+# --- runs of other kinds -------------------------------------------------------------------------
+
+
+def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
+    """One result at a time, without batches, is worth no plot."""
+    strategy = oddlot.AdaptiveK(k=1, times=((0.2, 3),), samples=2)
+    adapts = fitted(tmp_path / "adaptive", strategy, unequal(), "epochs>=3")
+    usual = fitted(tmp_path / "usual", Asynchronous(samples=1), unequal(), "versions>=9")
+    levels = {"level of results", "level of samples"}
+    assert [levels & plots(made(run)).keys() for run in (adapts, usual)] == [levels, set()]
+    told = dict(table(made(adapts))[:2])["strategy"]
+    assert told == readable(adapts.settings["strategy"])
+    assert "switch = gradients (window = 20, threshold = 5, burn_in = 0), " in told, "without its state"
+
+
+def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
+    """The machines stand in the order of their numbers."""
+    names = [*(f"east{number}" for number in range(59)), "west1"]
+    on = Simulated([Machine(name, 0.001 * (1 + len(name) % 7)) for name in reversed(names)], maths=False)
+    text = page([fitted(tmp_path, Asynchronous(), on, "epochs>=4", count=600)])
+    found = plots(parsed(text))
+    shown, ranges = ([*ticks(found[key][0], "end")] for key in ("lanes", "staleness"))
+    assert (len(shown), shown[0], shown[-1]) == (48, "east0", "west1")
+    assert shown == [name for name in names if name in shown]
+    assert len(ranges) <= MOST_BARS
+    assert not all(name.isdigit() for name in ranges)
+    assert len(text) < 300_000
+    transcribe(words(found["lanes"][0][0]))
+
+
+def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
+    """Lost work has cost its money, and its faults are told."""
+    faults = [Fault("kill", "b", at_seconds=(1.9,)), Fault("slow", "a", at_seconds=(0.1,), factor=1)]
+    options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
+    run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
+    with pytest.raises(Killed):
+        fitted(*run, observers=[KillAt(2.5)], **options)
+    figures = fitted(*run, resume=True, **options)
+    lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
+    lanes = Course.of(figures.records, 48, figures.tally.seconds).lanes.values()
+    paid, up = sum(lane.dollars for lane in lanes), sum(lane.bytes_up for lane in lanes)
+    assert (paid + lost.dollars_lost, up + lost.bytes_up_lost) == pytest.approx(
+        (figures.tally.dollars, figures.tally.bytes_up)
+    )
+    assert min(lost.dollars_lost, lost.bytes_up_lost) > 0
+    found = plots(made(figures))
+    for key in ("bytes", "bill"):
+        assert len(ticks(found[key][0], "end")) == len(lanes) + 1, "lost work has a bar"
+    over_time = [key for key, (plot,) in found.items() if marks(plot, "moment")]
+    assert len(over_time) == 8, "each plot over time, and the lanes"
+    assert figures.strikes == {"slow": 1, "kill": 1}, "what goes on after the resume has struck once"
+    assert [row[1] for row in table(made(figures)) if len(row) == 4].count("kill") == 1
+
+
+def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
+    on = Simulated([Machine("quick", 0.01), Machine("slow", 0.1)], maths=False)
+    run = fitted(tmp_path, oddlot.Deadline(oddlot.LocalSGD(steps=4), 0.4), on, "versions>=2")
+    assert run.tally.samples_returned > 0
+    (waste,) = plots(made(run))["waste"]
+    assert str(run.tally.samples_returned) in [mark.rpartition(" ")[2] for mark in marks(waste)]
+
+
+def test_samples_travel_too(tmp_path: Path) -> None:
+    on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
+    run = fitted(tmp_path, oddlot.VCASGD(), on, "epochs>=1", shards=4)
+    lanes = Course.of(run.records, 48).lanes.values()
+    assert sum(lane.bytes_data for lane in lanes) == run.tally.bytes_data > 0
+    assert len(marks(plots(made(run))["bytes"][0], "c2")) == 2
+
+
+# --- written -------------------------------------------------------------------------------------
+
+
+def test_only_a_page_is_written_anew(oddlot: Oddlot, eventful: Path) -> None:
+    log = eventful / "records.jsonl"
+    before = log.read_bytes()
+    for code, place in (("not_a_page", str(log)), ("not_a_file", str(eventful)), ("not_a_file", "")):
+        answer = oddlot.refuses(code, "report", str(eventful), "--html", place)
+        assert not answer.out, "it is told before all the rest"
+    assert log.read_bytes() == before
+    Path("page.html").touch()  # as mktemp does
+    for _ in range(2):
+        assert oddlot("report", str(eventful), "--html", "page.html").code == 0
+
+
+def test_a_page_that_cannot_be_written_is_told(figures: Figures, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "page.html"
+    with raises(UsageError, "missing_folder", path=str(path), folder=str(path.parent)):
+        write_page([figures], path)
+
+
+def test_the_command_writes_it(oddlot: Oddlot, figures: Figures, plain: Path) -> None:
+    runs, both = [str(figures.folder), str(plain)], [figures, Figures.read(plain)]
+    answer = oddlot("report", *runs, "--html", "both.html")
+    assert answer.code == 0
+    assert Path("both.html").read_text() == page(both)
+    assert [answer.out.count(words) for words in ("both.html", *(run.told for run in both))] == [1, 1, 1]
+    oddlot.refuses("several_runs", "report", *runs, "--json")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+def in_browser(text: str, folder: Path) -> dict[str, Any]:
+    """What a browser makes of the page: marks drawn in each figure, requests, errors."""
+    path = folder / "page.html"
+    path.write_text(text.replace("</body>", COUNTS_MARKS + "</body>"))
+    assert CHROMIUM
+    flags = ["headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
+    flags += ["disable-component-update", "disable-sync", "disable-quic", "enable-logging=stderr"]
+    flags += [f"user-data-dir={folder / 'profile'}", "virtual-time-budget=5000", "dump-dom"]
+    done = subprocess.run(
+        [CHROMIUM, *(f"--{flag}" for flag in flags), f"file://{path}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert "data-error" not in done.stdout
+    seen = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert seen, done.stdout[-1000:]
+    found: dict[str, Any] = json.loads(seen[1].replace("&quot;", '"').replace("&amp;", "&"))
+    return found
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_a_browser_draws_every_plot(figures: Figures, plain: Path, tmp_path: Path) -> None:
+    seen = in_browser(page([figures]), tmp_path)
+    assert list(seen["figures"]) == PLOTS
+    assert all(seen["figures"].values()), seen["figures"]
+    assert seen["outside"] == []
+    both = in_browser(page([figures, Figures.read(plain)]), tmp_path)
+    assert [both["figures"][key] for key in ("versions", "samples")] == [2, 2], "overlaid"

@@ -1,0 +1,79 @@
+"""Lines, lanes and bars: where they are drawn, and what stands at their axes."""
+
+import re
+from xml.etree.ElementTree import Element
+
+import pytest
+
+from oddlot.report.svg_charts import LETTER, WIDTH, Axis, Bar, Line, bars, lanes, lines
+from tests.report.html import parsed, those, ticks, words
+
+
+def drawn(*rows: Line, across: str = "seconds", end: float = 1.0, from_zero: bool = False) -> Element:
+    return parsed(lines("t", across, "up", rows, end, from_zero=from_zero))
+
+
+@pytest.mark.parametrize(
+    ("across", "end", "unit", "numbers"),
+    [
+        ("seconds", 400.0, "seconds", ["0", "100", "200", "300", "400"]),
+        ("seconds", 5400.0, "minutes", ["0", "20", "40", "60", "80"]),
+        ("seconds", 18_000.0, "hours", ["0", "1", "2", "3", "4", "5"]),
+        ("versions", 5400.0, "versions", ["0", "2000", "4000"]),
+    ],
+)
+def test_an_axis_of_time_has_the_unit_that_fits(
+    across: str, end: float, unit: str, numbers: list[str]
+) -> None:
+    figures = [drawn(Line("x", [(0.0, 4.0), (end, 8.0)], 0), across=across, end=end)]
+    figures += [parsed(lanes("t", {"a": {"working": [(0.0, end)]}}, {}, end))] * (across == "seconds")
+    for figure in figures:
+        assert [*ticks(figure, "middle")] == numbers
+        assert words(those(figure, "text", "name")[0]) == unit
+
+
+def test_the_axis_of_time_goes_to_the_very_end() -> None:
+    axis = Axis.until(3.4)
+    assert (axis.low, axis.high, axis.ticks) == (0.0, 3.4, (0.0, 1.0, 2.0, 3.0))
+    assert Axis.until(0.0)(0.0) == axis(0.0)
+    assert len(Axis.until(0.3).ticks) == 4
+
+
+def test_amounts_are_drawn_from_zero() -> None:
+    line = Line("x", [(0.0, 4.0), (1.0, 8.0)], 0)
+    assert ["0" in ticks(drawn(line, from_zero=zero), "end") for zero in (True, False)] == [True, False]
+
+
+SAME, OTHER = [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], [(0.0, 1.0), (2.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("points", "widths"),
+    [
+        ([SAME, OTHER, SAME], ["3.8", "", ""]),
+        ([SAME, SAME, SAME], ["5.8", "3.8", ""]),
+        ([SAME] * 9, [*["5.8"] * 7, "3.8", ""]),
+        ([[(0.5, 1.5), (1.0, 2.0)], SAME], ["3.8", ""]),
+        ([[(0.0, 1.0), (0.5, 2.0), (2.0, 2.0)], [(0.0, 1.0), (0.5, 2.0), (2.0, 0.0)]], ["", ""]),
+        ([[(0.0, 2.0), (1.0, 2.0)], [(0.0, 2.0), (2.0, 2.0)], OTHER], ["3.8", "", ""]),
+        ([[(1.0, 1.0)], [(1.0, 1.0)], [(1.0, 2.0)]], ["8.0", "", ""]),
+        ([[(1.0, 1.0)], OTHER], ["", ""]),
+        ([[(0.0, 1.0), (2.0, 2.0)], [(0.0, 2.0), (2.0, 1.0)]], ["", ""]),
+    ],
+    ids=range(9),
+)
+def test_a_line_that_another_one_hides_is_wider(
+    points: list[list[tuple[float, float]]], widths: list[str]
+) -> None:
+    for colors in (range(len(points)), [0] * len(points)):
+        rows = [Line("a", each, color) for each, color in zip(points, colors, strict=True)]
+        styles = [path.get("style", "") for path in those(drawn(*rows, end=2.0), "path", "line")]
+        found = ["".join(re.findall(r"stroke-width: ([0-9.]+)", style)) for style in styles]
+        assert found == (widths if len({*colors}) > 1 else [""] * len(points)), "of one colour none"
+
+
+def test_what_stands_behind_a_bar_has_room() -> None:
+    """Its text ends within the picture, however long it is."""
+    figure = parsed(bars("t", [Bar("a", {"": 1.0}, "x" * 60), Bar("b", {"": 0.5}, "y")]))
+    (long,) = (text for text in figure.iter("text") if text.text == "x" * 60)
+    assert float(long.attrib["x"]) + 60 * LETTER <= WIDTH

@@ -1,0 +1,212 @@
+"""What a run was doing when, from the records of its log."""
+
+from itertools import pairwise
+
+import pytest
+
+import oddlot
+from oddlot import (
+    AdaptiveK,
+    Alive,
+    Asynchronous,
+    Chaos,
+    FastestK,
+    Hub,
+    Machine,
+    Offer,
+    Simulated,
+    Steps,
+    Zone,
+)
+from oddlot.core.commands import Drop, Start
+from oddlot.core.events import Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed, Ticked
+from oddlot.core.records import Record
+from oddlot.report.run_report import Figures
+from oddlot.report.timeline import Course, Interval
+from tests.fits import a_job
+from tests.report.conftest import unequal
+from tests.report.records import arrived, merged, start
+
+JOINED = Record(0.0, Joined("a"))
+
+
+def course_of(figures: Figures) -> Course:
+    return Course.of(figures.records, figures.tally.size, figures.tally.seconds)
+
+
+def task(number: int, node: str = "a") -> Start:
+    """Of four samples."""
+    return start(f"{node}:{number}", (0, 4 * number, 4 * number + 4))
+
+
+def ticks(now: float) -> Record:
+    return Record(now, Ticked())
+
+
+def spells(*records: Record, seconds: float = 0.0) -> dict[str, list[Interval]]:
+    """What the machine `a` did when."""
+    found = Course.of(records, 28, seconds).lanes["a"].spells
+    return {state: spells for state, spells in found.items() if spells}
+
+
+def test_a_machine_s_time_is_filled_without_gaps(figures: Figures) -> None:
+    course = course_of(figures)
+    assert course.lanes.keys() == {"a", "b", "c"}
+    joined = {r.event.node: r.now for r in figures.records if isinstance(r.event, Joined)}
+    for name, lane in course.lanes.items():
+        spells = sorted(spell for spells in lane.spells.values() for spell in spells)
+        assert (spells[0][0], spells[-1][1]) == (joined[name], course.seconds)
+        assert all(before[1] == after[0] for before, after in pairwise(spells))
+    assert course.lanes["b"].spells["lost"]
+    assert "slow" in [kind for _, kind in course.lanes["a"].faults]
+
+
+def test_what_is_shown_adds_up_to_the_figures(figures: Figures) -> None:
+    course, tally = course_of(figures), figures.tally
+    lanes = course.lanes.values()
+    assert sum(lane.dollars for lane in lanes) == pytest.approx(tally.dollars)
+    assert sum(lane.bytes_up for lane in lanes) == tally.bytes_up
+    assert sum(lane.bytes_down for lane in lanes) == tally.bytes_down
+    assert course.staleness.total() == tally.versions, "one update a merge"
+    last = course.progress[-1]
+    assert (last.versions, last.samples) == (tally.versions, tally.samples_merged)
+    assert any(behind > 0 for behind in course.staleness)
+
+
+def test_how_many_results_of_how_many_samples_a_merge_used() -> None:
+    strategy = AdaptiveK(k=1, times=((0.2, 3),), samples=2)
+    course = Course.of(oddlot.fit(a_job(), strategy, unequal(), until="epochs>=3").records, 48)
+    assert [results for _, results in course.results[:3]] == [1, 1, 3]
+    assert 0.2 <= course.results[2][0] <= 0.3
+    assert {samples for _, samples in course.samples} == {2}
+    assert course.results[-1][0] == course.seconds, "level until the end"
+
+
+def test_what_changes_at_the_very_end_is_no_upright_stroke() -> None:
+    """Such as the last merge, of what is left of the data; but a run of one merge shows it."""
+
+    def merges(*at: float) -> list[Interval]:
+        begun = Record(0.0, Joined("a"), tuple(task(n) for n in range(len(at))))
+        return Course.of([begun, *(merged(now, f"a:{n}", 4 - n) for n, now in enumerate(at))], 8).samples
+
+    assert merges(1.0, 2.0) == [(1.0, 4.0), (2.0, 4.0)]
+    assert merges(1.0) == [(1.0, 4.0), (1.0, 4.0)]
+
+
+def test_nobody_is_paid_while_there_is_no_hub() -> None:
+    """From its last record to the resume; and what was there before is no longer drawn as lost."""
+    records = [
+        Record(0.0, Joined("a", 3600.0)),
+        ticks(2.0),
+        Record(50.0, Resumed(2)),
+        Record(51.0, Joined("a.2", 3600.0)),
+        ticks(54.0),
+    ]
+    assert Course.of(records, 8).lanes["a"].dollars == pytest.approx(2.0 + 3.0)
+    assert spells(*records) == {"waiting": [(0.0, 50.0), (51.0, 54.0)]}
+
+
+def test_a_late_answer_of_an_earlier_life_says_nothing_about_this_one() -> None:
+    """A delayed answer of `a`, while `a.2` works."""
+    found = spells(
+        Record(0.0, Joined("a"), (task(0),)),
+        Record(1.0, Lost("a")),
+        Record(2.0, Joined("a.2"), (task(1, "a.2"),)),
+        Record(2.5, Gone("a")),
+        Record(3.0, arrived("a:0", 4), remark="echo"),
+        Record(9.0, arrived("a.2:1", 4)),
+    )
+    assert found == {"wasted": [(0.0, 1.0)], "lost": [(1.0, 2.0)], "working": [(2.0, 9.0)]}
+
+
+def test_what_was_worked_for_nothing_is_drawn_so() -> None:
+    """Cancelled, refused, late or dropped; but not a task that was cancelled while it stood behind another one."""
+    found = spells(
+        Record(0.0, Joined("a"), (task(0),)),
+        Record(1.0, arrived("a:0", 4), (task(1),)),
+        Record(3.0, Cancelled("a:1", "a"), (task(2),)),
+        Record(4.0, Refused("a:2", "NaN"), (task(3),)),
+        Record(6.0, arrived("a:3", 4), remark="echo"),
+        Record(7.0, Ticked(), (task(4), task(5))),
+        Record(8.0, Cancelled("a:5", "a")),
+        Record(9.0, arrived("a:4", 4), (task(6),)),
+        Record(11.0, arrived("a:6", 4), (Drop("a:6"),)),
+        seconds=12.0,
+    )
+    assert found == {
+        "working": [(0.0, 1.0), (7.0, 9.0)],
+        "wasted": [(1.0, 6.0), (9.0, 11.0)],
+        "waiting": [(6.0, 7.0), (11.0, 12.0)],
+    }
+
+
+def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
+    on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], maths=False)
+    run = oddlot.fit(a_job(), FastestK(k=1), on, until="epochs>=2")
+    course = Course.of(run.records, 48, run.summary["seconds"])
+    assert not course.lanes["fast"].spells["wasted"]
+    [(begin, end)] = course.lanes["slow"].spells["wasted"]
+    assert (begin, course.lanes["slow"].spells["working"]) == (0.0, [(end, course.seconds)])
+
+
+def test_a_machine_that_starts_or_is_gone_unnoticed_is_not_at_work() -> None:
+    """It is paid for from 0 to 7 s, works from 2 s on, and is missed at 9 s; the next start is given up."""
+    found = spells(
+        Record(0.0, Ordered("a", 1.0)),
+        Record(2.0, Joined("a", 1.0), (task(0),)),
+        Record(7.0, Gone("a")),
+        Record(8.0, arrived("a:0", 4), remark="echo"),
+        Record(9.0, Lost("a")),
+        Record(10.0, Ordered("a.2", 1.0)),
+        Record(11.0, Gone("a.2")),
+        Record(12.0, Ordered("a.3", 1.0)),
+        Record(12.5, Gone("a.2")),
+        Record(13.0, Joined("a.3", 1.0)),
+        Record(14.0, Gone("a.3")),
+        Record(14.0, Ordered("a.4", 1.0)),
+        Record(15.0, Resumed(8)),
+        ticks(16.0),
+    )
+    assert found == {
+        "starting": [(0.0, 2.0), (10.0, 11.0), (12.0, 13.0), (14.0, 15.0)],
+        "wasted": [(2.0, 7.0)],
+        "lost": [(7.0, 10.0), (11.0, 12.0)],
+        "waiting": [(13.0, 14.0)],
+    }
+
+
+def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
+    """Also where the hub takes it in later; and until it comes again, whatever happens to the hub."""
+    falls = Alive(Steps((0.0, 1.0, 9.0), (1.0, 0.0, 1.0)))
+    zone = Zone(
+        "z", Offer("o", 1.0, Steps((0.0,), (1.0,))), 1, Machine("any", 0.1, notice_seconds=1.0), falls
+    )
+    run = oddlot.fit(
+        a_job(), Asynchronous(), Simulated([zone], hub=Hub(seconds_per_update=0.5)), until="epochs>=2"
+    )
+    lane = Course.of(run.records, 48).lanes["z1"]
+    assert (run.summary["workers_left"], run.summary["workers_lost"]) == (1, 0)
+    assert [begin for begin, _ in lane.spells["left"]] == [1.0]
+    assert not lane.spells["lost"]
+    gone = [
+        Record(1.0, Lost("a")),
+        Record(5.0, Resumed(2)),
+        Record(9.0, Joined("a.2")),
+        ticks(10.0),
+    ]
+    assert spells(JOINED, *gone)["lost"] == [(1.0, 9.0)]
+    assert spells(JOINED, Record(0.5, Leaving("a")), *gone)["left"] == [(1.0, 9.0)]
+
+
+def test_starts_in_vain_are_told() -> None:
+    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
+    away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
+    run = oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=away)
+    assert [run.summary[name] for name in ("workers_lost", "workers_left", "starts_lost")] == [0, 0, 1]
+    spells = Course.of(run.records, 48).lanes["m"].spells
+    assert spells["starting"][0] == (0.0, 0.5)
+    assert spells["lost"] == [(0.5, 3.0)], "its lane has no gap"
+
+
+def test_a_long_run_is_thinned_out() -> None:
+    assert len(Course.of([ticks(float(second)) for second in range(10_000)], 8).progress) <= 1_001

@@ -1,0 +1,284 @@
+"""Checkpoints in another place: a folder or a URL, from which another machine goes on."""
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import Asynchronous, Run, Synchronous
+from oddlot.checkpoint import writer as saver
+from oddlot.checkpoint.format import Snapshot, check_log, newest, saved
+from oddlot.checkpoint.storage import Storage
+from oddlot.checkpoint.writer import BackgroundSaver
+from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.history.run_folder import RunFolder
+from tests.command import Oddlot
+from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
+from tests.run.test_resume import begun as begun_in
+from tests.run.test_resume import merged, saved_at_once
+from tests.transcripts import check, raises, warns
+
+
+def begun(folder: Path, url: str | None, until: str = "epochs>=2", **options: Any) -> Run:
+    return begun_in(folder, until, checkpoints=url, **options)
+
+
+def test_another_machine_goes_on_with_other_workers_and_exact_books(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "one", url)
+    assert not (tmp_path / "one" / "checkpoints").exists()
+    other = RunFolder(tmp_path / "other", url)
+    other.fetch()
+    run, _ = trained(a_job(), Asynchronous(), fleet(3), "epochs>=4", other, resume=True)
+    assert merged(tmp_path / "other") == everything(SAMPLES, 4)
+    lines = [(tmp_path / name / "records.jsonl").read_text().splitlines() for name in ("one", "other")]
+    assert lines[1][: len(lines[0])] == lines[0], "the whole log has come along"
+    assert run.summary["samples_wasted"] == 0
+    assert begun(tmp_path / "third", url, until="epochs>=5", resume=True).ended == "epochs>=5"
+    assert merged(tmp_path / "third") == everything(SAMPLES, 5)
+
+
+def test_a_resumed_run_remembers_where_its_checkpoints_are(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "run", None, until="epochs>=1")
+    begun(tmp_path / "run", url, force=True)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    assert checkpoints(url)[-1].startswith("00000018-")
+    begun(tmp_path / "run", None, until="epochs>=1", force=True)
+    assert checkpoints(url) == [], "force throws the old run away, wherever it is"
+    assert (tmp_path / "run" / "checkpoints").exists()
+
+
+def checkpoints(url: str) -> list[str]:
+    """The oldest first."""
+    return saved(Storage(url))
+
+
+def test_another_log_of_the_same_length_is_not_the_checkpoint_s(tmp_path: Path, url: str) -> None:
+    begun(tmp_path, url)
+    log, found = tmp_path / "records.jsonl", newest(Storage(url))
+    check_log(found, log)
+    log.write_text(log.read_text().replace('"samples":8', '"samples":7', 1))
+    with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
+        check_log(found, log)
+
+
+def savers(url: str, count: int = 2) -> list[tuple[BackgroundSaver, Snapshot]]:
+    """Hubs that have gone on from the newest checkpoint at the same moment."""
+    storage = Storage(url)
+    there, found = saved(storage), newest(storage)
+    return [(BackgroundSaver(storage, begun_from=found, there=there), found.load()) for _ in range(count)]
+
+
+def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "one", url)
+    before = checkpoints(url)
+    with raises(UsageError, "folder_not_empty", path=url):
+        begun(tmp_path / "two", url)
+    Storage(url).write("run.json", [b'{"format": 1}'])
+    with raises(CheckpointError, "damaged_file", path=f"{url}/run.json"):
+        begun(tmp_path / "two", url, resume=True)
+    assert checkpoints(url) == before
+    assert not (tmp_path / "two" / "run.json").exists()
+    begun(tmp_path / "two", url, until="epochs>=1", force=True)
+    assert checkpoints(url)[-1].startswith("00000006-")
+
+
+def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "MOST_PARTS", 3)
+    begun(tmp_path / "run", url, until="epochs>=4", keep_checkpoints=2)
+    storage = Storage(url)
+    kept = checkpoints(url)
+    assert len(kept) == 2
+    logs = [json.loads(storage.read(f"{name}/manifest.json"))["log"] for name in kept]
+    assert {part["name"].removeprefix("log/") for log in logs for part in log} == set(storage.names("log"))
+    assert all(len(log) <= 3 for log in logs)
+    assert (
+        b"".join(storage.read(part["name"]) for part in logs[-1])
+        == (tmp_path / "run" / "records.jsonl").read_bytes()
+    )
+
+
+def test_a_part_of_the_log_that_is_damaged_is_told_and_an_older_checkpoint_used(
+    tmp_path: Path, url: str
+) -> None:
+    with saved_at_once():
+        begun(tmp_path / "one", url)
+    storage, name = Storage(url), checkpoints(url)[-1]
+    *_, last = json.loads(storage.read(f"{name}/manifest.json"))["log"]
+    storage.write(last["name"], [bytes(last["bytes"])])
+    told = {"damage": "wrong_checksum", "path": storage.path(name), "file": last["name"].removeprefix("log/")}
+    with warns("damage_left_out", **told), saved_at_once():
+        begun(tmp_path / "two", url, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 3)
+    for name in storage.names("log"):
+        storage.write(f"log/{name}", [bytes(len(storage.read(f"log/{name}")))])
+    with raises(CheckpointError, "no_whole_checkpoint", path=url) as caught:
+        begun(tmp_path / "three", url, resume=True)
+    assert {each.code for each in caught.fields["damage"]} == {"wrong_checksum"}
+    assert not (tmp_path / "three").exists()
+
+
+# --- what cannot be written, read or reached ----------------------------------------------------
+
+
+def test_a_file_that_could_not_be_written_is_not_there(url: str) -> None:
+    """Each object store has errors of its own."""
+
+    class Unreachable(Exception):
+        pass
+
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        raise Unreachable("503")
+
+    storage = Storage(url)
+    with pytest.raises(OSError, match="503"):
+        storage.write("log/part", pieces())
+    assert storage.names("log") == []
+
+
+def test_a_store_that_is_out_of_reach_for_a_while_is_written_again(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing and clearing away fail, and what was left behind is the run's own."""
+    begun(tmp_path / "one", url)
+    ((saver_, before),) = savers(url, 1)
+
+    def out_of_reach(*_: object) -> None:
+        raise OSError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "sync", out_of_reach)
+        patch.setattr(Storage, "remove", out_of_reach)
+        saver_.save(replace(before, records=101))
+        saver_.wait()
+    (told,) = saver_.problems()
+    check(told, "checkpoint_not_written", path=url, reason="503")
+    assert saver_.save(replace(before, records=101)), "the same again, since it is not saved"
+    saver_.wait()
+    saver_.save(replace(before, records=102))
+    assert saver_.close() == []
+    assert newest(Storage(url)).records == 102
+
+
+def test_nothing_is_removed_that_cannot_be_read(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "one", url)
+    before = set(Storage(url).names("log"))
+
+    def out_of_reach(*_: object) -> tuple[Any, ...]:
+        raise OSError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "parts_of", out_of_reach)
+        with warns("old_checkpoints_not_removed", path=url, reason="503"), saved_at_once():
+            begun(tmp_path / "one", url, until="epochs>=4", resume=True)
+    assert before <= set(Storage(url).names("log"))
+    begun(tmp_path / "two", url, until="epochs>=5", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 5)
+
+
+def test_force_touches_nothing_that_is_no_run_s(tmp_path: Path, url: str) -> None:
+    storage = Storage(url)
+    for name in ("log/thesis.txt", "2024-11/photo.jpg"):
+        storage.write(name, [b"mine"])
+    with raises(UsageError, "not_a_run", path=url):
+        begun(tmp_path / "run", url, force=True)
+    storage.write("run.json", [b"{}"])
+    begun(tmp_path / "run", url, force=True)
+    assert storage.read("log/thesis.txt") == storage.read("2024-11/photo.jpg") == b"mine"
+
+
+def test_a_checkpoint_of_a_history_that_does_not_hold_never_comes_back(tmp_path: Path) -> None:
+    """It could not be read once, and the run went on from an older one."""
+    begun(tmp_path, None)
+    names = saved(Storage(tmp_path / "checkpoints"))
+    shutil.move(tmp_path / "checkpoints" / names[-1], tmp_path / "aside")
+    begun(tmp_path, None, until="versions>=14", resume=True, keep_checkpoints=100)
+    shutil.move(tmp_path / "aside", tmp_path / "checkpoints" / names[-1])
+    for later in saved(Storage(tmp_path / "checkpoints")):
+        if later not in names:
+            shutil.rmtree(tmp_path / "checkpoints" / later)
+    begun(tmp_path, None, until="epochs>=4", resume=True)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_checkpoint_that_cannot_be_read_now_stops_the_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, None)
+    path = tmp_path / "checkpoints" / saved(Storage(tmp_path / "checkpoints"))[-1]
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "check", broken)
+        with raises(CheckpointError, "unreadable_file", path=str(path)):
+            begun(tmp_path, None, until="epochs>=4", resume=True)
+    begun(tmp_path, None, until="epochs>=4", resume=True)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_relative_place_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun(tmp_path / "run", "saved")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "run") == everything(SAMPLES, 3)
+
+
+def test_what_cannot_be_reached_is_told_before_anything_starts(tmp_path: Path) -> None:
+    for url, named in {"foo://bucket": "foo", "s3://bucket/run": "s3fs"}.items():
+        with raises(UsageError, "unreachable_place", url=url) as caught:
+            begun(tmp_path / "run", url)
+        assert named in caught.fields["reason"]
+        assert not (tmp_path / "run").exists()
+    with raises(UsageError, "missing_setting", name="out") as caught:
+        oddlot.fit(a_job(), Synchronous(), equals(1), checkpoints="memory://a")
+    assert caught.value.key == "checkpoints"
+    with raises(CheckpointError, "no_whole_checkpoint", path="memory://nothing", damage=[]):
+        begun(tmp_path / "run", "memory://nothing", resume=True)
+
+
+def test_a_password_is_neither_shown_nor_readable_by_others(tmp_path: Path, oddlot: Oddlot) -> None:
+    """But run.json has it, from which the run goes on."""
+    url, shown = "memory://user:s3cr3t@bucket/run", "memory://user:***@bucket/run"
+    storage, run = Storage(url), tmp_path / "run"
+    begun(run, url)
+    begun(run, None, until="epochs>=3", resume=True)
+    assert merged(run) == everything(SAMPLES, 3)
+    files = [path for path in run.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+    assert [(path.name, path.stat().st_mode & 0o777) for path in files] == [("run.json", 0o600)]
+    assert run.joinpath("model.safetensors").stat().st_mode == run.joinpath("records.jsonl").stat().st_mode
+    assert b"s3cr3t" not in storage.read("run.json")
+    with raises(UsageError, "folder_not_empty", path=shown):
+        begun(tmp_path / "other", url)
+    with raises(UsageError, "unreachable_place", url="foo://user:***@bucket"):
+        Storage("foo://user:s3cr3t@bucket")
+    with pytest.raises(FileNotFoundError) as caught:
+        storage.read("nothing")
+    told = oddlot("report", str(run)).out + oddlot("report", str(run), "--json").out
+    assert shown in told
+    texts = [told, str(storage), storage.path("x"), str(caught.value), *map(str, caught.value.args)]
+    assert not any("s3cr3t" in text for text in texts)
+    storage.remove("")
+
+
+def test_a_place_without_checkpoints_is_none_to_go_on_from(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "run", None)
+    begun_there = str(tmp_path / "run" / "checkpoints")
+    with raises(UsageError, "checkpoints_elsewhere", given=url, begun=begun_there):
+        begun(tmp_path / "run", url, until="epochs>=3", resume=True)
+    begun(tmp_path / "run", None, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "run") == everything(SAMPLES, 3)

@@ -1,0 +1,405 @@
+"""Folders, files and disks that are not as they should be."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import oddlot
+from oddlot import Asynchronous, CheckpointError, Job, JobError, Strategy, Synchronous, UsageError
+from oddlot.checkpoint import format as checkpoint
+from oddlot.checkpoint import storage
+from oddlot.checkpoint.storage import Storage
+from oddlot.core.events import Resumed
+from oddlot.core.records import Record
+from oddlot.history.log import Log, read_log
+from oddlot.history.outcome import FAILED, in_short
+from oddlot.history.run_folder import RunFolder
+from oddlot.report.run_report import Figures
+from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, net
+from tests.run.test_resume import begun, content, goes_on, merged, saved_at_once
+from tests.sealed import reseal
+from tests.transcripts import mask, raises, warns
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
+    begun(tmp_path)
+    *_, before, newest = sorted((tmp_path / "checkpoints").iterdir())
+    (newest / "conductor.json").unlink()
+    told = {
+        "damage": "missing_file",
+        "path": str(newest),
+        "file": "conductor.json",
+        "checkpoint": before.name,
+    }
+    with warns("damage_left_out", **told):
+        run = goes_on(tmp_path)
+    records = list(read_log(tmp_path / "records.jsonl"))
+    (resumed,) = (each.event for each in records if isinstance(each.event, Resumed))
+    versions = sum(1 for _ in merges(records[: resumed.after_record]))
+    assert versions == int(before.name.partition("-")[0])
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+    assert run.summary["samples_wasted"] > 0
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 7), nn.Tanh(), nn.Linear(7, 2))
+
+
+def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> None:
+    begun(tmp_path)
+    before, was = content(tmp_path), json.loads((tmp_path / "run.json").read_text())
+    others: dict[str, tuple[Job, Strategy]] = {
+        "batch": (a_job(batch=4), Asynchronous()),
+        "parameters": (a_job(wide), Asynchronous()),
+        "strategy": (a_job(), Synchronous()),
+        "optimizer": (a_job(optimizer=oddlot.Adam()), Asynchronous()),
+    }
+    for setting, (job, strategy) in others.items():
+        with raises(CheckpointError, "other_job", path=str(tmp_path)) as caught:
+            oddlot.fit(job, strategy, fleet(), until="epochs>=4", out=tmp_path, resume=True)
+        ((name, values),) = caught.fields["different"].items()
+        assert (name, values[0]) == (setting, was[setting])
+        assert content(tmp_path) == before
+
+
+def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> None:
+    """Its shapes, which run.json has, are the same."""
+    begun(tmp_path)
+    points, sides = a_job().data
+    job = a_job(lambda: net().double(), data=(points.double(), sides))
+    with raises(CheckpointError, "other_job") as caught:
+        oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=4", out=tmp_path, resume=True)
+    assert caught.fields["different"]["0.bias"] == ("float32 [5]", "float64 [5]")
+    assert len(caught.fields["different"]) == 4
+
+
+def test_a_log_is_read_up_to_its_unfinished_last_line_or_the_first_damaged_one(tmp_path: Path) -> None:
+    """What is behind the newest checkpoint is lost work."""
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    log.write_bytes(log.read_bytes() + b'{"is":"Record","now":')
+    goes_on(tmp_path)
+    whole = log.read_bytes()
+    log.write_bytes(whole + b"\x00\xff nonsense\r\n" + whole.splitlines(keepends=True)[-1])
+    line = whole.count(b"\n") + 1
+    with warns("damage_left_out", damage="damaged_file", path=str(log), line=line):
+        goes_on(tmp_path, "epochs>=5")
+    assert log.read_bytes().startswith(whole + b'{"is":"Record"')
+    assert merged(tmp_path) == everything(SAMPLES, 5)
+
+
+def test_a_checkpoint_that_counts_on_records_which_the_log_has_lost_is_not_thrown_away(
+    tmp_path: Path,
+) -> None:
+    """It holds work. Whoever has no copy of the log may decide to lose it."""
+    begun(tmp_path)
+    log, places = tmp_path / "records.jsonl", tmp_path / "checkpoints"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join([*lines[:-2], "nonsense\n"]))
+    before, newest = content(tmp_path), max(places.iterdir())
+    counts = {"records": len(lines) - 1, "sound": len(lines) - 3}
+    with raises(CheckpointError, "log_too_short", path=str(newest), line=len(lines) - 1, **counts):
+        goes_on(tmp_path)
+    assert content(tmp_path) == before
+    for path in places.iterdir():
+        if json.loads((path / "manifest.json").read_text())["records"] > counts["sound"]:
+            shutil.rmtree(path)
+    with warns("damage_left_out", damage="damaged_file", path=str(log), line=len(lines) - 1):
+        goes_on(tmp_path)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_run_whose_files_are_damaged_is_told_and_no_dead_end(tmp_path: Path) -> None:
+    begun(tmp_path)
+    damage: list[tuple[str, str | None, str, dict[str, int]]] = [
+        ("records.jsonl", "{}\n", "damaged_file", {"line": 1}),
+        ("records.jsonl", None, "unreadable_file", {}),
+        ("run.json", None, "missing_file", {}),
+        ("run.json", '{"format": 99}', "other_format", {"format": 99}),
+        *(
+            ("run.json", text, "damaged_file", {})
+            for text in ("", "{", "[]", "[" * 200_000, "3", "{}", '{"format": 1}')
+        ),
+    ]
+    for name, text, code, fields in damage:
+        path = tmp_path / name
+        whole = path.read_bytes()
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+        with raises(CheckpointError, code, path=str(path), **fields):
+            goes_on(tmp_path)
+        path.write_bytes(whole)
+    goes_on(tmp_path)
+    (tmp_path / "run.json").unlink()
+    begun(tmp_path, force=True)
+
+
+def test_a_log_with_a_line_too_many_or_too_few_is_no_history(tmp_path: Path) -> None:
+    begun(tmp_path)
+    log = tmp_path / "records.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    first, second = [number for number, line in enumerate(lines) if '"is":"Step"' in line][:2]
+    nothing = '{"is":"Record","now":0.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
+    for number, line in ((second, lines[first]), (first, nothing)):
+        log.write_text("".join([*lines[:number], line, *lines[number + 1 :]]))
+        reseal(log)
+        before = content(tmp_path)
+        with raises(CheckpointError, "damaged_file", path=str(log)):
+            goes_on(tmp_path)
+        assert content(tmp_path) == before
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
+    begun(tmp_path)
+    before = content(tmp_path)
+    with raises(UsageError, "folder_not_empty", path=str(tmp_path)):
+        begun(tmp_path)
+    with raises(UsageError, "unknown_name", given="acuracy"):
+        begun(tmp_path, "acuracy>=1", force=True)  # a mistake that has nothing to do with the folder
+    assert content(tmp_path) == before
+
+
+def test_force_throws_away_the_run_and_nothing_else(tmp_path: Path) -> None:
+    begun(tmp_path / "run", "epochs>=4")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    begun(tmp_path / "run", "epochs>=1", force=True)
+    assert merged(tmp_path / "run") == everything(SAMPLES, 1)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    saved = checkpoint.newest(Storage(tmp_path / "run" / "checkpoints"))
+    assert saved.version == 6, "an older run's are gone"
+    (tmp_path / "records.jsonl").write_text("mine")
+    before = content(tmp_path)
+    with raises(UsageError, "not_a_run", path=str(tmp_path)):
+        begun(tmp_path, force=True)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", [SystemExit, RuntimeError])
+def test_a_run_whose_model_fails_throws_nothing_away_and_leaves_the_folder_free(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
+    begun(tmp_path / "old")
+    before = content(tmp_path / "old")
+
+    def broken() -> nn.Module:
+        raise kind("no model today")
+
+    for name in ("old", "new"):
+        with raises(JobError, "user_code_failed", where="the hub"):
+            begun(tmp_path / name, job=a_job(broken), force=name == "old")
+    assert content(tmp_path / "old") == before
+    begun(tmp_path / "new")
+
+
+def read_only(*_: Any) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "old")
+    (tmp_path / "file").write_text("")
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with raises(CheckpointError, "no_run", path=str(tmp_path / "nowhere")):
+        begun(tmp_path / "nowhere", resume=True)
+    for name in ("file", "file/run"):
+        with raises(UsageError, "unusable_folder", path=str(tmp_path / name)):
+            begun(tmp_path / name)
+    for name in ("l\ud800ufe", "a\0b"):  # as a file system of ASCII has no "ä"
+        with raises(UsageError, "unusable_name", name="out", given=str(tmp_path / name)):
+            begun(tmp_path / name)
+        with raises(UsageError, "unusable_name", name="checkpoints", given=name):
+            begun(tmp_path / "old", resume=True, checkpoints=name)
+    monkeypatch.setattr("oddlot.history.run_folder.RunFolder._lock", read_only)
+    with raises(UsageError, "unusable_folder", path=str(tmp_path / "old")):
+        begun(tmp_path / "old", resume=True)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+def full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+FILES = 3
+"""of a checkpoint"""
+
+
+class ShortLog(Log):
+    """Of a run whose disk is full after a while."""
+
+    def flush(self) -> None:
+        if self.records > 10:
+            with self._disk():
+                full()
+        super().flush()
+
+
+def test_a_disk_that_fills_up_under_the_log_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oddlot.run.training.Log", ShortLog)
+    with raises(JobError, "unwritable_file", path=str(tmp_path / "records.jsonl")):
+        begun(tmp_path)
+    monkeypatch.undo()
+    goes_on(tmp_path)
+    assert merged(tmp_path) == everything(SAMPLES, 4)
+
+
+def test_a_checkpoint_that_finds_no_room_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, really = count(), storage._sync
+
+    def fills_up(file: Any) -> None:
+        return really(file) if next(files) < FILES else full()
+
+    monkeypatch.setattr(storage, "_sync", fills_up)
+    with warns("checkpoint_not_written", path=str(tmp_path / "checkpoints")) as caught, saved_at_once():
+        run = begun(tmp_path)
+    assert caught.all[-1].fields["newest"] == 0, "the last one is told with what there is"
+    assert run.ended == "epochs>=2"
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_run_whose_first_checkpoint_finds_no_room_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be gone on with; its folder tells why it ended."""
+    monkeypatch.setattr(storage, "_sync", full)
+    seen: list[Record] = []
+    with raises(JobError, "checkpoint_not_written", path=str(tmp_path / "checkpoints")) as caught:
+        begun(tmp_path, observers=[seen.append])
+    assert not seen
+    monkeypatch.undo()
+    assert Figures.read(tmp_path).summary["ended"] == f"{FAILED}{in_short(caught.value)}"
+    begun(tmp_path, force=True)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda log: os.truncate(log, 0),
+    "longer": lambda log: log.write_bytes(log.read_bytes() + b"\n"),
+    "replaced": lambda log: shutil.copy(log, log.with_name("copy")) and log.with_name("copy").replace(log),
+    "removed": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_that_changes_under_the_run_ends_it_at_the_next_checkpoint(tmp_path: Path, change: str) -> None:
+    """Or else nothing would say that the run can neither be read nor gone on with."""
+    log, seen = tmp_path / "records.jsonl", list[Record]()
+
+    def spoil(record: Record) -> None:
+        seen.append(record)
+        if len(seen) == 5:
+            CHANGES[change](log)
+
+    mask(bytes=r"\d[\d,]*(?= bytes)|\d[\d,]*(?= are there)")
+    with raises(JobError, "log_changed", path=str(log)):
+        begun(tmp_path, "epochs>=99", observers=[spoil])
+    assert len(seen) < 20
+
+
+@pytest.mark.parametrize("moment", ["half", "whole"])
+def test_a_model_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"before")
+
+    def half(_: nn.Module, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        full()
+
+    monkeypatch.setattr(*("safetensors.torch.save_model", half) if moment == "half" else ("os.fsync", full))
+    with raises(JobError, "unwritable_file", path=str(model)):
+        RunFolder(tmp_path).write_model(nn.Linear(2, 2))
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+    assert model.read_bytes() == b"before"
+
+
+def test_what_is_renamed_is_on_the_disk_before_and_its_name_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the run's own files; and so are the names of all folders that were made for it."""
+    deeds: list[tuple[str, int]] = []
+    sync, replace = os.fsync, Path.replace
+    run = tmp_path / "new" / "run"
+
+    def note_sync(descriptor: int) -> None:
+        deeds.append(("sync", os.fstat(descriptor).st_ino))
+        sync(descriptor)
+
+    def note_rename(path: Path, target: Path) -> Path:
+        if Path(target).parent == run:
+            deeds.append(("rename", path.stat().st_ino))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_rename)
+    begun(run, "epochs>=1")
+    renamed = [number for number, (deed, _) in enumerate(deeds) if deed == "rename"]
+    assert len(renamed) == 3, "run.json, the model and the summary"
+    for number in renamed:
+        assert ("sync", deeds[number][1]) in deeds[:number]
+        assert ("sync", run.stat().st_ino) in deeds[number:]
+    assert {("sync", path.stat().st_ino) for path in (tmp_path, run.parent, run)} <= {*deeds[: renamed[1]]}
+
+
+def test_a_model_that_finds_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("safetensors.torch.save_model", full)
+    with raises(JobError, "unwritable_file", path=str(tmp_path / "model.safetensors")):
+        begun(tmp_path)
+    monkeypatch.undo()
+    assert goes_on(tmp_path, "epochs>=2").summary["epochs"] == 2
+
+
+# --- weights that overflow -----------------------------------------------------------------------
+
+
+class Steep(torch.autograd.Function):
+    """A gradient that is finite, and so large that a few steps overflow."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.sum() * 0
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return torch.full((2, 2), 1e38)
+
+
+def steep(model: nn.Module, batch: Any) -> Any:
+    return Steep.apply(model.weight)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.parametrize("on", [fleet(1), local(1)], ids=["simulated", "local"])
+def test_weights_that_overflow_are_neither_saved_nor_returned(on: Place, tmp_path: Path) -> None:
+    job = a_job(lambda: nn.Linear(2, 2, bias=False), training_step=steep, optimizer=oddlot.SGD(lr=1.0))
+    with warns("weights_too_large"), pytest.raises(JobError) as caught:
+        oddlot.fit(job, Asynchronous(), on, until="epochs>=2", out=tmp_path, checkpoint_every="1 versions")
+    assert (caught.value.code, caught.value.fields["version"]) == ("weights_not_finite", 4)
+    saved = checkpoint.newest(Storage(tmp_path / "checkpoints")).load()
+    assert caught.value.fields["newest"] == saved.version
+    floats = [tensor for tensor in saved.tensors.values() if tensor.is_floating_point()]
+    assert all(bool(tensor.isfinite().all()) for tensor in floats)
+    assert not (tmp_path / "model.safetensors").exists()

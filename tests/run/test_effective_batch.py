@@ -1,0 +1,56 @@
+"""How many samples one step uses, and where that is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot import (
+    VCASGD,
+    AdaptiveK,
+    AdaptiveLoad,
+    Asynchronous,
+    BackupTasks,
+    FastestK,
+    LocalSGD,
+    Quorum,
+    Synchronous,
+    fit,
+)
+from oddlot.core.strategy import Strategy
+from oddlot.report.run_report import Figures
+from oddlot.run.effective_batch import LOCAL_STEP, UPDATE, effective_batch
+from tests.fits import a_job, fleet
+from tests.toys import Timed
+
+
+@pytest.mark.parametrize(
+    ("strategy", "samples", "step"),
+    [
+        (Synchronous(), 128, UPDATE),
+        (Synchronous(samples=100), 400, UPDATE),
+        (BackupTasks(Synchronous()), 128, UPDATE),
+        (FastestK(k=3), 96, UPDATE),
+        (AdaptiveK(k=2), 64, UPDATE),
+        (AdaptiveLoad(least=200), 200, UPDATE),
+        (Asynchronous(), 32, UPDATE),
+        (Quorum(Synchronous(), quorum=0.6), 96, UPDATE),
+        (Quorum(LocalSGD()), 32, LOCAL_STEP),
+        (VCASGD(), 32, LOCAL_STEP),
+        (Timed(), None, None),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "on") else "",
+)
+def test_a_step_uses_the_samples_of_all_updates_that_it_waits_for(
+    strategy: Strategy, samples: int | None, step: str | None
+) -> None:
+    found: Any = effective_batch(strategy, batch=32, workers=4)
+    assert (found and found.samples, found and found.step) == (samples, step)
+
+
+def test_run_json_the_summary_and_the_report_say_it(tmp_path: Path) -> None:
+    run = fit(a_job(), FastestK(k=2), fleet(), until="epochs>=1", out=tmp_path)
+    begun = json.loads((tmp_path / "run.json").read_text())["effective_batch"]
+    assert begun == run.summary["effective_batch"] == Figures.read(tmp_path).summary["effective_batch"]
+    assert "k = 2" in begun

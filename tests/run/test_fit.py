@@ -1,0 +1,500 @@
+"""Whole runs: the books, the goals, the figures, and what they leave alone."""
+
+import errno
+import logging
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import oddlot
+from oddlot import (
+    VCASGD,
+    AdaptiveK,
+    AdaptiveLoad,
+    Asynchronous,
+    BackupTasks,
+    ByGradients,
+    Deadline,
+    Downpour,
+    ElasticAveraging,
+    FastestK,
+    FederatedAveraging,
+    JobError,
+    Link,
+    Local,
+    LocalSGD,
+    Machine,
+    ProportionalLoad,
+    Quorum,
+    Simulated,
+    Strategy,
+    Synchronous,
+    UsageError,
+)
+from oddlot.core.commands import Cancel, Command, Start
+from oddlot.core.errors import ProtocolError
+from oddlot.core.events import Arrived, Cancelled, Event
+from oddlot.core.records import Record
+from oddlot.core.strategy import View
+from oddlot.strategies import BY_NAME, WRAPPERS
+from tests.engines.log import events, updates
+from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, rows, trained
+from tests.transcripts import mask, raises, transcribe, warns
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+HUB = os.getpid()
+SIZE = 4 * 64 + 64
+"""bytes of a block: four tensors, each in cache lines, and a line that says which had no gradient"""
+
+STRATEGIES = [
+    Synchronous(),
+    FastestK(k=1),
+    AdaptiveK(switch=ByGradients(window=2, burn_in=2)),
+    Asynchronous(damping=0.5),
+    LocalSGD(steps=2),
+    AdaptiveLoad(switch=ByGradients(window=2)),
+    Quorum(LocalSGD(steps=2)),
+    BackupTasks(Synchronous(), slow=1.0),
+    Deadline(LocalSGD(steps=2), 0.01),
+    ProportionalLoad(Synchronous()),
+    VCASGD(),
+    FederatedAveraging(),
+    ElasticAveraging(steps=2),
+    Downpour(steps=2),
+]
+REAL = FastestK, LocalSGD, ElasticAveraging
+"""which cancel, and whose updates are of each kind: the others' books need no processes"""
+BOTH = pytest.mark.parametrize("on", [local(2), fleet(2)], ids=["local", "simulated"])
+
+
+# --- the books -----------------------------------------------------------------------------------
+
+
+def test_a_final_measurement_that_takes_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The metric waits until somebody has heard of it. The hub looks up each half a second, which is not long."""
+    heard, seen, told = tmp_path / "heard", list[float](), list[tuple[float, logging.LogRecord]]()
+
+    def patient(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        while not heard.exists():
+            pass
+        return 1.0
+
+    class Hears(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append((time.monotonic(), record))
+            heard.touch()
+
+    monkeypatch.setattr("oddlot.run.training.LONG_MEASURE_SECONDS", 0.7)
+    caplog.set_level(logging.INFO, "oddlot.run.training")
+    monkeypatch.setattr(logging.getLogger("oddlot.run.training"), "handlers", [Hears()])
+    job = a_job(evaluation=rows(4), metrics={"patience": patient})
+    observers = [lambda _: seen.append(time.monotonic())]
+    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", observers=observers)
+    ((at, record),) = told
+    assert at - max(each for each in seen if each < at) >= 0.7
+    assert record.args == (0.7,)
+    transcribe(record.getMessage())
+
+
+def test_every_strategy_is_tried() -> None:
+    assert {type(strategy) for strategy in STRATEGIES} == {*BY_NAME.values(), *WRAPPERS.values()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "on"),
+    [(s, fleet(2)) for s in STRATEGIES] + [(s, local(2)) for s in STRATEGIES if isinstance(s, REAL)],
+    ids=lambda part: type(part).__name__,
+)
+def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, on: Place) -> None:
+    shards = 2 if getattr(strategy, "whole_shards", False) else 1
+    run, books = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
+    assert sorted(books.merged) == everything(45, 3)
+    assert run.ended == "epochs>=3"
+    assert (run.summary["samples_merged"], run.summary["epochs"]) == (135, 3)
+    assert run.summary["versions"] == sum(1 for _ in merges(run.records))
+
+
+@BOTH
+def test_two_tasks_in_flight(on: Any) -> None:
+    """And the facts tell where the time went."""
+    run, books = trained(a_job(), Asynchronous(), replace(on, in_flight=2), "epochs>=3")
+    assert sorted(books.merged) == everything(SAMPLES, 3)
+    held, most = Counter[str](), 0
+    for record in run.records:
+        if isinstance(record.event, Arrived):
+            held[record.event.update.sender] -= 1
+        held.update(action.task.node for action in record.actions if isinstance(action, Start))
+        most = max([most, *held.values()])
+    assert most == 2
+    if isinstance(on, Local):
+        assert all(min(facts.seconds.values()) > 0 for facts in updates(run.records))
+        assert updates(run.records)[0].seconds.keys() == {"down", "load", "compute", "up"}
+
+
+def test_shards_and_a_barrier_between_epochs() -> None:
+    run, books = trained(
+        a_job(), Asynchronous(samples=5), fleet(2), "epochs>=3", shards=4, epoch_barrier=True
+    )
+    assert sorted(books.merged) == everything(SAMPLES, 3)
+    assert books.merged == sorted(books.merged, key=lambda place: place[0]), "one epoch after the other"
+    spans = [span for merge in merges(run.records) for span in merge]
+    assert all(start // 12 == (stop - 1) // 12 for _, start, stop in spans), "a task is of one shard"
+
+
+def test_a_strategy_may_be_used_again() -> None:
+    """What it remembers of a run that ended in mid-round is not in the way of the next one."""
+    strategy = Synchronous()
+    for _ in range(2):
+        trained(a_job(), strategy, fleet(2), "loss<=1000")
+        assert strategy == Synchronous()
+        _, books = trained(a_job(), strategy, fleet(2), "epochs>=1")
+        assert sorted(books.merged) == everything(SAMPLES, 1)
+
+
+# --- when a run ends, and what it tells ----------------------------------------------------------
+
+
+@BOTH
+def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_goal_is_named(
+    on: Place,
+) -> None:
+    """The final one may be a little further, and worse."""
+    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    every = oddlot.run.goals.Every(1, "versions")
+    run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
+    versions = [row["versions"] for row in run.history]
+    assert versions == sorted(set(versions))
+    assert versions[-1] == run.summary["versions"] >= run.summary["ended_version"]
+    met = [row["versions"] for row in run.history if row["accuracy"] >= 0.8]
+    assert met[0] == run.summary["ended_version"]
+    assert run.history[-1]["accuracy"] == run.accuracy
+    assert run.history[-1].keys() == {"seconds", "versions", "epochs", "dollars", "loss", "accuracy"}
+    assert not run.model.training
+
+
+@pytest.mark.parametrize(
+    ("until", "reached"),
+    [
+        ("seconds>=1", lambda s: 1 <= s["seconds"] < 1.2),
+        ("versions>=5", lambda s: s["versions"] == 5),
+        ("epochs>=1.5", lambda s: s["epochs"] == 1.5),
+        ("samples>=40", lambda s: s["samples_merged"] == 40),
+        ("dollars>=0.01", lambda s: s["dollars"] == pytest.approx(0.01, rel=0.1)),
+        ("loss<=0.5", lambda s: s["loss"] <= 0.5),
+        ("accuracy>=0.9", lambda s: s["accuracy"] >= 0.9),
+        ("accuracy>0.999 or versions>=5", lambda s: s["versions"] == 5),
+    ],
+)
+def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
+    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    machine = Machine("m", 0.01, dollars_per_hour=36.0)
+    every = oddlot.run.goals.Every.parse("1 versions")
+    run, _ = trained(job, Asynchronous(), Simulated([machine]), until, evaluate_every=every)
+    assert reached(run.summary), run.summary
+    assert run.ended == until.rpartition(" ")[2]
+    assert run.summary["ended_version"] == run.summary["versions"]
+
+
+def test_without_an_evaluation_set_the_loss_is_that_of_training() -> None:
+    run, _ = trained(a_job(), Asynchronous(), fleet(1), "loss<=0.5")
+    assert run.loss is not None
+    assert run.loss <= 0.5
+    assert run.accuracy is None
+    assert run.history == []
+
+
+def test_a_run_says_in_a_line_what_became_of_it(tmp_path: Path) -> None:
+    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    run = oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=1", out=tmp_path)
+    transcribe(repr(run), accuracy=r"(?<=accuracy=)[\d.]+", loss=r"(?<=loss=)[\d.]+")
+
+
+def test_memory_that_is_not_granted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: int, __: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "ftruncate", refuses)
+    with raises(JobError, "no_shared_memory", reason="File too large"):
+        oddlot.fit(a_job(), Asynchronous(), local(1), until="epochs>=1")
+
+
+@pytest.mark.parametrize(
+    ("on", "stops_at_once"), [("simulated", False), ("simulated", True), ("local", False)]
+)
+def test_traffic_of_work_that_was_cancelled_counts_apart(on: str, stops_at_once: bool) -> None:
+    """Each round is of another version, which is sent to everybody. The first worker may have done many alone."""
+
+    def stop(record: Record) -> None:
+        if isinstance(record.event, Cancelled):
+            cancelled.append(record)
+            if len(cancelled) == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    cancelled: list[Record] = []
+    machines = tuple(Machine(f"w{i}", 0.001 * 5**i, stops_at_once=stops_at_once) for i in range(3))
+    place = Simulated(list(machines)) if on == "simulated" else local(3, as_if=machines)
+    with pytest.raises(oddlot.Interrupted) as stopped:
+        oddlot.fit(a_job(), FastestK(k=1, samples=16), place, until="epochs>=1e6", observers=[stop])
+    run = stopped.value.run
+    started = sum(isinstance(action, Start) for record in run.records for action in record.actions)
+    ended = events(run.records, Cancelled)
+    assert ended
+    assert run.summary["bytes_down"] <= started * SIZE
+    brought = sum(facts.bytes_down for facts in updates(run.records))
+    assert run.summary["bytes_down"] == brought + len(ended) * SIZE
+    assert run.summary["bytes_wasted"] >= len(ended) * SIZE
+    assert 0 < run.wasted_share == run.summary["samples_wasted"] / (16 * started)
+
+
+def test_money_time_and_traffic_of_a_fleet() -> None:
+    link = Link(megabits_per_second=8, latency_milliseconds=0)
+    machines = [Machine(f"m{i}", 0.01, link=link, dollars_per_hour=3.6) for i in range(2)]
+    run = oddlot.fit(a_job(), Synchronous(), Simulated(machines), until="epochs>=1")
+    assert run.summary["bytes_up"] == 6 * SIZE
+    assert run.summary["bytes_down"] == 6 * SIZE
+    assert run.summary["seconds"] == pytest.approx(3 * (0.08 + 2 * SIZE / 1e6), rel=0.01)
+    assert run.dollars == pytest.approx(2 * run.summary["seconds"] * 0.001)
+    assert run.hours == pytest.approx(run.summary["seconds"] / 3600)
+    assert run.wasted_share == 0
+
+
+@pytest.mark.parametrize(("on", "fails"), [(local(2), True), (fleet(2), True), (fleet(2), False)])
+def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -> None:
+    def state() -> list[Any]:
+        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what users draw from
+        return [torch.get_rng_state().tolist(), str(python), str(numpy), torch.get_num_threads()]
+
+    torch.manual_seed(3)
+    before = state()
+    if fails:
+        with pytest.raises(JobError):
+            oddlot.fit(a_job(loss=lambda y, t: y), Asynchronous(), on, until="epochs>=1")
+    else:
+        oddlot.fit(a_job(), Asynchronous(), on, until="epochs>=1")
+    assert state() == before
+
+
+# --- what cannot be ------------------------------------------------------------------------------
+
+
+class NoDataclass:
+    on = Synchronous.on
+
+
+@dataclass
+class Impossible:
+    """A strategy that asks for what the books forbid."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        yield Cancel("m0:1")
+
+
+def test_a_strategy_that_breaks_the_protocol_ends_the_run_with_its_story() -> None:
+    with raises(ProtocolError, "no_such_task", task="m0:1"):
+        oddlot.fit(a_job(), Impossible(), fleet(1), until="epochs>=1")
+
+
+class Lengthless:
+    """A data set whose length fails."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        if not self.size:
+            raise OSError("the disk is gone")
+        return self.size
+
+    def __getitem__(self, _: int) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("size", "reason"), [(0, "the disk is gone"), (-1, "should return >= 0")])
+@pytest.mark.parametrize("where", ["data", "evaluation"])
+def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, reason: str, where: str) -> None:
+    changes: Any = {where: Lengthless(size)}
+    with raises(JobError, "user_code_failed") as caught:
+        oddlot.fit(a_job(**changes), Synchronous(), fleet(), until="epochs>=1")
+    assert where in caught.fields["where"]
+    assert reason in caught.fields["reason"]
+
+
+def test_a_goal_that_never_comes_is_refused() -> None:
+    for on in (local(1), fleet(1)):
+        with raises(UsageError, "goal_without_price", given="dollars>=1"):
+            oddlot.fit(a_job(), Synchronous(), on, until="dollars>=1")
+    with raises(UsageError, "goal_without_maths", given="loss<=1"):
+        oddlot.fit(a_job(), Synchronous(), fleet(1, maths=False), until="loss<=1")
+    oddlot.fit(a_job(), Synchronous(), fleet(1), until="dollars>=1 or epochs>=1")
+
+
+Told = tuple[str, dict[str, Any]]
+"""the code of an error, and some of its fields"""
+
+
+def too_few(name: str, given: int, samples: int = SAMPLES) -> Told:
+    return "too_few_samples", {"name": name, "given": given, "samples": samples}
+
+
+def invalid(name: str, given: Any) -> Told:
+    return "invalid_value", {"name": name, "given": given}
+
+
+TOP = {"evaluation": rows(), "metrics": {"top": oddlot.accuracy}}
+OF_THE_JOB: dict[str, tuple[dict[str, Any], Told]] = {
+    "no data": ({"data": (torch.zeros(0, 2),)}, ("empty_data", {"name": "data"})),
+    "no evaluation": ({"evaluation": []}, ("empty_data", {"name": "the evaluation set"})),
+    "batch": ({"batch": 64}, too_few("job.batch", 64)),
+    "metrics": ({"metrics": {"top": len}}, ("no_evaluation_set", {"metrics": ["top"]})),
+    "device": ({"device": "foo"}, ("unknown_device", {"given": "foo"})),
+    "no device": ({"device": "cuda:7"}, ("missing_device", {"given": "cuda:7"})),
+    "figure": ({"evaluation": [1], "metrics": {"epochs": len}}, ("name_taken", {"names": ["epochs"]})),
+    "list": ({"data": [[1.0]] * 2}, too_few("job.batch", 8, samples=2)),
+    "tuple": ({"data": ([1.0], [2.0])}, too_few("job.batch", 8, samples=2)),
+}
+OF_THE_STRATEGY: dict[str, tuple[Any, Told]] = {
+    "samples": (Synchronous(samples=64), too_few("strategy.samples", 64)),
+    "inner": (Deadline(Synchronous(samples=64)), too_few("strategy.inner.samples", 64)),
+    "table": (AdaptiveLoad(((1, 64, 1.0),)), too_few("strategy.table", 64)),
+    "loads": (AdaptiveLoad(loads=(8, 64)), too_few("strategy.loads", 64)),
+    "k": (FastestK(k=3), ("too_few_workers", {"k": 3, "workers": 2})),
+    "class": (Synchronous, ("class_given", {"given": "Synchronous"})),
+    "text": ("synchronous", invalid("strategy", "synchronous")),
+    "no dataclass": (NoDataclass(), ("no_dataclass", {"given": "NoDataclass"})),
+}
+OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
+    "workers": ({"on": local(49)}, too_few("workers", 49)),
+    "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
+    "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
+    "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
+    "both": ({"resume": True, "force": True}, ("resume_and_force", {})),
+    "no folder": ({"out": None, "resume": True}, ("missing_setting", {"name": "out"})),
+    "shards": ({"shards": 49}, too_few("shards", 49)),
+    "shard": ({"shards": 25}, ("shard_of_one_sample", {"shards": 25, "samples": SAMPLES})),
+    "functions": ({"about": {"x": print}}, ("no_plain_data", {})),
+}
+INVALID: list[tuple[str, Any]] = [
+    ("until", 3),
+    ("evaluate_every", "often"),
+    ("checkpoint_every", 3),
+    ("seed", -1),
+    ("seed", 2**32),
+    ("seed", "a"),
+    ("seed", True),
+    ("resume", "no"),
+    ("out", 3),
+    ("shards", 0),
+    ("on", 2),
+    ("on", oddlot.Local),
+    ("codec", "bf16"),
+    ("codec", oddlot.Half),
+    ("observers", print),
+    ("about", 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy", "options", "told"),
+    [
+        *((changes, Synchronous(), {}, told) for changes, told in OF_THE_JOB.values()),
+        *(({}, strategy, {}, told) for strategy, told in OF_THE_STRATEGY.values()),
+        *((TOP, Synchronous(), options, told) for options, told in OF_THE_RUN.values()),
+        *(({}, Synchronous(), {name: given}, invalid(name, given)) for name, given in INVALID),
+    ],
+    ids=[*OF_THE_JOB, *OF_THE_STRATEGY, *OF_THE_RUN, *(f"{name}={given}" for name, given in INVALID)],
+)
+def test_what_cannot_be_is_told_before_anything_starts(
+    changes: Any,
+    strategy: Any,
+    options: dict[str, Any],
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("oddlot.engines.local.config.Nursery", None)
+    options = {"on": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
+    mask(devices=r"(?<=is not there: ).*")
+    with raises(UsageError, told[0], **told[1]):
+        oddlot.fit(a_job(**changes), strategy, **options)
+    assert not (tmp_path / "run").exists()
+
+
+# --- the process's own state ---------------------------------------------------------------------
+
+
+class Flags:
+    """Stands for a module's flag, such as PIL's LOAD_TRUNCATED_IMAGES."""
+
+    loads_truncated = False
+
+
+@pytest.mark.parametrize("on", [local(1), fleet(1)], ids=["local", "simulated"])
+def test_what_a_script_sets_before_a_run_reaches_every_worker(
+    on: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's default dtype and device by themselves, everything else by `worker_init`; the evaluator too."""
+    monkeypatch.setattr(Flags, "loads_truncated", False)
+
+    def init() -> None:
+        Flags.loads_truncated = True
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        assert Flags.loads_truncated
+        assert (torch.get_default_dtype(), torch.get_default_device().type) == (torch.float64, "meta")
+        loss: torch.Tensor = nn.functional.cross_entropy(model(batch[0].double()), batch[1])
+        return loss
+
+    def model() -> nn.Module:
+        assert os.getpid() == HUB or Flags.loads_truncated
+        return nn.Linear(2, 2, device="cpu")
+
+    job = a_job(model, loss=None, training_step=step, worker_init=init, evaluation=rows())
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        run = oddlot.fit(job, LocalSGD(steps=2), on, until="epochs>=1")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert run.model.get_parameter("weight").dtype == torch.float64
+    assert run.loss is not None
+    assert 0 < run.loss < 1
+
+
+def test_extra_state_is_warned_of_and_left_out_of_the_saved_model(tmp_path: Path) -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    with warns("extra_state", modules=["1"]):
+        oddlot.fit(
+            a_job(lambda: nn.Sequential(nn.Linear(2, 2), Counting(2, 2))),
+            Synchronous(),
+            fleet(),
+            until="epochs>=1",
+            out=tmp_path / "run",
+        )
+    assert load_file(tmp_path / "run" / "model.safetensors").keys() == {
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+    }

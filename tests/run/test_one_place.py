@@ -1,0 +1,126 @@
+"""Several machines at one place of checkpoints: one of them has the run."""
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.memory import MemoryFileSystem
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import oddlot
+from oddlot import Asynchronous
+from oddlot.checkpoint.format import newest
+from oddlot.checkpoint.storage import Storage
+from oddlot.core.commands import Step
+from oddlot.core.errors import CheckpointError, JobError, UsageError
+from oddlot.core.records import Record
+from oddlot.history.run_folder import RunFolder
+from tests.fits import SAMPLES, a_job, everything, fleet
+from tests.run.test_checkpoints_elsewhere import begun, checkpoints, savers
+from tests.run.test_resume import merged
+from tests.sealed import reseal
+from tests.transcripts import raises
+
+
+def test_a_machine_that_comes_back_is_told_that_the_run_has_gone_on(tmp_path: Path, url: str) -> None:
+    begun(tmp_path / "one", url, until="epochs>=1")
+    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    with raises(CheckpointError, "gone_on_elsewhere", records=15, sound=7):
+        begun(tmp_path / "one", url, until="epochs>=3", resume=True)
+    assert checkpoints(url)[-1].startswith("00000012-")
+
+
+def test_of_two_machines_at_one_place_one_stops(tmp_path: Path, url: str) -> None:
+    """A folder is held by the first one; of an object store the second one takes over, and the first one stops."""
+    is_folder, tried = "://" not in url, list[None]()
+
+    def second(record: Record) -> None:
+        if not tried and any(isinstance(action, Step) for action in record.actions):
+            tried.append(None)
+            with raises(UsageError, "folder_in_use", path=url) if is_folder else nullcontext():
+                begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+
+    if not is_folder:
+        with raises(JobError, "gone_on_elsewhere"):
+            begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+        assert merged(tmp_path / "two") == everything(SAMPLES, 2)
+    else:
+        begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+        assert tried
+        assert merged(tmp_path / "one") == everything(SAMPLES, 4)
+
+
+def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    begun(tmp_path / "one", str(place), until="epochs>=1")
+    holder = RunFolder(tmp_path / "one", place)
+    with holder.claimed(resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
+        begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
+    begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
+    assert merged(tmp_path / "two") == everything(SAMPLES, 2)
+
+
+def test_the_job_s_own_fault_is_told_though_the_run_has_gone_on_elsewhere(tmp_path: Path) -> None:
+    """By the time it is to save what it has learned."""
+    MemoryFileSystem.store.clear()
+    calls: list[int] = []
+
+    def breaks(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) == 5:
+            begun(tmp_path / "two", "memory://a", until="epochs>=1", resume=True)
+            raise OSError("mine")
+        return cross_entropy(outputs, targets)
+
+    options: dict[str, Any] = {"until": "epochs>=4", "out": tmp_path / "one", "checkpoints": "memory://a"}
+    with raises(JobError, "user_code_failed") as caught:
+        oddlot.fit(a_job(loss=breaks), Asynchronous(), fleet(1), **options)
+    assert "OSError: mine" in caught.fields["reason"]
+    MemoryFileSystem.store.clear()
+
+
+def test_a_machine_that_comes_back_does_not_mix_its_log_with_another_s(tmp_path: Path, url: str) -> None:
+    """Its run has gone on elsewhere meanwhile."""
+    begun(tmp_path / "one", url, until="epochs>=1", checkpoint_every="100 versions")
+    shutil.copytree(tmp_path / "one", tmp_path / "old")
+    log = tmp_path / "old" / "records.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    more = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"},"actions":[],"remark":""}\n'
+    log.write_bytes(b"".join([*lines, *[more] * 40]))
+    reseal(log)
+    begun(tmp_path / "two", url, until="epochs>=2", resume=True)
+    with raises(CheckpointError, "gone_on_elsewhere", log=str(log)):
+        begun(tmp_path / "old", url, until="epochs>=3", resume=True)
+    begun(tmp_path / "new", url, until="epochs>=3", resume=True)
+    assert merged(tmp_path / "new") == everything(SAMPLES, 3)
+
+
+def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path: Path, url: str) -> None:
+    """Not even those that would be called the same."""
+    begun(tmp_path / "one", url)
+    (mine, before), (theirs, _) = savers(url)
+    for who, records in ((mine, 101), (theirs, 101), (mine, 103)):
+        who.save(replace(before, records=records))
+        who.wait()
+    with raises(JobError, "gone_on_elsewhere"):
+        theirs.problems()
+    assert not theirs.save(replace(before, records=105))
+    assert theirs.close() == mine.close() == []
+    assert sum("-101-" in name for name in checkpoints(url)) == 1
+    assert newest(Storage(url)).records == 103
+
+
+def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
+    folder = RunFolder(tmp_path / "late", url)
+    with folder.claimed(resume=False, force=False):
+        if "://" not in url:
+            with raises(UsageError, "folder_in_use", path=url):
+                begun(tmp_path / "quick", url)
+            return
+        begun(tmp_path / "quick", url)
+        with raises(UsageError, "folder_not_empty", path=url):
+            folder.make_room()
+    assert len(checkpoints(url)) == 3

@@ -1,0 +1,80 @@
+"""When a stage ends: by the signs of inner products, by a metric that has ceased to fall, by the error."""
+
+from collections.abc import Callable
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.core.events import Changed, Evaluated, Event
+from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByPlateau, Switch
+from tests.transcripts import raises
+
+ENDS = (0.5, 0.1, 0.02)
+
+
+def stages(switch: Switch, events: list[Event]) -> list[int]:
+    now, found = 0, list[int]()
+    for event in events:
+        now = switch.stage(event, now, ENDS)
+        found.append(now)
+    return found
+
+
+def losses(*values: float) -> list[Event]:
+    return [Evaluated(version, {"loss": value, "rate": -value}) for version, value in enumerate(values)]
+
+
+def test_gradients_end_a_stage_after_its_burn_in() -> None:
+    switch = ByGradients(window=1, threshold=2, burn_in=4)
+    events: list[Event] = [Changed(version, 1.0, -1.0) for version in range(12)]
+    assert stages(switch, events) == [0] * 4 + [1] * 5 + [2] * 3
+    assert stages(ByGradients(1, 0, 0), [Changed(1), *losses(1.0, 2.0, 3.0)]) == [0] * 4, (
+        "of what was not measured"
+    )
+
+
+def test_a_plateau_ends_a_stage_after_so_many_evaluations() -> None:
+    falls = losses(3.0, 2.0, 2.5, 2.0, 1.9, 1.9, 1.9, 2.0, 2.0)
+    assert stages(ByPlateau(patience=2), [Changed(0), *falls]) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
+    assert stages(ByPlateau("rate", "min", patience=2), losses(1.0, 2.0, 3.0)) == [0, 0, 0], "which falls"
+
+
+def test_a_plateau_of_a_metric_that_rises_ends_a_stage_too() -> None:
+    rises = losses(-1.0, -2.0, -1.5, -2.0, -2.1, -2.1)
+    assert stages(ByPlateau("rate", "min", patience=2), rises)[-1] > 0
+    values = (1.0, 2.0, 1.5, 2.0, 2.1, 2.1)
+    for switch in (ByPlateau("accuracy", patience=2), ByPlateau("f1", "max", patience=2)):
+        found = stages(switch, [Evaluated(at, {switch.metric: value}) for at, value in enumerate(values)])
+        assert found == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: ByPlateau(mode="most"), "invalid_value"),
+        (lambda: ByPlateau(mode=["max"]), "invalid_value"),  # type: ignore[arg-type]  # so wrong
+        (lambda: ByPlateau("p1"), "missing_mode"),
+        (lambda: ByPlateau("accuracy", "min"), "wrong_mode"),
+        (lambda: ByPlateau(mode="max"), "wrong_mode"),
+        (lambda: ByError(1.0, "accuracy"), "rising_metric"),
+    ],
+)
+def test_a_way_that_a_metric_does_not_go_is_refused(make: Callable[[], Switch], code: str) -> None:
+    with raises(UsageError, code):
+        make()
+
+
+def test_nan_is_no_new_lowest_value() -> None:
+    nan = float("nan")
+    assert stages(ByPlateau(patience=2), losses(1.0, nan, nan, 0.5)) == [0, 0, 1, 1]
+    assert stages(ByPlateau(patience=2), losses(nan, 3.0, 2.0, 1.0, 0.5)) == [0] * 5, "nor a first one"
+
+
+def test_the_error_decides_which_stage_it_is_and_never_goes_back() -> None:
+    switch = ByError(a=2.0, lowest=1.0)
+    assert stages(switch, losses(9.0, 2.01, 1.99, 1.1, 4.0, 1.0)) == [0, 0, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("switch", [ByPlateau("los", "min", patience=5), ByError(1.0, "los")])
+def test_a_metric_that_was_not_finite_is_left_out_and_ends_nothing(switch: Switch) -> None:
+    assert stages(switch, losses(1.0)) == [0]

@@ -1,0 +1,61 @@
+"""Delay models fitted to times: the one that times were drawn from is found, and how far off it is."""
+
+from random import Random
+
+import pytest
+
+from oddlot.machines.delay_models import (
+    Delay,
+    Deterministic,
+    Erlang,
+    Exponential,
+    Lognormal,
+    ShiftedExponential,
+)
+from oddlot.timing.delay_fitting import fit_delays
+
+DRAWN = 20_000
+
+
+def drawn(delay: Delay, count: int = DRAWN) -> list[float]:
+    """Of a machine that takes 7 seconds on average."""
+    time = delay.start(Random(1))
+    return [7 * time() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [Exponential(), Lognormal(0.5), Lognormal(0.05), Erlang(4), Erlang(50), ShiftedExponential(0.6)],
+    ids=repr,
+)
+def test_the_model_that_times_were_drawn_from_is_the_nearest(delay: Delay) -> None:
+    best, second, *_ = fit_delays(drawn(delay))
+    assert best.measured == DRAWN
+    assert best.distance < 1.6 / DRAWN**0.5, "as far as chance leads"
+    if isinstance(delay, Exponential):  # which is an Erlang of one stage, and nearly one behind no shift
+        assert second.distance < 0.01
+        assert getattr(best.delay, "shift", 0.0) < 1e-3
+        assert getattr(best.delay, "shape", 1) == 1
+        return
+    assert type(best.delay) is type(delay)
+    for name in delay.__slots__:
+        assert getattr(best.delay, name) == pytest.approx(getattr(delay, name), rel=0.05)
+
+
+def test_the_distance_is_that_of_the_distribution_functions() -> None:
+    """1 and 3 have the mean 2: an exponential has 1 - exp(-0.5) = 0.393 of its own below the first of them."""
+    distances = {type(fit.delay): fit.distance for fit in fit_delays([3.0, 1.0])}
+    assert distances[Exponential] == pytest.approx(0.393, abs=1e-3)
+
+
+@pytest.mark.parametrize("time", [2.0, 0.1])
+def test_times_that_are_all_alike(time: float) -> None:
+    """A tenth is not the mean of tenths."""
+    (best, *others) = fit_delays([time] * 10)
+    assert (best.delay, best.distance) == (Deterministic(), 0.0)
+    assert all(fit.distance > 0.4 for fit in others)
+
+
+def test_times_that_no_lognormal_fits_are_fitted_by_others() -> None:
+    fits = fit_delays([1e-6] * 100 + [1e3] * 100)
+    assert {type(fit.delay) for fit in fits} == {Deterministic, Exponential, ShiftedExponential, Erlang}

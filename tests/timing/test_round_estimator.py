@@ -1,0 +1,193 @@
+"""What rounds take is learnt from rounds in which all have answered, and from nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from oddlot.core.commands import Abort, Action, Start, Step
+from oddlot.core.events import Arrived, Cancelled, Fitted, Joined, Leaving, Lost, Rang
+from oddlot.core.records import Record
+from oddlot.core.spans import Span
+from oddlot.core.tasks import Facts, Task
+from oddlot.timing.order_statistics import rounds_of
+from oddlot.timing.response_times import Measured
+from oddlot.timing.round_estimator import LEAST_ROUNDS, MOST_GROUPS, SILENT, STEPS_BETWEEN, RoundTimes
+
+NAMES = "a", "b", "c"
+LOADS = 2, 10
+SLOWER: Mapping[str, float] = {"a": 1.0, "b": 2.0, "c": 6.0}
+
+
+class Play:
+    """Rounds of tasks of ten samples: a tenth of a second each, and a second of communication; of some, more."""
+
+    def __init__(self, names: Sequence[str] = NAMES) -> None:
+        self.times = RoundTimes(LOADS)
+        self.names, self.now, self.made = names, 0.0, 0
+        self.late: list[Task] = []
+        for name in names:
+            assert self.times(Record(0.0, Joined(name))) is None
+
+    def round(self, answers: int, cancel: bool = True, slower: Mapping[str, float] = SLOWER) -> Fitted | None:
+        """So many answer; what is told when the round is closed."""
+        for late in self.late:
+            self.times(Record(self.now, Cancelled(late.id, late.node)))
+        starts = [self._start(name) for name in self.names]
+        self.times(Record(self.now, Rang(), tuple(starts)))
+        ordered = sorted(starts, key=lambda start: slower.get(start.task.node, 1.0))
+        self.late = [start.task for start in ordered[answers:]]
+        begun, shares = self.now, {start.task.id: 1.0 for start in ordered[:answers]}
+        found = None
+        for place, start in enumerate(ordered[:answers], 1):
+            factor = slower.get(start.task.node, 1.0)
+            self.now = begun + 2.0 * factor
+            facts = Facts(
+                start.task.id, start.task.node, 0, 10, seconds={"compute": 0.7 * factor, "load": 0.3 * factor}
+            )
+            actions: list[Action] = [Step(shares)] if place == answers else []
+            if actions and cancel:
+                actions += [Abort(late.task.id, late.task.node) for late in ordered[answers:]]
+            found = self.times(Record(self.now, Arrived(facts), tuple(actions)))
+        return found
+
+    def _start(self, node: str) -> Start:
+        self.made += 1
+        return Start(Task(f"{node}:{self.made}", node, (Span(0, 0, 10),), 0))
+
+
+def expected(slower: Sequence[float]) -> Iterator[tuple[int, int, float]]:
+    """Nothing scatters: the k-th of them."""
+    for samples in LOADS:
+        for k, factor in enumerate(sorted(slower), 1):
+            yield k, samples, factor * (1.0 + 0.1 * samples)
+
+
+def close(found: Fitted | None, slower: Sequence[float]) -> None:
+    assert found is not None
+    for row, told in zip(found.rounds, expected(slower), strict=True):
+        assert row[:2] == told[:2]
+        assert row[2] == pytest.approx(told[2], rel=2e-3)
+
+
+def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
+    """Though enough of them have answered."""
+    slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
+    play = Play([*slower])
+    assert [play.round(5, slower=slower) for _ in range(3 * LEAST_ROUNDS)] == [None] * (3 * LEAST_ROUNDS)
+    told = [play.round(6, slower=slower) for _ in range(LEAST_ROUNDS)]
+    close(told[-1], list(slower.values()))
+
+
+def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
+    """The other one has waited for it."""
+    play, found = Play(["a"]), None
+    for _ in range(LEAST_ROUNDS):
+        starts = [play._start("a"), play._start("a")]
+        play.times(Record(play.now, Rang(), tuple(starts)))
+        for place, start in enumerate(starts):
+            play.now += 2.0
+            facts = Facts(start.task.id, "a", 0, 10, seconds={"compute": 1.0})
+            found = play.times(Record(play.now, Arrived(facts), (Step({facts.id: 1.0}),) if place else ()))
+    close(found, [1.0])
+
+
+def test_who_is_still_out_took_as_long_as_that() -> None:
+    slower = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 6.0}
+    play = Play([*slower])
+    told = [play.round(3, cancel=False, slower=slower) for _ in range(LEAST_ROUNDS)]
+    assert told[-1] is not None
+    rows = {row[:2]: row[2] for row in told[-1].rounds}
+    assert rows[3, 10] == pytest.approx(6.0, rel=2e-3)
+    assert rows[4, 10] == pytest.approx(6.0, rel=2e-3)
+
+
+@pytest.mark.parametrize(("rounds", "seconds"), [(2, 12.0), (10, (3 * 12 + 14 + 16 + 18 + 20 + 22) / 8)])
+def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seconds: float) -> None:
+    """It is busy with what was cancelled, and given nothing meanwhile: it took 12 s, and is out for 4 s or for 22."""
+    slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
+    play = Play([*slower])
+    for _ in range(LEAST_ROUNDS):
+        play.round(4, slower=slower)
+    play.round(3, slower=slower)
+    play.late, play.names = [], ["a", "b", "d"]
+    for _ in range(rounds - 1):
+        play.round(3, slower=slower)
+    play.times(Record(play.now, Joined("a")))  # so that it is told again
+    found = play.round(3, slower=slower)
+    assert found is not None
+    rows = {row[:2]: row[2] for row in found.rounds}
+    assert rows[3, 10] == pytest.approx(2.0, rel=2e-3)
+    assert rows[4, 10] == pytest.approx(seconds, rel=2e-3)
+
+
+def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None:
+    play = Play()
+    for _ in range(3 * LEAST_ROUNDS):
+        assert play.round(1) is None
+        assert play.round(2, cancel=False) is None
+
+
+def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
+    play = Play()
+    told = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
+    assert [*told] == [LEAST_ROUNDS, LEAST_ROUNDS + STEPS_BETWEEN]
+    close(told[LEAST_ROUNDS], list(SLOWER.values()))
+    play.times(Record(play.now, Lost("c")))
+    play.names = NAMES[:2]
+    close(play.round(2), [1.0, 2.0])
+
+
+def test_it_forgets_tasks_that_are_over() -> None:
+    play = Play()
+    for number in range(20):
+        play.round(3 if number % 2 else 1)
+        play.times(Record(play.now, Lost("c")))
+        play.times(Record(play.now, Joined("c")))
+    assert len(play.times.started) <= 3
+    assert len(play.times.cancelled) <= 3
+    assert len(play.times.rounds) <= 8
+
+
+def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
+    """It comes when nobody is there any more."""
+    play = Play(["a"])
+    for _ in range(LEAST_ROUNDS):
+        play.round(1)
+    start = play._start("a")
+    play.times(Record(play.now, Rang(), (start,)))
+    play.times(Record(play.now, Leaving("a")))
+    facts = Facts(start.task.id, "a", 0, 4, seconds={"compute": 0.4})
+    assert play.times(Record(play.now, Arrived(facts), (Step({facts.id: 1.0}),))) is None
+
+
+def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
+    play = Play(["a", "b"])
+    play.names = ["a"]
+    told = [play.round(1) is not None for _ in range(SILENT + LEAST_ROUNDS)]
+    assert told == [False] * (SILENT + LEAST_ROUNDS - 2) + [True, False]
+
+
+def test_what_is_long_ago_is_forgotten() -> None:
+    play = Play()
+    for _ in range(20):
+        play.round(3)
+    even = dict.fromkeys(NAMES, 3.0)
+    for _ in range(STEPS_BETWEEN):
+        play.round(1)
+    for _ in range(7):
+        play.round(3, slower=even)
+    play.times.wait = 0
+    close(play.round(3, slower=even), [3.0] * 3)
+
+
+def test_of_many_workers_those_that_are_about_as_fast_are_alike() -> None:
+    names = [f"w{number}" for number in range(3 * MOST_GROUPS)]
+    slower = {name: 1.0 + 0.01 * place for place, name in enumerate(names)}
+    play = Play(names)
+    for _ in range(LEAST_ROUNDS):
+        found = play.round(len(names), slower=slower)
+    assert found is not None
+    exact = rounds_of([Measured((one,), (0.1 * one,)) for one in slower.values()], LOADS)
+    for row, told in zip(found.rounds, exact, strict=True):
+        assert row[:2] == told[:2]
+        assert row[2] == pytest.approx(told[2], rel=0.02)

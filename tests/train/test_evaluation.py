@@ -1,0 +1,196 @@
+"""The loss and metrics of a version."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from oddlot.core.errors import JobError, UsageError
+from oddlot.train.evaluation import evaluate
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.job import Job
+from oddlot.train.learner import Learner
+from tests.transcripts import raises
+
+ROWS = torch.arange(10.0).reshape(10, 1)
+
+
+class Net(nn.Module):
+    """Doubles its input while training; its statistics would move if it were run in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1)
+        self.linear = nn.Linear(1, 1)
+        self.frozen = nn.BatchNorm1d(1).eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x) * (2 if self.training else 1)
+        return result
+
+
+class MeanError:
+    """A metric as torchmetrics has them: it is told batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[Tensor] = [torch.full((1,), 99.0)]
+
+    def reset(self) -> None:
+        self.batches.clear()
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.batches.append((outputs - targets).abs())
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.batches).mean()
+
+
+def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
+    options: dict[str, Any] = {"loss": mse_loss, "evaluation": (ROWS, ROWS), **changes}
+    job = Job(Net, (ROWS, ROWS), device="cpu", **options)
+    model = Net()
+    layout = Layout.from_module(model, job.as_buffers)
+    weights = FlatBuffer.empty(layout)
+    weights.gather(model)
+    weights.view("linear.weight").fill_(weight)
+    weights.view("linear.bias").fill_(0)
+    learner = Learner(job, layout, layout.constants(model))
+    modes = [part.training for part in learner.model.modules()]
+    metrics = evaluate(job, learner, weights)
+    assert [part.training for part in learner.model.modules()] == modes
+    assert modes[-1] is False
+    assert torch.equal(learner.weights.view("norm.running_mean"), torch.zeros(1))
+    return metrics
+
+
+def test_loss_and_both_kinds_of_metrics() -> None:
+    """Batches of unequal size count by their samples."""
+    error, sizes = MeanError(), []
+
+    def largest(outputs: Tensor, targets: Tensor) -> Tensor:
+        sizes.append(len(outputs))
+        return outputs.max()
+
+    metrics = measured(2.0, metrics={"error": error, "largest": largest}, evaluation_batch=4)
+    assert metrics == {"loss": pytest.approx(28.5), "error": pytest.approx(4.5), "largest": 18.0}
+    assert list(metrics) == ["loss", "error", "largest"]
+    assert len(error.batches) == 3
+    assert sizes == [10]
+
+
+def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
+    data = [{"x": row, "y": row} for row in ROWS]
+
+    def step(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return mse_loss(model(batch["x"]), batch["y"])
+
+    def predict(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return model(batch["x"]), batch["y"]
+
+    changes = {"training_step": step, "loss": None, "evaluation": data}
+    assert measured(2.0, **changes) == {"loss": pytest.approx(28.5)}
+    named = {"metrics": {"largest": lambda outputs, _: outputs.max()}, "predict": predict}
+    assert measured(2.0, **changes, **named)["largest"] == 18.0
+
+
+def test_what_is_not_finite_is_not_known() -> None:
+    assert measured(float("inf"), metrics={"one": lambda *_: 1.0, "bad": lambda *_: float("nan")}) == {
+        "one": 1.0
+    }
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), "high", None], ids=["tensor", "text", "none"])
+def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
+    metric = MeanError()
+    metric.compute = lambda: value  # type: ignore[method-assign]
+    for metrics in ({"score": lambda *_: value}, {"score": metric}):
+        with raises(JobError, "metric_without_number", metric="score", type=type(value).__name__):
+            measured(metrics=metrics)
+
+
+def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
+    with raises(UsageError, "no_evaluation_set"):
+        measured(evaluation=None)
+
+
+def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_weights() -> None:
+    """As that of a momentum teacher, which is called for the loss of every batch."""
+
+    def move(model: Any, batch: Any) -> Tensor:
+        with torch.no_grad():
+            model.frozen.bias.add_(1)
+        return mse_loss(model(batch[0]), batch[1])
+
+    def bias(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.max()
+
+    options: dict[str, Any] = {"loss": None, "training_step": move, "evaluation_batch": 2}
+    found = measured(
+        **options,
+        as_buffers=["frozen.*"],
+        metrics={"bias": bias},
+        predict=lambda model, batch: (model.frozen.bias.detach().clone(), batch[1]),
+    )
+    assert found["bias"] == 0
+
+
+def whole(model: nn.Module, batch: Any) -> Any:
+    return mse_loss(model(batch[0]), batch[1])
+
+
+def penalised(model: nn.Module, batch: Any) -> Any:
+    """It differentiates by its inputs."""
+    inputs = batch[0].clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    return slope.square().mean()
+
+
+def step_when_training(model: nn.Module, batch: Any) -> Any:
+    """As a detector, which has losses in training mode alone."""
+    return whole(model, batch) if model.training else model(batch[0])
+
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "gradients": (penalised, "user_code_failed"),
+    "mode": (step_when_training, "loss_not_scalar"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step: str) -> None:
+    """And that a loss beside it is used instead."""
+    function, code = STEPS[step]
+    with raises(JobError, code, hint="evaluation_mode"):
+        measured(loss=None, training_step=function)
+    assert measured(2.0, training_step=function) == {"loss": pytest.approx(28.5)}
+
+
+def test_rows_of_the_evaluation_set_are_named() -> None:
+    with raises(JobError, "user_code_failed", where="the evaluator", rows=[4, 5, 6, 7]) as caught:
+        measured(loss=lambda y, t: 1 / 0 if t.min() == 4 else mse_loss(y, t), evaluation_batch=4)
+    assert "hint" not in caught.fields
+
+
+@pytest.mark.parametrize(
+    ("predict", "code", "fields"),
+    [
+        (lambda _, batch: ({"logits": batch[0]}, batch[1]), "no_tensor_for_metrics", {"what": "outputs"}),
+        (lambda _, batch: (batch[0], [*batch[1]]), "no_tensor_for_metrics", {"found": ["list"]}),
+        (lambda _, batch: (batch[0].mean(), batch[1]), "no_tensor_for_metrics", {"found": ["tensors []"]}),
+        (
+            lambda _, batch: (torch.zeros(4, int(batch[0][0])), batch[1]),
+            "no_tensor_for_metrics",
+            {"found": ["tensors [4, 0]", "tensors [4, 4]", "tensors [4, 8]"]},
+        ),
+        (lambda _, batch: batch[0], "predict_without_pair", {"type": "Tensor"}),
+    ],
+    ids=["dict", "list", "scalar", "shapes", "no pair"],
+)
+def test_outputs_that_are_not_one_tensor_lead_to_predict(
+    predict: Any, code: str, fields: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "evaluation_batch": 4}
+    with raises(JobError, code, **fields):
+        measured(metrics={"one": lambda *_: 1.0}, predict=predict, **options)

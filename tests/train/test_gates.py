@@ -1,0 +1,107 @@
+"""Updates that are far larger than others."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import oddlot
+from oddlot import Asynchronous, LocalSGD, Strategy
+from oddlot.core.errors import Refusal
+from oddlot.core.events import Refused
+from oddlot.core.tasks import Facts, Kind
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.gates import MIN_UPDATES, Guard, norm_of
+from oddlot.train.store import Payload, Store
+from tests.engines.log import events
+from tests.fits import a_job, fleet
+from tests.transcripts import raises
+
+
+def trained(guard: Guard, norm: float = 2.0, count: int = MIN_UPDATES, kind: Kind = "gradient") -> Guard:
+    for number in range(count):
+        guard.check(f"a:{number}", kind, norm)
+    return guard
+
+
+def test_an_update_over_a_thousand_times_the_median_is_refused() -> None:
+    guard = trained(Guard())
+    guard.check("a:20", "gradient", 2_000.0)
+    with raises(Refusal, "update_too_large", update="a:21", norm=2_001.0, median=2.0):
+        guard.check("a:21", "gradient", 2_001.0)
+    trained(guard, norm=50.0, count=100)
+    guard.check("a:22", "gradient", 50_000.0)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        trained(Guard(), count=MIN_UPDATES - 1),
+        trained(Guard(), 0.0),
+        trained(Guard(None)),
+        trained(Guard(inf)),
+    ],
+    ids=["few", "a median of 0", "off", "any"],
+)
+def test_it_is_off(guard: Guard) -> None:
+    guard.check("a:99", "gradient", 1e30)
+
+
+def test_each_kind_has_its_own_median() -> None:
+    guard = trained(trained(Guard()), 1e6, kind="weights")
+    guard.check("a:98", "weights", 1e8)
+    with raises(Refusal, "update_too_large", update="a:99"):
+        guard.check("a:99", "gradient", 1e8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(torch.float32, 3e38), (torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float64, 1e300)],
+)
+def test_norms_of_large_numbers_are_finite_and_those_of_bad_ones_are_not(
+    dtype: torch.dtype, value: float
+) -> None:
+    flat = FlatBuffer.empty(Layout.from_module(nn.Linear(3, 1, dtype=dtype)))
+    flat.view("weight").fill_(value)
+    wide = float(flat.view("weight")[0, 0].double())
+    assert norm_of(flat) == pytest.approx(wide * 3**0.5) if value < 1e200 else norm_of(flat) == inf
+    for bad in (nan, inf):
+        flat.view("bias").fill_(bad)
+        assert not norm_of(flat) < inf
+
+
+def test_weights_are_compared_with_the_version_that_they_began_from() -> None:
+    layout = Layout.from_module(nn.Linear(9, 9))
+    initial = FlatBuffer.empty(layout)
+    initial.section(0).fill_(1e6)
+    store = Store(initial, oddlot.SGD(0.1))
+    for number in range(MIN_UPDATES + 1):
+        flat = FlatBuffer.empty(layout)
+        flat.copy_(store.weights)
+        flat.view("bias").add_(1.0 if number < MIN_UPDATES else 1e5)
+        facts, payload = Facts(f"a:{number}", "a", 0, 1, "weights"), Payload("weights", flat)
+        if number < MIN_UPDATES:
+            store.receive(facts, payload)
+    with raises(Refusal, "update_too_large", update=f"a:{MIN_UPDATES}"):
+        store.receive(facts, payload)
+
+
+@pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=1)], ids=["gradients", "deltas"])
+def test_one_huge_update_among_many_is_rejected_and_computed_again(strategy: Strategy) -> None:
+    seen = [0]
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        seen[0] += 1
+        return cross_entropy(model(batch[0]), batch[1]) * (1e6 if seen[0] == 40 else 1.0)
+
+    run = oddlot.fit(a_job(loss=None, training_step=step), strategy, fleet(), until="epochs>=10")
+    assert run.summary["wasted"] == {"refused": 8}
+    (refused,) = events(run.records, Refused)
+    assert "norm" in refused.reason
+    assert all(
+        bool(part.isfinite().all()) and float(part.detach().abs().max()) < 10
+        for part in run.model.parameters()
+    )

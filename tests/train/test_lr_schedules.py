@@ -1,0 +1,125 @@
+"""Schedules equal PyTorch's where those are defined, and what is no schedule is told."""
+
+import warnings
+from collections.abc import Callable
+from math import cos, inf, nan, pi
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from oddlot import Cosine, Linear, MultiStep
+from oddlot.core.errors import JobError, UsageError
+from oddlot.train.lr_schedules import Schedule, by_samples, factor_at
+from tests.transcripts import raises
+
+PER_EPOCH = 4
+"""steps that PyTorch's scheduler counts"""
+Scheduler = Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]
+
+
+def rates(make: Scheduler, epochs: int) -> list[float]:
+    """PyTorch's factors before each step, and after the last one."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler, found = make(optimizer), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SequentialLR calls its own deprecated form
+        for _ in range(PER_EPOCH * epochs + 1):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    return found
+
+
+def warmed(after: Scheduler) -> Scheduler:
+    """Two epochs of a rise before it. PyTorch's cannot begin at 0."""
+    return lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 1e-9, total_iters=2 * PER_EPOCH), after(optimizer)],
+        milestones=[2 * PER_EPOCH],
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs"),
+    [
+        (Cosine(10), lambda o: lr_scheduler.CosineAnnealingLR(o, 10 * PER_EPOCH)),
+        (Cosine(10, floor=0.1), lambda o: lr_scheduler.CosineAnnealingLR(o, 10 * PER_EPOCH, eta_min=0.1)),
+        (Cosine(10, warmup_epochs=2), warmed(lambda o: lr_scheduler.CosineAnnealingLR(o, 8 * PER_EPOCH))),
+        (Linear(10, floor=0.25), lambda o: lr_scheduler.LinearLR(o, 1.0, 0.25, 10 * PER_EPOCH)),
+        (Linear(7), lambda o: lr_scheduler.LinearLR(o, 1.0, 0.0, 7 * PER_EPOCH)),
+        (Linear(10, 2, 0.5), warmed(lambda o: lr_scheduler.LinearLR(o, 1.0, 0.5, 8 * PER_EPOCH))),
+        (MultiStep((3, 6.5)), lambda o: lr_scheduler.MultiStepLR(o, [12, 26])),
+        (MultiStep((1, 2, 9), factor=0.5), lambda o: lr_scheduler.MultiStepLR(o, [4, 8, 36], 0.5)),
+        (MultiStep((6,), 0.5, 2), warmed(lambda o: lr_scheduler.MultiStepLR(o, [16], 0.5))),
+    ],
+    ids=lambda value: repr(value) if not callable(value) or hasattr(value, "warmup_epochs") else "",
+)
+def test_a_schedule_equals_pytorch_s(schedule: Schedule, theirs: Scheduler) -> None:
+    ours = [schedule(step / PER_EPOCH) for step in range(10 * PER_EPOCH + 1)]
+    assert ours == pytest.approx(rates(theirs, 10), abs=1e-8)
+
+
+def test_what_has_come_down_stays_down() -> None:
+    assert [Cosine(10, floor=0.1)(epochs) for epochs in (10, 15, 20, 1e9)] == pytest.approx([0.1] * 4)
+    assert [Linear(10)(epochs) for epochs in (10, 11, 1e9)] == [0.0] * 3
+
+
+def test_a_warm_up_begins_at_nothing_and_is_part_of_the_epochs() -> None:
+    cosine, linear, steps = Cosine(4, warmup_epochs=1), Linear(4, warmup_epochs=1), MultiStep((2,), 0.1, 1)
+    for schedule in (cosine, linear, steps):
+        assert [schedule(0.0), schedule(0.5), schedule(1.0)] == [0.0, 0.5, 1.0]
+    assert [cosine(2.0), cosine(4.0)] == pytest.approx([(1 + cos(pi / 3)) / 2, 0.0])
+
+
+def test_a_schedule_is_a_function_of_samples_to_the_library_and_plain_data() -> None:
+    """A list will do, and numbers of numpy are numbers."""
+    steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
+    factor = by_samples(steps, 48)
+    assert factor is not None
+    assert [factor(merged) for merged in (0, 47, 48, 95, 96)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    assert by_samples(None, 48) is None
+    assert steps == MultiStep((1, 2))
+    assert len({Cosine(3), Cosine(3.0), Linear(3)}) == 2
+    half: Any = np.float32(0.5)
+    assert type(factor_at(lambda _: half, 1.0)) is float
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "name", "given"),
+    [
+        (Cosine, (0,), "epochs", 0),
+        (Cosine, ("30",), "epochs", "30"),
+        (Cosine, (3, 3), "warmup_epochs", 3),
+        (Linear, (3, -1), "warmup_epochs", -1),
+        (Linear, (3, 0, 1.5), "floor", 1.5),
+        (MultiStep, ((),), "at_epochs", ()),
+        (MultiStep, ((2, 2),), "at_epochs", (2, 2)),
+        (MultiStep, ((0, 2),), "at_epochs", (0, 2)),
+        (MultiStep, ((1, nan),), "at_epochs", (1, nan)),
+        (MultiStep, (3,), "at_epochs", 3),
+        (MultiStep, ((1,), -0.1), "factor", -0.1),
+        (MultiStep, ((1, 2), 0.1, 1), "warmup_epochs", 1),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_told(
+    kind: Callable[..., Any], arguments: tuple[Any, ...], name: str, given: Any
+) -> None:
+    with raises(UsageError, "invalid_value", name=name, given=given) as caught:
+        kind(*arguments)
+    assert caught.value.key == name
+
+
+@pytest.mark.parametrize("factor", [nan, inf, -0.5, "1", None, True, torch.tensor(0.5)])
+def test_what_no_learning_rate_can_be_multiplied_with_is_told(factor: Any) -> None:
+    with raises(JobError, "invalid_factor", given=factor, epochs=2.5):
+        factor_at(lambda _: factor, 2.5)
+
+
+def test_a_schedule_that_fails_is_told_with_its_traceback() -> None:
+    with raises(JobError, "user_code_failed", where="the schedule", epochs=0.0) as caught:
+        factor_at(lambda epochs: 1 / epochs, 0.0)
+    assert "in <lambda>" in caught.fields["reason"]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)

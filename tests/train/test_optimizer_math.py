@@ -1,0 +1,180 @@
+"""The rules' arithmetic equals PyTorch's optimizers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.errors import CheckpointError
+from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.tasks import Facts
+from oddlot.train import vector_ops as kernels
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.optimizer_math import Numerics
+from oddlot.train.store import Payload, Store
+from tests.torch_optimizers import torch_optimizer
+from tests.transcripts import raises
+
+RULES = [
+    SGD(0.1),
+    SGD(0.1, weight_decay=0.01),
+    SGD(0.1, momentum=0.9),
+    SGD(0.1, momentum=0.9, nesterov=True),
+    SGD(0.1, momentum=0.9, weight_decay=0.01),
+    SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    Adam(0.01),
+    Adam(0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.1),
+    AdamW(0.01),
+    AdamW(0.01, weight_decay=0.0),
+]
+
+
+def both(
+    rule: Rule,
+    seed: int,
+    rows: int = 5,
+    columns: int = 17,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> tuple[nn.Linear, torch.optim.Optimizer, Store]:
+    """A model and PyTorch's optimizer for it, and a store of the same numbers."""
+    torch.manual_seed(seed)
+    model = nn.Linear(columns, rows, bias=False, dtype=dtype)
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    return model, torch_optimizer(rule, list(model.parameters())), Store(initial, rule, **options)
+
+
+def one_step(store: Store, gradient: Tensor, share: float = 1.0, held: bool = False) -> None:
+    """`held` writes each version into another block."""
+    flat, number = FlatBuffer.empty(store.layout), store.version
+    flat.view("weight").copy_(gradient)
+    store.receive(Facts(f"w1:{number}", "w1", number, 1), Payload("gradient", flat))
+    if held:
+        store.acquire(number)
+    store.step({f"w1:{number}": share}, merged=number)
+    if held:
+        store.release(number)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: torch.dtype) -> None:
+    """60 steps with gradients that depend on the weights."""
+    model, optimizer, store = both(rule, 3, dtype=dtype)
+    for _ in range(60):
+        noise = torch.randn(5, 17, dtype=dtype)
+        model.weight.grad = (model.weight.detach() * 0.5 + noise) * share
+        one_step(store, store.weights.view("weight") * 0.5 + noise, share, held)
+        optimizer.step()
+    expected, found = model.weight.detach(), store.weights.view("weight")
+    # Rounding of a step is amplified by Adam's division, not by SGD.
+    most = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype] * torch.finfo(dtype).eps
+    torch.testing.assert_close(found, expected, rtol=most, atol=most)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: bool) -> None:
+    """Momentum remembers directions, not steps; a decay of the weights goes with the rate."""
+
+    def factor(step: int) -> float:
+        return 1.0 / (1 + step)
+
+    model, optimizer, store = both(rule, 6, schedule=factor)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for _ in range(20):
+        model.weight.grad = torch.randn(5, 17)
+        one_step(store, model.weight.grad, held=held)
+        optimizer.step()
+        scheduler.step()
+    torch.testing.assert_close(store.weights.view("weight"), model.weight.detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Rule) -> None:
+    model, optimizer, store = both(rule, 4, 3, 1000)
+    gradient, before = torch.randn(3, 1000), model.weight.detach().clone()
+    model.weight.grad = gradient.clone()
+    optimizer.step()
+    one_step(store, gradient)
+    after = model.weight.detach()
+    largest_term = torch.maximum(before.abs(), (after - before).abs())
+    error = (store.weights.view("weight") - after).abs()
+    assert (error <= 2 * torch.finfo(torch.float32).eps * largest_term).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_chunks_and_the_compiled_loop_change_nothing(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section of several chunks and an odd rest, compiled or not, gives what one plain chunk gives."""
+
+    def run() -> Tensor:
+        _, _, store = both(rule, 5, 11, 1009)
+        for _ in range(4):
+            one_step(store, torch.randn(11, 1009))
+        return store.weights.view("weight").clone()
+
+    plain = run()
+    monkeypatch.setattr(kernels, "CHUNK_NUMBERS", 1000)
+    monkeypatch.setattr(kernels, "LARGE_NUMBERS", 1)
+    torch.testing.assert_close(run(), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_what_the_rule_needs() -> None:
+    section = {0: torch.zeros(10)}
+    assert not Numerics(SGD(0.1), section).state
+    assert set(Numerics(SGD(0.1, momentum=0.5), section).state) == {"momentum/0"}
+    assert set(Numerics(Adam(), section).state) == {"mean/0", "square/0"}
+
+
+def test_another_rules_memory_is_told() -> None:
+    section = {0: torch.zeros(10)}
+    with raises(CheckpointError, "other_optimizer", needed=["momentum/0"]):
+        Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state)
+
+
+@pytest.mark.parametrize("measure", [0, 1, 2])
+@pytest.mark.parametrize("held", [False, True], ids=["in place", "elsewhere"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
+    rule: Rule, held: bool, measure: int
+) -> None:
+    """Without it in both of two updates; one that lacks it in one of them counts as zero there."""
+    torch.manual_seed(3)
+    model = nn.ModuleList(
+        nn.Linear(3, 2, dtype=kind) for kind in (torch.float32, torch.float64, torch.float32)
+    )
+    initial = FlatBuffer.empty(Layout.from_module(model))
+    initial.gather(model)
+    parameters = dict(model.named_parameters())
+    optimizer, store = torch_optimizer(rule, list(parameters.values())), Store(initial, rule)
+    chance = torch.Generator().manual_seed(7)
+    for version in range(6):
+        optimizer.zero_grad()
+        names = [entry.name for entry in store.layout.trainable_entries]
+        lacks = torch.rand(2, len(names), generator=chance) < 0.6
+        for sender, missing in zip("ab", lacks, strict=True):
+            flat = FlatBuffer.empty(store.layout)
+            flat.without_gradient.copy_(missing)
+            for name, alone in zip(names, missing.tolist(), strict=True):
+                if not alone:
+                    parameter = parameters[name]
+                    gradient = torch.randn(parameter.shape, generator=chance, dtype=parameter.dtype)
+                    flat.view(name).copy_(gradient)
+                    parameter.grad = gradient / 2 if parameter.grad is None else parameter.grad + gradient / 2
+            store.receive(Facts(f"{sender}:{version}", sender, version, 1), Payload("gradient", flat))
+        if held:
+            store.acquire(version)
+        store.step({f"a:{version}": 0.5, f"b:{version}": 0.5}, measure)
+        if held:
+            store.release(version)
+        if version == 3:  # a resumed run counts on
+            state = {name: tensor.clone() for name, tensor in store.state_tensors().items()}
+            store = Store(FlatBuffer.empty(store.layout), rule)
+            store.load_state(state)
+        optimizer.step()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(store.weights.view(name), parameter.data, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,36 @@
+"""The packaged digits: the split, and that they are learnt."""
+
+import numpy as np
+import pytest
+
+from oddlot import Machine, Simulated, Synchronous, fit
+from oddlot.core.errors import UsageError
+from oddlot.workloads.digits import FILE, digits, split
+from tests.transcripts import raises
+
+
+def test_the_split_is_stratified_whole_and_always_the_same() -> None:
+    with np.load(FILE) as file:
+        labels = file["labels"]
+    train, test = split(labels)
+    assert (len(train), len(test)) == (1437, 360)
+    assert sorted([*train, *test]) == list(range(1797))
+    shares = np.bincount(labels[test]) / np.bincount(labels)
+    assert shares == pytest.approx([0.2] * 10, abs=0.01)
+    assert train[:4].tolist() == [812, 416, 150, 357]
+    assert test[:4].tolist() == [1258, 1445, 1002, 1722]
+
+
+def test_options_change_the_job() -> None:
+    job = digits(hidden=7, batch=5)
+    assert job.batch == 5
+    assert job.model()[-1].in_features == 7  # type: ignore[index]
+    with raises(UsageError, "invalid_value", name="hidden", given=0):
+        digits(hidden=0)
+
+
+def test_digits_are_learnt() -> None:
+    """The same numbers as on two local workers, whose clock is another one."""
+    on = Simulated([Machine("a"), Machine("b")])
+    run = fit(digits(), Synchronous(), on, until="accuracy>=0.97 or epochs>=30")
+    assert max(row["accuracy"] for row in run.history) >= 0.97

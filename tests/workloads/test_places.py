@@ -1,0 +1,58 @@
+"""Where the data of built-in tasks are looked for, and what is said of another folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.workloads import load_task
+from tests.transcripts import raises
+
+MNIST = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+]
+
+
+@pytest.mark.parametrize("task", ["mnist", "cifar10", "xmc"])
+@pytest.mark.parametrize(("name", "code"), [("absent", "missing_folder"), ("a_file", "not_a_folder")])
+def test_a_data_dir_that_is_no_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, name: str, code: str
+) -> None:
+    """Whatever $ODDLOT_DATA has is not taken in its place."""
+    monkeypatch.setenv("ODDLOT_DATA", str(tmp_path))
+    for file in (*MNIST, "train.txt", "test.txt", "cifar-10-python.tar.gz", "a_file"):
+        (tmp_path / file).touch()
+    with raises(UsageError, code, path=str(tmp_path / name)) as refusal:
+        load_task(task, {"data_dir": str(tmp_path / name)})
+    assert refusal.value.key == "data_dir"
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "there", "other_names"),
+    [
+        (
+            "mnist",
+            ["train-images.idx3-ubyte", "Train_Labels_idx1_ubyte.gz", "notes"],
+            ["Train_Labels_idx1_ubyte.gz", "notes", "train-images.idx3-ubyte"],
+            {MNIST[0]: "train-images.idx3-ubyte", f"{MNIST[1]}.gz": "Train_Labels_idx1_ubyte.gz"},
+        ),
+        ("mnist", list("abcdefg"), list("abcde"), {}),
+        ("cifar10", ["cifar-10-python.tar.gz.part"], ["cifar-10-python.tar.gz.part"], None),
+        ("xmc", ["Train.txt"], ["Train.txt"], {"train.txt": "Train.txt"}),
+    ],
+    ids=["renamed", "many", "cifar10", "xmc"],
+)
+def test_what_lies_in_the_wrong_folder_is_named(
+    tmp_path: Path, task: str, files: list[str], there: list[str], other_names: Any
+) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    with pytest.raises(UsageError) as refusal:
+        load_task(task, {"data_dir": str(tmp_path)})
+    fields = refusal.value.fields
+    assert fields["there"] == there
+    assert other_names is None or fields["other_names"] == other_names

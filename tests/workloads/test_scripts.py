@@ -1,0 +1,43 @@
+"""A Python file in place of a task's name: what to write is said, and nothing of it runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.workloads import check_task
+from tests.transcripts import raises
+
+SCRIPT = """
+import oddlot
+raise RuntimeError("a script that is only named does not run")
+
+def helper(x): pass
+
+def _hidden(): return oddlot.Job(None, None)
+
+def mine(): return oddlot.Job(None, None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "fields"),
+    [
+        ("script.py", "python_file_given", {"write": "script:mine", "functions": ["mine", "helper"]}),
+        ("script", "python_file_given", {"write": "script:mine"}),
+        ("./script.py:helper", "python_file_given", {"write": "script:helper"}),
+        ("deep/script.py", "python_file_given", {"write": "deep.script:mine"}),
+        ("broken.py", "python_file_given", {"write": "broken:FUNCTION", "functions": []}),
+        ("absent.py", "missing_file", {"path": "absent.py"}),
+    ],
+)
+def test_a_python_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, fields: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep").mkdir()
+    for path, text in {"script.py": SCRIPT, "deep/script.py": SCRIPT, "broken.py": "def f(:"}.items():
+        (tmp_path / path).write_text(text)
+    with raises(UsageError, code, **fields):
+        check_task(name)
