@@ -6,6 +6,7 @@ import pytest
 
 from oddlot.core.commands import (
     Abort,
+    Action,
     Assign,
     Blend,
     Cancel,
@@ -199,7 +200,18 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
     stage.tell(Leaving("leaving"), now=2_000.0)
     assert stage.tell(Ticked(), now=2_400.0) == [Cancelled(first.id, "a")], "one waits, so one lapses"
     assert stage.tell(Ticked(), now=3_000.0) == [Cancelled("c:2", "c")], "b waits still"
-    assert stage.conductor.alarm == 24_000.0
+    assert stage.conductor.alarm == 6_000.0, "ten times ten minutes, without a word"
+
+
+def test_workers_that_all_hang_in_their_first_tasks_are_evicted() -> None:
+    stage = Stage()
+    for node in ("a", "b"):
+        stage.start(node)
+    actions = list[Action]()
+    while stage.conductor.alarm <= 6_000.0:
+        actions += stage.conductor.handle(Ticked(), stage.conductor.alarm).actions
+    assert actions == [Evict("a"), Evict("b")]
+    assert stage.conductor.now == 6_000.0
 
 
 def test_a_worker_that_sends_nothing_for_ten_timeouts_is_evicted() -> None:

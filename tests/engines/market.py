@@ -5,7 +5,20 @@ from typing import Any
 
 import pytest
 
-from oddlot import Alive, Always, Asynchronous, Hub, Machine, Offer, Simulated, Steps, Strategy, Zone, fit
+from oddlot import (
+    Alive,
+    Always,
+    Asynchronous,
+    Hub,
+    Job,
+    Machine,
+    Offer,
+    Simulated,
+    Steps,
+    Strategy,
+    Zone,
+    fit,
+)
 from oddlot.core.events import Resumed
 from oddlot.history.log import surviving
 from oddlot.history.metrics import tally_of
@@ -45,11 +58,12 @@ def run(
     hub: Hub = Hub(),  # noqa: B008 - plain data
     maths: bool = False,
     strategy: Strategy | None = None,
+    job: Job | None = None,
     **options: Any,
 ) -> Run:
     """The log, the summary and the machines' own accounts of it say the same."""
     on = Simulated(fleet, hub=hub, maths=maths)
-    found = fit(a_job(), strategy or Asynchronous(), on, until=until, **options)
+    found = fit(job or a_job(), strategy or Asynchronous(), on, until=until, **options)
     tally, resumed = tally_of(found.records, SAMPLES), events(found.records, Resumed)
     assert tally.dollars == pytest.approx(found.dollars)
     assert tally.seconds == pytest.approx(found.summary["seconds"])

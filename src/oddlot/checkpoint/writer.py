@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -135,37 +136,42 @@ class BackgroundSaver:
         """The version of the newest whole one that the run has; -1 while there is none."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
-    def wait(self) -> None:
-        """Wait until nothing is being written. A second Ctrl-C ends this."""
-        while self._writing is not None and not self._written_within(LONG_WRITE_SECONDS):
+    def wait(self, seconds: float = inf) -> bool:
+        """Wait until nothing is being written, at most this long; False if it still is. A second Ctrl-C ends this."""
+        until = monotonic() + seconds
+        while not self._written_within(max(0.0, min(LONG_WRITE_SECONDS, until - monotonic()))):
             self.warn_if_hung()
+            if monotonic() >= until:
+                return False
+        return True
 
     def warn_if_hung(self) -> None:
         """Warn if the checkpoint that is being written has taken `LONG_WRITE_SECONDS`."""
         if not self.busy or monotonic() - self._since < LONG_WRITE_SECONDS:
             return
         self._since = monotonic()
+        warn(str(self.hung), self.hung.code, **self.hung.fields)
+
+    @property
+    def hung(self) -> JobError:
+        """That the place does not answer."""
         told = (
             f"writing a checkpoint into {self.storage} has taken over {LONG_WRITE_SECONDS:g} s: the place may hang. "
             "Ctrl-C ends the run without it; press it twice while the run trains"
         )
-        warn(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
+        return JobError(told, "checkpoint_place_hangs", path=str(self.storage), seconds=LONG_WRITE_SECONDS)
 
-    def close(self, patience: float | None = None) -> list[JobError]:
+    def close(self, patience: float = inf) -> list[JobError]:
         """Wait for the last checkpoint, at most `patience` seconds; return the `problems` that are left.
 
-        That the run was taken over is not among them: whoever closes it has an end already.
+        That the run was taken over is not among them: the caller has seen that already.
         """
-        if patience is None:
-            self.wait()
-        elif not self._written_within(patience):
-            return []
         with suppress(JobError):
-            return self.problems()
+            return self.problems() if self._written_within(patience) else []
         return []
 
     def _written_within(self, seconds: float) -> bool:
-        return self._writing is None or bool(wait([self._writing], seconds).done)
+        return self._writing is None or bool(wait([self._writing], None if seconds == inf else seconds).done)
 
     def _settle(self, writing: Future[None], snapshot: Snapshot, log_bytes: int) -> None:
         """Write in this thread, and say how it ended."""

@@ -164,7 +164,7 @@ class Asked:
             for keys, by in said:
                 common = min(len(keys), len(each.keys))
                 if keys[:common] == each.keys[:common]:
-                    told = f"{each.flag}: {by} says it already; leave one of them out"
+                    told = f"{each.flag}: {by} sets the same; leave one of them out"
                     raise UsageError(told, "said_twice", flag=each.flag, before=by)
             said.append((each.keys, each.flag))
         return overrides

@@ -223,21 +223,26 @@ class Conductor:
         for name, provisional in self.deadlines.due(self.now):
             if (task := self.open.get(name)) is None:
                 continue
+            since = self.busy[task.node][name]
             if provisional:  # no more than those who wait could begin anew
                 waiting = sum(not self.busy[node] for node in self.idle) if waiting is None else waiting - 1
                 if waiting < 1:
                     self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
+                    self._await_word(name, since, SECONDS_UNTIL_ANY_ANSWER)
                     continue
             self._close(name)
             self.ledger.give_back(name)
             self.roster.lapsed(task.node)
-            since = self.busy[task.node][name]
-            self.silence[name] = max(HUNG_SECONDS, HUNG_TIMEOUTS * (self.now - since))
-            self.evictions.set(since + self.silence[name], name)
+            self._await_word(name, since, self.now - since)
             yield Cancelled(name, task.node)
         yield from self._evict_hung()
         while self.alarms and self.alarms[0] <= self.now:
             yield Rang(heappop(self.alarms))
+
+    def _await_word(self, task: TaskId, since: float, timeout: float) -> None:
+        """Its worker hangs if it says nothing for so many times this timeout."""
+        self.silence[task] = max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
+        self.evictions.set(since + self.silence[task], task)
 
     def _evict_hung(self) -> Iterator[Event | Evict | Skip]:
         """Workers that hold a task for too long, and have not answered any other one meanwhile."""

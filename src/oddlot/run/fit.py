@@ -127,7 +127,7 @@ def fit(
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
     """The observers that show a line of progress: none if stderr is no terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not getattr(sys.stderr, "isatty", bool)():  # there may be no stderr, or a logger in its place
         yield ()
         return
     from oddlot.run.live_view import progress_line

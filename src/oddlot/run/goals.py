@@ -23,6 +23,8 @@ _PER_SECOND: dict[str, Callable[[Tally], float]] = {
     "dollars": lambda tally: tally.bill.dollars_per_second,
 }
 """how fast figures grow while nothing happens"""
+TIME_FIGURES = frozenset(_PER_SECOND)
+"""figures that reach a goal while nothing happens: time and money"""
 BUDGETS = {"<=": ">=", "<": ">="}
 _TERM = re.compile(r"^\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*$")
 _EVERY = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(versions?|seconds?|epochs?)\s*$")

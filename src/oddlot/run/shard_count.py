@@ -24,7 +24,7 @@ def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float)
     if shards < workers:
         warn(
             f"{strategy} assigns whole shards, but shards = {shards} is fewer than the {workers} workers: some wait or "
-            "train on the same shard. Use fewer workers or a smaller job.batch, or set shards=N (--set shards=N)",
+            "train on the same shard. Use fewer workers, a smaller job.batch or shards=N (--set shards=N)",
             "few_shards",
             strategy=strategy,
             shards=shards,

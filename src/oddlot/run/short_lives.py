@@ -11,6 +11,7 @@ from oddlot.core.user_warnings import warn
 from oddlot.formatting import duration, share
 from oddlot.history.metrics import Tally
 from oddlot.run.largest_task import largest_task
+from oddlot.run.shard_count import LEAST
 
 LARGE_SHARE = 1 / 3
 """of the assigned samples, lost with machines, above which the run gives the advice"""
@@ -29,6 +30,7 @@ class ShortLives:
         self.tally = tally
         self.shards = shards if getattr(strategy, "whole_shards", False) else None
         """number of shards, if a task is a whole shard"""
+        self.batch = batch
         task = largest_task(strategy, batch)
         self.setting = f"strategy.{task.setting}" if task else "job.batch"
         """what sizes other tasks"""
@@ -52,7 +54,7 @@ class ShortLives:
             return
         shards, smaller = None, f"Smaller tasks ({self.setting}) help: aim at"
         if self.shards is not None:
-            shards = min(self.shards * parts, tally.size // 2)
+            shards = min(self.shards * parts, tally.size // (LEAST * self.batch))
             if shards <= self.shards:
                 return
             parts = shards / self.shards

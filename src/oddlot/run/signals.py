@@ -17,6 +17,10 @@ class StopWish:
         self._signal = 0
         self._around: StopWish | None = None
 
+    def interrupt(self) -> None:
+        """Ctrl-C has come while nothing heard it."""
+        self._signal = self._signal or signal.SIGINT
+
     @property
     def signal(self) -> int:
         """Which it was, of those that were heard here or around this."""

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from oddlot.checkpoint.format import Snapshot
-from oddlot.checkpoint.writer import BackgroundSaver
+from oddlot.checkpoint.writer import LONG_WRITE_SECONDS, BackgroundSaver
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, CheckpointError, JobError
 from oddlot.core.events import Evaluated, Resumed, Stopped, Struck
@@ -27,14 +27,14 @@ from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.outcome import FAILED, in_short
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, SUMMARY, RunFolder
-from oddlot.run.goals import Reminder
+from oddlot.run.goals import TIME_FIGURES, Reminder
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import Past, read_past
 from oddlot.run.short_lives import ShortLives
 from oddlot.run.signals import StopWish
 from oddlot.run.spec import Recipe
 from oddlot.run.user_observers import SafeObserver
-from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung
+from oddlot.run.warnings import WarnOfLoss, WarnOfMissing, warn_of_hung, warn_of_not_measured
 from oddlot.timing.round_estimator import RoundTimes
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.job import made
@@ -42,8 +42,12 @@ from oddlot.train.seeding import kept_chance, seed_all
 from oddlot.train.store import Store
 from oddlot.train.tensor_checks import warn_of_extra_state
 
+HUNG_MEASURE_SECONDS = 600.0
+"""that a run whose goal was one of time or money waits for its final metrics"""
 LONG_MEASURE_SECONDS = 60.0
 """after which it is told what the run waits for"""
+HUNG_WRITE_SECONDS = 600.0
+"""that a run waits, at its begin and its end, for a checkpoint that is being written"""
 HURRY_SECONDS = 2.0
 """for the checkpoint that is being written when a second Ctrl-C ends the run"""
 LARGE_NORM = 1e18
@@ -74,6 +78,8 @@ class Training:
         self.checkpoint = Reminder(recipe.settings.checkpoint_every)
         self.evaluation_due = False
         self.warned_of_size = False
+        self.may_not_wait = False
+        """the goal that was met is one of time or money"""
         self.met_at: int | None = None
         """the version whose figures met the goal"""
         self.stop = StopWish()
@@ -124,6 +130,7 @@ class Training:
             self.model.eval()
             summary = self._summary(ended)
             self._save_end(summary)
+            ended = INTERRUPTED if self.stop.signal else ended
             self.short_lives.warn()
         except JobError as error:
             self._save_failed(error)
@@ -259,6 +266,7 @@ class Training:
             self.log.keep_up(self.tally.seconds)
         if met := self.recipe.goal.reached(self.tally):
             self.met_at = self.tally.version_of(met.figure)
+            self.may_not_wait = met.figure in TIME_FIGURES
             return str(met)
         if self.host.conductor.done:
             return self.recipe.goal.by_epochs
@@ -345,6 +353,9 @@ class Training:
         while self.tally.evaluated_version != final:
             if self.stop.signal:
                 return INTERRUPTED
+            if self.may_not_wait and engine.now - began >= HUNG_MEASURE_SECONDS:
+                warn_of_not_measured(final, HUNG_MEASURE_SECONDS)
+                return ended
             message = engine.next(engine.now + LONG_MEASURE_SECONDS)  # or sooner, with nothing
             if message is None and not told and engine.now - began >= LONG_MEASURE_SECONDS:
                 told = True
@@ -405,7 +416,8 @@ class Training:
     def _await_first_checkpoint(self) -> None:
         """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
         if self.saver is not None:
-            self.saver.wait()
+            if not self.saver.wait(HUNG_WRITE_SECONDS):
+                raise self.saver.hung
             for problem in self.saver.problems():
                 told = str(problem).removesuffix("; the run goes on")
                 raise problem.retold(f"{told}: make room, then resume the run")
@@ -429,13 +441,17 @@ class Training:
     def _save_end(self, summary: dict[str, Any]) -> None:
         if self.folder is None or self.saver is None:
             return
+        written = False
         try:
-            self.saver.wait()
-        finally:  # after a second Ctrl-C too: what was learned is not lost where the place of checkpoints hangs
+            written = self.saver.wait(LONG_WRITE_SECONDS if self.stop.signal else HUNG_WRITE_SECONDS)
+        except KeyboardInterrupt:  # the model is not lost where the place of checkpoints hangs
+            self.stop.interrupt()
+        if written:
             self._checkpoint()
-            self.folder.write_model(self.model)
-            self.folder.write(SUMMARY, summary)
-        self.saver.wait()
+        self.folder.write_model(self.model)
+        self.folder.write(SUMMARY, summary)
+        if written:
+            self.saver.wait(HUNG_WRITE_SECONDS)
         for problem in self.saver.problems():
             warn(
                 f"{str(problem).removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, "
@@ -446,7 +462,7 @@ class Training:
             )
 
     def _close_saver(self, kind: type[BaseException] | None, *_: object) -> None:
-        patience = HURRY_SECONDS if kind is KeyboardInterrupt else None
+        patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
         for problem in self.saver.close(patience) if self.saver is not None else ():
             warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)
 

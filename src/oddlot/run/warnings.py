@@ -30,10 +30,11 @@ class WarnOfMissing:
 
 
 class WarnOfLoss:
-    """Warns once when the loss on the evaluation set has grown a thousandfold over its least value."""
+    """Warns once when the loss on the evaluation set has grown a thousandfold over its least value and its first."""
 
     def __init__(self) -> None:
         self.least: float | None = None
+        self.first: float | None = None
         self.warned = False
 
     def __call__(self, record: Record) -> None:
@@ -41,10 +42,17 @@ class WarnOfLoss:
         if loss is None or loss <= 0 or self.warned:
             return
         self.least = loss if self.least is None else min(self.least, loss)
-        if loss > LOSS_GREW * self.least:
+        self.first = loss if self.first is None else self.first
+        if loss > LOSS_GREW * self.least and loss > self.first:
             self.warned = True
             told = f"the loss on the evaluation set grew from {self.least:.3g} to {loss:.3g}: lower the learning rate"
             warn(told, "loss_grew", least=self.least, loss=loss)
+
+
+def warn_of_not_measured(version: int, seconds: float) -> None:
+    """Warn that a run ends without the metrics of its final version."""
+    told = f"version {version}, the final one, was not measured within {seconds:g} s: the run ends without its metrics"
+    warn(told, "final_not_measured", version=version, seconds=seconds)
 
 
 def warn_of_hung(record: Record) -> None:

@@ -56,11 +56,12 @@ class AdaptiveLoad:
 
     At a large error small batches that are soon there bring it down the fastest; at a small one only large batches
     bring it down at all. Which k and how many samples are the best at which error follows from the mean seconds of
-    rounds (`oddlot.strategies.support.round_planning`). They are given, or measured: the first rounds wait for everybody, and later some
-    more do.
+    rounds (`oddlot.strategies.support.round_planning`). They are given, or measured: the first rounds wait for
+    everybody, and later some more do.
 
     Paper: Egger, Kas Hanna, Bitar, "Fast and Straggler-Tolerant Distributed SGD with Reduced Computation Load" (2023),
-    whose idea it is; the stages are derived here (`oddlot.strategies.support.round_planning`), and may not be the paper's.
+    whose idea it is; the stages are derived here (`oddlot.strategies.support.round_planning`), and may not be the
+    paper's.
     """
 
     table: Annotated[tuple[Row, ...], TABLE] = ()

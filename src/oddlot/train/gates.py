@@ -16,6 +16,8 @@ MAX_UPDATE_RATIO = 1000.0
 """the default: of an update's norm to the median of recent ones"""
 MIN_UPDATES, RECENT_UPDATES = 20, 100
 """the guard is off until there are so many norms; the median is that of so many"""
+USUAL_FACTOR = 10.0
+"""an update is accepted within this factor of the largest accepted norm, or of both norms that were rejected last"""
 
 
 class Guard:
@@ -24,12 +26,17 @@ class Guard:
     The norm is the Euclidean one of the trainable parameters: of a gradient or delta itself, of weights that of the
     difference from the version that the task started from. A median of 0 switches the guard off, and so does
     `max_ratio=None`.
+
+    A norm that is large for good reason is accepted: one that is within a factor of 10 of the largest so far (a rare
+    sample, when most are fitted), and the third in a row of one size (a learning rate that has risen).
     """
 
     def __init__(self, max_ratio: float | None = MAX_UPDATE_RATIO) -> None:
         self.max_ratio = max_ratio
         self._recent: dict[Kind, deque[float]] = {}
         self._sorted: dict[Kind, list[float]] = {}
+        self._largest: dict[Kind, float] = {}
+        self._rejected: dict[Kind, deque[float]] = {}
 
     def check(self, update: UpdateId, kind: Kind, norm: float) -> None:
         """Note the norm of an update. Refusal: it is too large, and is not noted."""
@@ -37,12 +44,27 @@ class Guard:
         ordered = self._sorted.setdefault(kind, [])
         median = ordered[len(ordered) // 2] if len(ordered) >= MIN_UPDATES else 0.0
         if self.max_ratio is not None and median and not norm <= self.max_ratio * median:
-            told = f"update {update} has the norm {norm:.3g}, {norm / median:.3g} times the median of recent ones"
-            raise Refusal(told, "update_too_large", update=update, norm=norm, median=median)
+            self._reject_unusual(update, kind, norm, median)
+        self._largest[kind] = max(norm, self._largest.get(kind, 0.0))
         if len(recent) == RECENT_UPDATES:
             del ordered[bisect_left(ordered, recent[0])]
         recent.append(norm)
         insort(ordered, norm)
+
+    def _reject_unusual(self, update: UpdateId, kind: Kind, norm: float, median: float) -> None:
+        """Refusal: neither accepted nor rejected norms were nearly as large."""
+        rejected = self._rejected.setdefault(kind, deque(maxlen=2))
+        repeated = len(rejected) == 2 and all(
+            norm / USUAL_FACTOR <= each <= norm * USUAL_FACTOR for each in rejected
+        )
+        rejected.append(norm)
+        if repeated or norm <= USUAL_FACTOR * self._largest[kind]:
+            return
+        told = (
+            f"update {update} has the norm {norm:.3g}, {norm / median:.3g} times the median of recent ones "
+            "(max_update_ratio=None accepts any)"
+        )
+        raise Refusal(told, "update_too_large", update=update, norm=norm, median=median)
 
 
 def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:

@@ -46,9 +46,10 @@ class Local:
     at a staleness of 1), replaced when they die if `respawn`. `dollars_per_hour` is the price of one.
 
     With `as_if`, a machine for each worker, a worker takes as long for its tasks as that machine would under the
-    virtual clock, by waiting after each minibatch: stragglers to try a strategy on, which `oddlot.machines.step_time_records`
-    reads from records of real ones. A task that takes longer than that by itself waits no more, so that a freeze may be
-    made up for by waiting less. Of a machine only `seconds_per_sample` and `delay` are looked at.
+    virtual clock, by waiting after each minibatch: stragglers to try a strategy on, which
+    `oddlot.machines.step_time_records` reads from records of real ones. A task that takes longer than
+    that by itself waits no more, so that a freeze may be made up for by waiting less. Of a machine only
+    `seconds_per_sample` and `delay` are looked at.
     """
 
     workers: AtLeastOne = 2

@@ -42,6 +42,8 @@ from oddlot.wire.framing import FrameError
 NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 STOPPED_SECONDS, SILENT_SECONDS = 30.0, 300.0
 """without an answer of the fork server, which imports PyTorch at first, until it is continued, and killed"""
+START_SECONDS = 600.0
+"""until a worker that is not ready counts as hung"""
 LOOK_SECONDS = 0.5
 """between two looks whether the fork server answers"""
 END_SECONDS, RETRY_SECONDS = 10.0, 5.0
@@ -380,6 +382,11 @@ class LocalEngine:
         waits = [life.since for life in self.lives.values() if not life.pid] + [
             life.since for life in self.dying
         ]
+        for life in self.lives.values():
+            if life.pid and not life.ready and not life.told and self.now - life.since > START_SECONDS:
+                told = f"{life.node} has not started within {START_SECONDS:g} s and is killed"
+                warn(told, "start_hung", node=life.node, seconds=START_SECONDS)
+                self._signal(life.node, signal.SIGKILL)
         silent = self.now - min(waits, default=self.now)
         if silent > SILENT_SECONDS:
             self.nursery.process.kill()

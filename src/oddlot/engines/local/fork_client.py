@@ -30,7 +30,7 @@ def named_limit() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+        if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}:
             raise
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         told = (
@@ -83,7 +83,11 @@ class Nursery:
             ours, theirs = packet_pair()
         try:
             frame = encode(Say.FORK, number=self.forks, index=index)
-            socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
+            with named_limit():  # of descriptors that are on their way, too
+                socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
+        except JobError:
+            ours.close()
+            raise
         except OSError:
             ours.close()
             code = self.process.wait()

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from oddlot.core.errors import OddlotError, short
+from oddlot.core.errors import OddlotError, OddlotWarning, short
 from oddlot.core.random_streams import stream
 from oddlot.core.serialization import from_plain, to_plain
 from oddlot.core.spans import minibatch_cuts, samples_in
@@ -248,6 +249,8 @@ def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal whose group it is not in, it may print
         signal.signal(number, signal.SIG_IGN)
     hub = socket.socket(fileno=fds[0])
+    if body["index"] > 0:
+        warnings.simplefilter("ignore", OddlotWarning)  # the first worker gives it
     try:
         Worker(hub, fds[1], fds[2], body["index"]).serve()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the hub must hear of it

@@ -18,8 +18,8 @@ KNOWN, WAYS = {"loss": "min", "accuracy": "max"}, {"min": "falls", "max": "rises
 
 @dataclass
 class ByGradients:
-    """A stage ends when gradients, summed over a window of rounds, point back and forth (`oddlot.strategies.support.noise_test`). The
-    count begins anew where rounds become others.
+    """A stage ends when gradients, summed over a window of rounds, point back and forth
+    (`oddlot.strategies.support.noise_test`). The count begins anew where rounds become others.
 
     Algorithm 1 of Kas Hanna et al. (ICASSP 2020) is `window=1, threshold=10, burn_in=200`, which takes noise for the
     end of progress where the learning rate times the largest curvature is above 1.
