@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
-def torch_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def torch_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     """The class with the rule's name."""
     match rule:
         case SGD(lr, momentum, nesterov, decay):

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from oddlot.core.commands import Assign, Blend, Command, Evaluate, Keep, Release, Step, Wake
 from oddlot.core.events import Arrived, Changed, Event, Joined, Rang
-from oddlot.core.strategy import View, assign_idle
+from oddlot.core.strategy import Strategy, View, assign_idle
 from oddlot.core.tasks import TaskId, UpdateId
 
 
 @dataclass
-class Backups:
+class Backups(Strategy):
     """Step along everything; when nothing is left to lease, let idle workers repeat the oldest open task."""
 
     samples: int = 8
@@ -30,7 +30,7 @@ class Backups:
 
 
 @dataclass
-class Timed:
+class Timed(Strategy):
     """Every `seconds` move half way to the mean of the points that have come in, measured; all start from the
     newest version that was kept when the round began. It is evaluated when the model has moved."""
 

@@ -22,7 +22,7 @@ from oddlot.engines.local import fork_client as nursery
 from oddlot.engines.local.fork_client import Nursery
 from oddlot.history.metrics import Tally
 from oddlot.history.run_settings import how_to_resume
-from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from oddlot.workloads import TASKS, options_of
 from tests.command import Oddlot
 from tests.transcripts import mask, transcribe

@@ -16,17 +16,8 @@ from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
 from oddlot.engines.local.config import Local
-from oddlot.strategies import (
-    BY_NAME,
-    INSIDE,
-    WRAPPERS,
-    AdaptiveK,
-    AdaptiveLoad,
-    FastestK,
-    LocalSGD,
-    Quorum,
-    Synchronous,
-)
+from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous
+from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
 from oddlot.strategies.support.stage_switching import ByPlateau
 from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
 from oddlot.wire.codec import Half, Plain

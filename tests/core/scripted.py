@@ -8,14 +8,14 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived, Evaluated, Event, Joined, Stimulus
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import samples_in
-from oddlot.core.strategy import View
+from oddlot.core.strategy import Strategy, View
 from oddlot.core.tasks import Facts, Kind, Task
 
 Answer = list[Command] | Callable[[View], list[Command]]
 
 
 @dataclass
-class Scripted:
+class Scripted(Strategy):
     """Answers the next event with the commands that were laid down for it, later ones with nothing."""
 
     answers: list[Answer] = field(default_factory=list)

@@ -30,7 +30,7 @@ RULES = {
 """rules check their numbers"""
 st.register_type_strategy(int, st.integers(1 - MOST, MOST - 1))
 WORDS = [*get_args(Stimulus), *get_args(Action), *get_args(Command)]
-PARTS = [Task, Facts, Record, *get_args(rules.Rule)]
+PARTS = [Task, Facts, Record, *get_args(rules.Optimizer)]
 
 
 def through_json(kind: Any, value: Any) -> Any:
@@ -54,10 +54,10 @@ def test_every_word_comes_back(kind: type, data: st.DataObject) -> None:
     assert json.dumps(to_plain(back)) == json.dumps(to_plain(value))  # 1 is not 1.0
 
 
-@pytest.mark.parametrize("union", [Stimulus, Action, Command, rules.Rule])
+@pytest.mark.parametrize("union", [Stimulus, Action, Command, rules.Optimizer])
 @given(data=st.data())
 def test_a_union_is_told_apart(union: Any, data: st.DataObject) -> None:
-    value = data.draw(st.one_of(*RULES.values()) if union is rules.Rule else st.from_type(union))
+    value = data.draw(st.one_of(*RULES.values()) if union is rules.Optimizer else st.from_type(union))
     assume("nan" not in repr(value))
     back = through_json(union, value)
     assert (type(back), back) == (type(value), value)
@@ -91,7 +91,7 @@ class Nested:
     by_name: dict[str, list[spans.Span]] = field(default_factory=dict)
     maybe: Task | None = None
     pair: tuple[int, float] = (1, 2.0)
-    rule: rules.Rule | None = None
+    rule: rules.Optimizer | None = None
 
 
 def test_containers_keep_their_types() -> None:

@@ -48,7 +48,7 @@ from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
-from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from tests.engines.log import events, updates
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, rows, trained
 from tests.transcripts import mask, raises, transcribe, warns
@@ -121,7 +121,7 @@ def test_every_strategy_is_tried() -> None:
     ids=lambda part: type(part).__name__,
 )
 def test_every_sample_of_every_epoch_reaches_the_model_once(strategy: Strategy, on: Place) -> None:
-    shards = 2 if getattr(strategy, "whole_shards", False) else 1
+    shards = 2 if strategy.traits(1).whole_shards else 1
     run, books = trained(a_job(count=45), strategy, on, "epochs>=3", shards=shards)
     assert sorted(books.merged) == everything(45, 3)
     assert run.ended == "epochs>=3"
@@ -292,12 +292,12 @@ def test_the_callers_chance_and_threads_are_left_alone(on: Place, fails: bool) -
 # --- what cannot be ------------------------------------------------------------------------------
 
 
-class NoDataclass:
+class NoDataclass(Strategy):
     on = Synchronous.on
 
 
 @dataclass
-class Impossible:
+class Impossible(Strategy):
     """A strategy that asks for what the books forbid."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

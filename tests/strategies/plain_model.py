@@ -131,8 +131,7 @@ def played(
     conductor = Conductor(
         strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
     )
-    wants_fitted = getattr(strategy, "wants_fitted", None)
-    loads = wants_fitted(batch) if wants_fitted else ()
+    loads = strategy.traits(batch).measured_loads
     advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
     engine, records = Simulator(machines, model, batch), list[Record]()
     host = Host(conductor, model, engine, [records.append], advisers)

@@ -144,10 +144,10 @@ def test_without_the_maths_it_is_said_that_nothing_adapts() -> None:
 
 def test_what_k_rises_by_is_what_is_asked_for() -> None:
     by_plateau = ByPlateau()
-    assert not AdaptiveK(switch=by_plateau).reads_gradients
-    assert not AdaptiveK(times=((1.0, 2),)).reads_gradients
+    assert not AdaptiveK(switch=by_plateau).traits(1).reads_gradients
+    assert not AdaptiveK(times=((1.0, 2),)).traits(1).reads_gradients
     with raises(UsageError, "metric_not_evaluated", metric="loss"):
-        AdaptiveK(switch=by_plateau).check_metrics([])
+        AdaptiveK(switch=by_plateau).validate(9, [])
 
 
 def test_steps_of_k_and_its_limit() -> None:
@@ -201,7 +201,7 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         (lambda: AdaptiveK(k=5, most=3), "most_below_k", "most"),
         (lambda: AdaptiveK(switch=ByError(1.0)), "invalid_value", "switch"),  # type: ignore[arg-type]  # on purpose
         (
-            lambda: AdaptiveK(switch=ByPlateau()).check_metrics(["accuracy"]),
+            lambda: AdaptiveK(switch=ByPlateau()).validate(9, ["accuracy"]),
             "metric_not_evaluated",
             "switch.metric",
         ),
@@ -215,8 +215,8 @@ def test_windows_of_rounds_are_what_is_compared() -> None:
         (lambda: AdaptiveK(times=((1.0, 0),)), "invalid_value", "times"),
         (lambda: AdaptiveK(times=(("a", 2),)), "invalid_value", "times"),  # type: ignore[arg-type]  # on purpose
         (lambda: AdaptiveK(times=(2.0,)), "invalid_value", "times"),  # type: ignore[arg-type]  # on purpose
-        (lambda: AdaptiveK(times=((1.0, 6),)).check_workers(5), "too_few_workers", "times"),
-        (lambda: AdaptiveK(k=6).check_workers(5), "too_few_workers", "k"),
+        (lambda: AdaptiveK(times=((1.0, 6),)).validate(5, []), "too_few_workers", "times"),
+        (lambda: AdaptiveK(k=6).validate(5, []), "too_few_workers", "k"),
     ],
 )
 def test_what_makes_no_sense(make: Callable[[], Any], code: str, key: str) -> None:

@@ -393,7 +393,7 @@ def test_rounds_of_too_few_samples_are_left_out() -> None:
         (lambda: AdaptiveLoad(ROWS, least=97), "least_above_all_rounds", "least"),
         (lambda: AdaptiveLoad(gain=0.5), "invalid_value", "gain"),
         (lambda: AdaptiveLoad(measuring=1.0), "invalid_value", "measuring"),
-        (lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).check_workers(2), "too_few_workers", "table"),
+        (lambda: AdaptiveLoad(((1, 1, 0.5), (3, 1, 1.0))).validate(2, ["loss"]), "too_few_workers", "table"),
         (lambda: ByError(0.0), "invalid_value", "a"),
         (lambda: ByError(1.0, lowest=float("nan")), "invalid_value", "lowest"),
     ],

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from oddlot import (
 from oddlot.core.commands import Command, HandOver, Start, Step
 from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.events import Event
-from oddlot.core.strategy import View, assign_idle
+from oddlot.core.strategy import Traits, View, assign_idle
 from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.testing import run_story
 from oddlot.testing.play import Data, Play
@@ -101,10 +101,11 @@ finish c
 
 
 @dataclass
-class Never:
+class Never(Strategy):
     """Says that it waits for everybody, and steps for nobody."""
 
-    waits_for_all: ClassVar[bool] = True
+    def traits(self, batch_size: int) -> Traits:
+        return Traits(waits_for_all=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         return assign_idle(view, 4)

@@ -15,7 +15,7 @@ from oddlot.core.commands import Action, Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.core.tasks import Task
-from oddlot.strategies import BY_NAME
+from oddlot.strategies.registry import BY_NAME
 from oddlot.train.data import order
 from tests.fits import (
     BATCH,

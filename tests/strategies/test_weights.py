@@ -82,6 +82,6 @@ def test_local_sgd_brings_its_servers_rule_and_fastest_k_says_how_many_it_needs(
     for strategy in (LocalSGD(), Downpour()):
         assert Recipe(a_job(), strategy, fleet(), how).rule == SGD(lr=1.0)
     assert Recipe(a_job(), Synchronous(), fleet(), how).rule == a_job().optimizer
-    FastestK(k=5).check_workers(5)
+    FastestK(k=5).validate(5, [])
     with raises(UsageError, "too_few_workers", k=5, workers=4):
-        FastestK(k=5).check_workers(4)
+        FastestK(k=5).validate(4, [])

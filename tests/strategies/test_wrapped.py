@@ -88,12 +88,12 @@ def test_a_heading_that_names_something_else(place: str, code: str, tmp_path: Pa
 
 def test_what_the_one_inside_asks_for_is_asked_for() -> None:
     inner = LocalSGD(server=SGD(lr=0.5))
-    assert ProportionalLoad(inner).server == SGD(lr=0.5)
-    assert BackupTasks(VCASGD()).whole_shards
+    assert ProportionalLoad(inner).traits(1).server_optimizer == SGD(lr=0.5)
+    assert BackupTasks(VCASGD()).traits(1).whole_shards
     with raises(UsageError, "too_few_workers", k=5, workers=2) as caught:
-        Deadline(FastestK(k=5), 1.0).check_workers(2)
+        Deadline(FastestK(k=5), 1.0).validate(2, [])
     assert caught.value.key == "inner.k"
-    assert ProportionalLoad(oddlot.AdaptiveLoad()).wants_fitted(4) == (1, 2, 3, 4)
+    assert ProportionalLoad(oddlot.AdaptiveLoad()).traits(4).measured_loads == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(

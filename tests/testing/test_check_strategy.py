@@ -23,7 +23,7 @@ class ForgetsTheLost(FastestK):
 
 
 @dataclass
-class Moody:
+class Moody(Strategy):
     """Tosses a coin that belongs to everybody."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
@@ -33,7 +33,7 @@ class Moody:
 
 
 @dataclass
-class Gossiping:
+class Gossiping(Strategy):
     """Its copies share a count."""
 
     told: ClassVar[list[int]] = []
@@ -46,7 +46,7 @@ class Gossiping:
 
 
 @dataclass
-class KeepsASecret:
+class KeepsASecret(Strategy):
     """Counts outside its fields."""
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class KeepsASecret:
 
 
 @dataclass
-class KeepsAGenerator:
+class KeepsAGenerator(Strategy):
     script: Iterator[int] = field(default_factory=lambda: iter(range(10)))
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
@@ -68,7 +68,7 @@ class KeepsAGenerator:
 
 
 @dataclass
-class CountsByNumber:
+class CountsByNumber(Strategy):
     """Its dict has numbers for keys, which JSON turns into text."""
 
     seen: dict[int, int] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class CountsByNumber:
 
 
 @dataclass
-class NeverMerges:
+class NeverMerges(Strategy):
     def on(self, event: Event, view: View) -> Iterable[Command]:
         return assign_idle(view, view.batch)
 
 
 @dataclass
-class DropsAll:
+class DropsAll(Strategy):
     def on(self, event: Event, view: View) -> Iterable[Command]:
         if isinstance(event, Arrived):
             yield Drop(event.update.id)
@@ -95,7 +95,7 @@ class DropsAll:
 
 
 @dataclass
-class WaitsForEver:
+class WaitsForEver(Strategy):
     """Sets an alarm and does nothing else."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
@@ -103,7 +103,7 @@ class WaitsForEver:
 
 
 @dataclass
-class MergesTwice:
+class MergesTwice(Strategy):
     last: str = ""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

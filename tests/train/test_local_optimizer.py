@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import JobError
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
@@ -32,7 +32,7 @@ def parameters(dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("rule", RULES)
-def test_steps_are_pytorchs_to_the_bit(rule: Rule, dtype: torch.dtype) -> None:
+def test_steps_are_pytorchs_to_the_bit(rule: Optimizer, dtype: torch.dtype) -> None:
     """The second parameter has no gradient at first, the third never; the rate changes on the way."""
     ours, theirs = parameters(dtype), parameters(dtype)
     one, other = local_optimizer(rule, ours), torch_optimizer(rule, theirs)
@@ -65,7 +65,7 @@ def test_a_sparse_gradient_is_stepped_along() -> None:
 @pytest.mark.parametrize(
     "rule", [Adam(weight_decay=0.1), AdamW(), SGD(weight_decay=0.1)], ids=["adam", "adamw", "sgd"]
 )
-def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Rule) -> None:
+def test_a_sparse_gradient_that_a_rule_does_not_take_is_told(rule: Optimizer) -> None:
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     with raises(JobError, "sparse_gradients", rule=type(rule).__name__):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import CheckpointError
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.tasks import Facts
 from oddlot.train import vector_ops as kernels
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -31,7 +31,7 @@ RULES = [
 
 
 def both(
-    rule: Rule,
+    rule: Optimizer,
     seed: int,
     rows: int = 5,
     columns: int = 17,
@@ -62,7 +62,7 @@ def one_step(store: Store, gradient: Tensor, share: float = 1.0, held: bool = Fa
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: torch.dtype) -> None:
+def test_a_rule_equals_torch_optim(rule: Optimizer, share: float, held: bool, dtype: torch.dtype) -> None:
     """60 steps with gradients that depend on the weights."""
     model, optimizer, store = both(rule, 3, dtype=dtype)
     for _ in range(60):
@@ -78,7 +78,7 @@ def test_a_rule_equals_torch_optim(rule: Rule, share: float, held: bool, dtype: 
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: bool) -> None:
+def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Optimizer, held: bool) -> None:
     """Momentum remembers directions, not steps; a decay of the weights goes with the rate."""
 
     def factor(step: int) -> float:
@@ -95,7 +95,7 @@ def test_a_rule_under_a_schedule_equals_torch_optim_under_one(rule: Rule, held: 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Rule) -> None:
+def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Optimizer) -> None:
     model, optimizer, store = both(rule, 4, 3, 1000)
     gradient, before = torch.randn(3, 1000), model.weight.detach().clone()
     model.weight.grad = gradient.clone()
@@ -108,7 +108,9 @@ def test_one_step_is_within_two_units_of_the_last_place_of_its_terms(rule: Rule)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_chunks_and_the_compiled_loop_change_nothing(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_the_compiled_loop_change_nothing(
+    rule: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A section of several chunks and an odd rest, compiled or not, gives what one plain chunk gives."""
 
     def run() -> Tensor:
@@ -140,7 +142,7 @@ def test_another_rules_memory_is_told() -> None:
 @pytest.mark.parametrize("held", [False, True], ids=["in place", "elsewhere"])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_parameter_without_a_gradient_is_left_alone_as_by_pytorch(
-    rule: Rule, held: bool, measure: int
+    rule: Optimizer, held: bool, measure: int
 ) -> None:
     """Without it in both of two updates; one that lacks it in one of them counts as zero there."""
     torch.manual_seed(3)

@@ -16,7 +16,7 @@ from oddlot.sparse.csr import Csr
 from oddlot.sparse.datasets.generating import Shape, generate
 from oddlot.sparse.datasets.metrics import propensities
 from oddlot.sparse.datasets.writing import write_xmc
-from oddlot.strategies import BY_NAME
+from oddlot.strategies.registry import BY_NAME
 from oddlot.train.local_optimizer import local_optimizer
 from oddlot.workloads.extreme_classification import xmc
 from tests.command import Oddlot

@@ -154,7 +154,7 @@ def _describe_strategy(name: str) -> None:
     from inspect import getdoc
 
     from oddlot.config.describe import describe_settings
-    from oddlot.strategies import BY_NAME, WRAPPERS
+    from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
     known = {**BY_NAME, **WRAPPERS}
     if name not in known:

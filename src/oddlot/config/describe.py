@@ -12,7 +12,8 @@ from typing import Any, get_type_hints
 from oddlot.config.dataclass_tables import default_of, settings_of
 from oddlot.config.job_file import KINDS, word_of
 from oddlot.core.strategy_wrapper import Inner
-from oddlot.strategies import INSIDE, Synchronous
+from oddlot.strategies import Synchronous
+from oddlot.strategies.registry import INSIDE
 
 
 def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:

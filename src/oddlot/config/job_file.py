@@ -36,12 +36,13 @@ from oddlot.config.dataclass_tables import Change, Choice, Maker, as_fault, chan
 from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said
 from oddlot.config.toml_text import check_text
 from oddlot.core.errors import MOST_CHARACTERS, UsageError, joined
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.strategy import Strategy
 from oddlot.core.strategy_wrapper import Inner
 from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, OVER_ZERO, SEED, at_least
 from oddlot.run.goals import Every
-from oddlot.strategies import BY_NAME, INSIDE, WRAPPERS, Synchronous
+from oddlot.strategies import Synchronous
+from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
 from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
 from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
 from oddlot.workloads import check_task, load_task
@@ -56,10 +57,14 @@ Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
 Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
 Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
-OPTIMIZERS: dict[str, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 BY_NO_CONSTANTS: dict[str, type[ByNoConstants]] = {"gradients": ByGradients, "plateau": ByPlateau}
 SWITCHES: dict[str, type[Switch]] = {**BY_NO_CONSTANTS, "error": ByError}
-KINDS: dict[Any, Mapping[str, type]] = {Rule: OPTIMIZERS, Switch: SWITCHES, ByNoConstants: BY_NO_CONSTANTS}
+KINDS: dict[Any, Mapping[str, type]] = {
+    Optimizer: OPTIMIZERS,
+    Switch: SWITCHES,
+    ByNoConstants: BY_NO_CONSTANTS,
+}
 """of dataclasses that stand for each other, by the names that job files use"""
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
 DEEPEST = 3
@@ -78,7 +83,8 @@ CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
 
 def word_of(makes: Callable[[], Strategy]) -> str:
     """What job files call a strategy."""
-    return next(word for word, kind in BY_NAME.items() if kind is type(makes()))
+    words: dict[type[Strategy], str] = {kind: word for word, kind in BY_NAME.items()}
+    return words[type(makes())]
 
 
 OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
@@ -86,7 +92,7 @@ OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
 """Without a kind, some numbers of the optimizer that is there change."""
 SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
 SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
-OF_STRATEGIES: dict[Any, Choice] = {Rule: OPTIMIZER}
+OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}
 OF_STRATEGIES |= {
     union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
     for union in (Switch, ByNoConstants)
@@ -111,7 +117,7 @@ def _inside(wrapper: type) -> Choice:
 def _fitting(around: Collection[str]) -> set[str]:
     """Strategies that can be inside these: none of them again, and in some only such as wait for everybody."""
     if any(WRAPPERS[name] in INSIDE for name in around):
-        return {word for word, kind in BY_NAME.items() if getattr(kind, "waits_for_all", False)}
+        return {word for word, kind in BY_NAME.items() if kind().traits(1).waits_for_all}
     return {*BY_NAME, *WRAPPERS} - {*around}
 
 

@@ -62,4 +62,4 @@ class AdamW:
         check_settings(self)
 
 
-Rule = SGD | Adam | AdamW
+Optimizer = SGD | Adam | AdamW

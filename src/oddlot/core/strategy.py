@@ -1,5 +1,6 @@
 """What an algorithm sees and says."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -9,6 +10,7 @@ from typing import Protocol
 from oddlot.core.commands import Assign, Command
 from oddlot.core.events import Event
 from oddlot.core.ledger import Ledger
+from oddlot.core.optimizers import Optimizer
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import Roster
 
@@ -16,24 +18,59 @@ STATE = MappingProxyType({"state": True})
 """metadata of a field that is no setting; one that is a dict or a list is none without it"""
 
 
-class Strategy(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What oddlot knows about a strategy before a run begins. The defaults hold for a strategy that says nothing."""
+
+    server_optimizer: Optimizer | None = None
+    """Optimizer at the hub; None: the job's."""
+    epoch_barrier: bool = False
+    """Whether an epoch waits for the one before."""
+    whole_shards: bool = False
+    """Whether a task is a whole shard of the data."""
+    clients: int = 0
+    """Shards of a round, where a task is a whole shard; 0: one for each worker."""
+    waits_for_all: bool = False
+    """Whether a round waits for every worker, and ends with a step along all updates."""
+    hands_over: bool = False
+    """Whether tasks may end before they are done."""
+    varies_loads: bool = False
+    """Whether it gives workers tasks of different sizes."""
+    reads_gradients: bool = False
+    """Whether it adapts to what `Changed` says about gradients."""
+    measured_loads: tuple[int, ...] = ()
+    """Samples of the tasks for which it asks what rounds take (`Fitted`)."""
+    local_steps: bool = False
+    """Whether workers take local steps of one minibatch each."""
+    task_samples: int | None = None
+    """Samples of the largest task; None: not known before a run."""
+    task_setting: str = ""
+    """Setting that decides about `task_samples`, such as `samples`."""
+    updates: int | None = None
+    """Updates of one step, at first; None: one from each worker."""
+    quorum: float = 1.0
+    """Share of these that a step waits for."""
+    step_samples: int | None = None
+    """Samples of one step at least, where that is not `updates` times `task_samples`."""
+
+
+class Strategy(ABC):
     """Decides what to do about an event. No clock, no I/O, no tensors, no globals.
 
     A strategy is a dataclass of settings and small state made of dicts, lists, text and numbers, so that it can be
-    copied, compared and saved. The commands of one event are collected before any is carried out.
-
-    It may also have `check_workers(workers)`, which raises UsageError where so many workers make no sense;
-    `check_metrics(names)`, which does so where too little is evaluated; `server`, the rule at the hub in place of the
-    job's optimizer; `epoch_barrier`, true where an epoch must wait for the one before; `whole_shards`, true where a
-    task is a whole shard of the data; `waits_for_all`, true where a round is a step along the updates of everybody who
-    works, for whom it waits; `hands_over`, true where tasks are ended before they are done; `reads_gradients`, true
-    where it adapts to what `Changed` tells of them; and `wants_fitted(batch)`, for tasks of how many samples it wants
-    to be told what rounds take (`Fitted`).
+    copied, compared and saved. `on` is all that it needs; override `traits` and `validate` if the defaults don't fit.
     """
 
+    @abstractmethod
     def on(self, event: Event, view: "View") -> Iterable[Command]:
-        """The commands that answer this event."""
-        ...
+        """Return the commands that answer an event. All are collected before any is carried out."""
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run, for a job whose minibatches have `batch_size` samples."""
+        return Traits()
+
+    def validate(self, workers: int, metrics: Collection[str]) -> None:  # noqa: B027 - most strategies run anywhere
+        """Raise UsageError if the strategy cannot run with so many workers, or needs a metric that is not evaluated."""
 
 
 class Books(Protocol):

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from oddlot.core.errors import InvalidValue, UsageError
-from oddlot.core.strategy import Strategy
+from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.validation import check_settings
 
 Inner = TypeVar("Inner", bound=Strategy)
@@ -22,8 +22,9 @@ def _about_inner() -> Iterator[None]:
 
 
 @dataclass
-class Wrapper(Generic[Inner]):
-    """Has all that a strategy may have beside `on` (see `oddlot.core.strategy.Strategy`) as the one inside has it.
+class Wrapper(Strategy, Generic[Inner]):
+    """A strategy around another one, whose traits it has.
+
     UsageError: it is around no strategy, or around one of its own class, at any depth.
 
     Which is a field, so that books are saved with it: the type to read them by is `Wrapper[type of the one inside]`.
@@ -34,8 +35,8 @@ class Wrapper(Generic[Inner]):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        inner: object = self.inner
-        if isinstance(inner, type) or not hasattr(inner, "on") or not is_dataclass(inner):
+        inner: Any = self.inner
+        if not isinstance(inner, Strategy) or not is_dataclass(inner):
             raise InvalidValue("inner", inner, "a strategy, such as Synchronous(): a dataclass with `on`")
         while inner is not None:
             if type(inner) is type(self):
@@ -44,47 +45,12 @@ class Wrapper(Generic[Inner]):
                 raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
             inner = getattr(inner, "inner", None)
 
-    @property
-    def server(self) -> Any:
-        """The rule at the hub; None: the job's optimizer."""
-        return getattr(self.inner, "server", None)
+    def traits(self, batch_size: int) -> Traits:
+        """Those of the strategy inside."""
+        inner = self.inner.traits(batch_size)
+        return replace(inner, task_setting=f"inner.{inner.task_setting}") if inner.task_setting else inner
 
-    @property
-    def epoch_barrier(self) -> bool:
-        """An epoch waits for the one before."""
-        return bool(getattr(self.inner, "epoch_barrier", False))
-
-    @property
-    def whole_shards(self) -> bool:
-        """A task is a whole shard of the data."""
-        return bool(getattr(self.inner, "whole_shards", False))
-
-    @property
-    def waits_for_all(self) -> bool:
-        """A round waits for everybody who works."""
-        return bool(getattr(self.inner, "waits_for_all", False))
-
-    @property
-    def hands_over(self) -> bool:
-        """Tasks may end before they are done."""
-        return bool(getattr(self.inner, "hands_over", False))
-
-    @property
-    def reads_gradients(self) -> bool:
-        """It adapts to what is measured of gradients."""
-        return bool(getattr(self.inner, "reads_gradients", False))
-
-    def check_workers(self, workers: int) -> None:
-        """UsageError: so many make no sense."""
+    def validate(self, workers: int, metrics: Collection[str]) -> None:
+        """As the strategy inside. UsageError, about a setting of `inner`."""
         with _about_inner():
-            getattr(self.inner, "check_workers", lambda _: None)(workers)
-
-    def check_metrics(self, names: Collection[str]) -> None:
-        """UsageError: too little is evaluated."""
-        with _about_inner():
-            getattr(self.inner, "check_metrics", lambda _: None)(names)
-
-    def wants_fitted(self, batch: int) -> tuple[int, ...]:
-        """For tasks of how many samples what rounds take is to be told."""
-        wanted: tuple[int, ...] = getattr(self.inner, "wants_fitted", lambda _: ())(batch)
-        return wanted
+            self.inner.validate(workers, metrics)

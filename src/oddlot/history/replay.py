@@ -124,7 +124,7 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-        if not isinstance(found, type) or not hasattr(found, "on"):
+        if not isinstance(found, type) or not issubclass(found, Strategy):
             raise ImportError("it is no strategy")
         inside = find_strategy(inner, import_strategy) if bracket else None
         found = found[inside] if inside else found  # type: ignore[index]  # it is generic, or refused

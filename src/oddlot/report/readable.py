@@ -4,7 +4,7 @@ import ast
 
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.printable import printable
-from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
 NAMES = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
 NAMES |= {kind.__name__: kind.__name__.lower() for kind in (SGD, Adam, AdamW)}

@@ -20,7 +20,7 @@ from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, read_
 from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, RunFolder
 from oddlot.history.run_settings import how_to_resume
 from oddlot.report.live_log import KILLED, state_of
-from oddlot.strategies import BY_NAME, WRAPPERS
+from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
 
 @dataclass(frozen=True)

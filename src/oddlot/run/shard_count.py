@@ -1,22 +1,21 @@
 """The number of shards for a strategy whose tasks are whole shards."""
 
-from oddlot.core.strategy import Strategy
+from oddlot.core.strategy import Traits
 from oddlot.core.user_warnings import warn
 
 MINIBATCHES, LEAST = 10, 5
 """minibatches of a shard: at least so many by default, and those below which a warning is given"""
 
 
-def default_shards(strategy: Strategy, samples: int, batch: int, slots: int) -> int:
+def default_shards(traits: Traits, samples: int, batch: int, slots: int) -> int:
     """Return one shard for each task that can run at once, but fewer where a shard would have under 10 minibatches.
 
     Longer passes learn more from each epoch, so there are no more shards than keep all workers busy. Strategies whose
     tasks are not whole shards have one.
     """
-    if not getattr(strategy, "whole_shards", False):
+    if not traits.whole_shards:
         return 1
-    clients = getattr(strategy, "clients", None) or 0
-    return max(1, min(max(slots, clients), samples // (MINIBATCHES * batch)))
+    return max(1, min(max(slots, traits.clients), samples // (MINIBATCHES * batch)))
 
 
 def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float) -> None:

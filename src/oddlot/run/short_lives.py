@@ -10,7 +10,6 @@ from oddlot.core.strategy import Strategy
 from oddlot.core.user_warnings import warn
 from oddlot.formatting import duration, share
 from oddlot.history.metrics import Tally
-from oddlot.run.largest_task import largest_task
 from oddlot.run.shard_count import LEAST
 
 LARGE_SHARE = 1 / 3
@@ -28,11 +27,11 @@ class ShortLives:
 
     def __init__(self, tally: Tally, strategy: Strategy, batch: int, shards: int) -> None:
         self.tally = tally
-        self.shards = shards if getattr(strategy, "whole_shards", False) else None
+        traits = strategy.traits(batch)
+        self.shards = shards if traits.whole_shards else None
         """number of shards, if a task is a whole shard"""
         self.batch = batch
-        task = largest_task(strategy, batch)
-        self.setting = f"strategy.{task.setting}" if task else "job.batch"
+        self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch"
         """what sizes other tasks"""
         self.seconds: deque[float] = deque(maxlen=MOST_TASKS)
 

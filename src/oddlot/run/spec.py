@@ -12,7 +12,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import InvalidValue, UsageError, short
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, minibatch_cuts
-from oddlot.core.strategy import Strategy
+from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.core.user_warnings import warn
 from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings
@@ -22,10 +22,7 @@ from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.history.run_settings import FORMAT
 from oddlot.run.effective_batch import UPDATE, EffectiveBatch, effective_batch
 from oddlot.run.goals import Every, Goal
-from oddlot.run.largest_task import largest_task
 from oddlot.run.shard_count import default_shards, warn_of_shards
-from oddlot.strategies.deadline import Deadline
-from oddlot.strategies.proportional_load import ProportionalLoad
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.flat_buffer import Layout
 from oddlot.train.gates import MAX_UPDATE_RATIO
@@ -85,8 +82,7 @@ class Recipe:
             if self.settings.chaos.capacity is not None and not getattr(self.on, "respawn", True):
                 told = "a capacity brings machines back, and Local(respawn=False) replaces none"
                 raise UsageError(told, "capacity_without_respawn", "chaos")
-        getattr(self.strategy, "check_workers", lambda _: None)(self.on.workers)
-        getattr(self.strategy, "check_metrics", lambda _: None)(self._measured)
+        self.strategy.validate(self.on.workers, self._measured)
         self._warn_of_shards()
         self._warn_of_no_gradients()
         self._warn_of_unequal_loads()
@@ -106,41 +102,40 @@ class Recipe:
 
     def _warn_of_shards(self) -> None:
         """A strategy whose tasks are whole shards needs enough of them, of enough minibatches."""
-        if getattr(self.strategy, "whole_shards", False):
+        if self.traits.whole_shards:
             minibatches = self.samples / self.shards / self.job.batch
             warn_of_shards(_name(_layers(self.strategy)[-1]), self.shards, self.on.workers, minibatches)
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
-        if getattr(self.strategy, "reads_gradients", False) and not getattr(self.on, "maths", True):
+        if self.traits.reads_gradients and not getattr(self.on, "maths", True):
             name = _name(_layers(self.strategy)[-1])
             told = f"{name} adapts to gradients, and without the maths there are none: it stays as it begins"
             warn(told, "no_gradients_to_adapt_to", strategy=name)
 
     def _warn_of_unequal_loads(self) -> None:
         """A strategy that measures rounds of equal loads would get none to measure."""
-        wants_fitted = getattr(self.strategy, "wants_fitted", lambda _: ())
-        if self._has(ProportionalLoad) and wants_fitted(self.job.batch):
+        if self.traits.varies_loads and self.traits.measured_loads:
             name = _name(_layers(self.strategy)[-1])
             warn(
-                f"{name} measures rounds of equal loads, and ProportionalLoad makes them others: use it alone",
+                f"{name} measures rounds of equal loads, and the strategy around it changes them: use it alone",
                 "unequal_loads",
                 strategy=name,
             )
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
-        task = largest_task(self.strategy, self.job.batch)
-        if task is None or not self._has(Deadline) or self._has(ProportionalLoad):
+        traits, batch = self.traits, self.job.batch
+        if traits.task_samples is None or not traits.hands_over or traits.varies_loads:
             return
-        if len(minibatch_cuts(task.samples, self.job.batch)) == 2:
+        if len(minibatch_cuts(traits.task_samples, batch)) == 2:
             warn(
-                f"Deadline ends a task after a minibatch, and here they have no other one ({task.samples} samples, "
-                f"batch = {self.job.batch}): make strategy.{task.setting} larger",
+                f"a deadline ends a task after a minibatch, and here they have no other one ({traits.task_samples} "
+                f"samples, batch = {batch}): make strategy.{traits.task_setting} larger",
                 "deadline_of_one_minibatch",
-                samples=task.samples,
-                batch=self.job.batch,
-                setting=task.setting,
+                samples=traits.task_samples,
+                batch=batch,
+                setting=traits.task_setting,
             )
 
     def _warn_of_no_local_steps(self) -> None:
@@ -152,9 +147,6 @@ class Recipe:
             told = f"{' and '.join(unused)}: not used, since workers of {name} send gradients and take no local steps. "
             told += "Use a strategy such as LocalSGD; the hub steps with Job(optimizer=...)"
             warn(told, "no_local_steps", settings=unused, strategy=name)
-
-    def _has(self, kind: type) -> bool:
-        return any(isinstance(one, kind) for one in _layers(self.strategy))
 
     def _check_shards(self) -> None:
         """Where the data lie in parts, these are the shards; elsewhere none has a sample alone."""
@@ -171,9 +163,9 @@ class Recipe:
         workers = "machines" if hasattr(self.on, "machines") else "workers"
         own = {"batch": "job.batch", workers: workers, "shards": "shards"}
         sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.shards}
-        task = largest_task(self.strategy, self.job.batch)
-        if task and not task.setting.endswith("steps"):  # which end with the epoch
-            sizes[task.setting] = task.samples
+        traits = self.traits
+        if traits.task_samples is not None and not traits.local_steps:  # which end with the epoch
+            sizes[traits.task_setting] = traits.task_samples
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
         hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
         for name, size in sizes.items():
@@ -200,7 +192,7 @@ class Recipe:
         if isinstance(self.job.data, Shards):
             return len(self.job.data.parts)
         slots = self.on.workers * self.on.in_flight
-        default = default_shards(_layers(self.strategy)[-1], self.samples, self.job.batch, slots)
+        default = default_shards(self.traits, self.samples, self.job.batch, slots)
         return self.settings.shards or default
 
     @property
@@ -218,7 +210,12 @@ class Recipe:
     @property
     def effective_batch(self) -> EffectiveBatch | None:
         """The samples of one step, where that is known."""
-        return effective_batch(self.strategy, self.job.batch, self.on.workers)
+        return effective_batch(self.traits, self.job.batch, self.on.workers)
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What the strategy says of itself."""
+        return self.strategy.traits(self.job.batch)
 
     @cached_property
     def goal(self) -> Goal:
@@ -261,7 +258,7 @@ class Recipe:
     @property
     def rule(self) -> Any:
         """What steps at the hub: the strategy's server rule, or the job's optimizer."""
-        return getattr(self.strategy, "server", None) or self.job.optimizer
+        return self.traits.server_optimizer or self.job.optimizer
 
     @property
     def schedule(self) -> Callable[[int], float] | None:
@@ -277,7 +274,7 @@ class Recipe:
     @property
     def epoch_barrier(self) -> bool:
         """Whether an epoch waits for the one before: the setting, or what the strategy needs."""
-        return self.settings.epoch_barrier or bool(getattr(self.strategy, "epoch_barrier", False))
+        return self.settings.epoch_barrier or self.traits.epoch_barrier
 
     def conductor(self) -> Conductor:
         """The books of a run that begins."""
@@ -350,12 +347,13 @@ def _check_job(job: object) -> None:
 
 
 def _check_strategy(strategy: object) -> None:
-    if isinstance(strategy, type) and hasattr(strategy, "on"):
+    if isinstance(strategy, type) and issubclass(strategy, Strategy):
         name = strategy.__name__
         told = f"strategy = {name} is a class: pass one of it, {name}(...)"
         raise UsageError(told, "class_given", "strategy", given=name)
-    if not hasattr(strategy, "on"):
-        raise InvalidValue("strategy", strategy, "a strategy, such as oddlot.Synchronous()")
+    if not isinstance(strategy, Strategy):
+        must = "a strategy, such as oddlot.Synchronous(), or one of your own: a subclass of oddlot.Strategy"
+        raise InvalidValue("strategy", strategy, must)
     if not is_dataclass(strategy):
         raise UsageError(
             f"strategy = {short(strategy)} is no dataclass: put @dataclass before its class, so that it can be copied, "

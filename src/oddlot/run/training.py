@@ -469,8 +469,7 @@ class Training:
 
 def _advisers(conductor: Conductor) -> list[Adviser]:
     """Who computes what the strategy wants to be told."""
-    wants_fitted = getattr(conductor.strategy, "wants_fitted", None)
-    loads = wants_fitted(conductor.batch) if wants_fitted else ()
+    loads = conductor.strategy.traits(conductor.batch).measured_loads
     return [RoundTimes(loads)] if loads else []
 
 

@@ -1,10 +1,7 @@
-"""One algorithm per file: a dataclass of settings with `on(event, view)`."""
+"""Strategies: one algorithm a file, and what a strategy of your own needs."""
 
-from collections.abc import Callable
-from functools import partial
-
-from oddlot.core.optimizers import SGD
-from oddlot.core.strategy import Strategy
+from oddlot.core.strategy import Strategy, Traits, View, assign, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
@@ -20,38 +17,7 @@ from oddlot.strategies.quorum import Quorum
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.strategies.vc_asgd import VCASGD
 
-BY_NAME = {
-    "synchronous": Synchronous,
-    "fastest_k": FastestK,
-    "adaptive_k": AdaptiveK,
-    "adaptive_load": AdaptiveLoad,
-    "asynchronous": Asynchronous,
-    "local_sgd": LocalSGD,
-    "federated_averaging": FederatedAveraging,
-    "elastic_averaging": ElasticAveraging,
-    "downpour": Downpour,
-    "vc_asgd": VCASGD,
-}
-"""Strategies by the names that the command line and job files use."""
-
-WRAPPERS = {
-    "quorum": Quorum,
-    "backup_tasks": BackupTasks,
-    "deadline": Deadline,
-    "proportional_load": ProportionalLoad,
-}
-"""Those around another one, which is their `inner`, by such names"""
-
-INSIDE: dict[type, Callable[[], Strategy]] = {
-    Quorum: partial(LocalSGD, server=SGD(lr=0.7, momentum=0.9, nesterov=True))
-}
-"""What is inside where a job file does not name it, other than `Synchronous()`: as the wrapper's paper has it"""
-
 __all__ = [
-    "BY_NAME",
-    "INSIDE",
-    "VCASGD",
-    "WRAPPERS",
     "AdaptiveK",
     "AdaptiveLoad",
     "Asynchronous",
@@ -64,5 +30,14 @@ __all__ = [
     "LocalSGD",
     "ProportionalLoad",
     "Quorum",
+    "Strategy",
     "Synchronous",
+    "Traits",
+    "VCASGD",
+    "View",
+    "Wrapper",
+    "assign",
+    "assign_all",
+    "assign_idle",
+    "shares_by_samples",
 ]

@@ -10,7 +10,7 @@ from typing import Annotated
 from oddlot.core.commands import Command
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Event
-from oddlot.core.strategy import STATE, View
+from oddlot.core.strategy import STATE, Strategy, Traits, View
 from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, Must, check_settings
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
@@ -37,7 +37,7 @@ TIMES = Must("rows of seconds, none below the one before, and k, at least 1", _a
 
 
 @dataclass
-class AdaptiveK:
+class AdaptiveK(Strategy):
     """Step along the mean of the first k results of each round; k rises each time that noise outweighs progress. The
     other tasks are cancelled.
 
@@ -78,14 +78,17 @@ class AdaptiveK:
             told = f"{wrong[0]} has no say where times are given: choose one of them"
             raise UsageError(told, "no_effect_beside_times", wrong[0], name=wrong[0])
 
-    def check_workers(self, workers: int) -> None:
-        """UsageError: there will never be k of them."""
+    def validate(self, workers: int, metrics: Collection[str]) -> None:
+        """UsageError: there will never be k workers, or what makes k rise is not evaluated."""
         check_enough(self.k, workers)
         check_enough(max((k for _, k in self.times), default=1), workers, "times")
+        check_metrics(self.switch, metrics)
 
-    def check_metrics(self, names: Collection[str]) -> None:
-        """UsageError: what makes k rise is not evaluated."""
-        check_metrics(self.switch, names)
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        reads = not self.times and isinstance(self.switch, ByGradients)
+        task = self.samples or batch_size
+        return Traits(reads_gradients=reads, updates=self.k, task_samples=task, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result, and see whether k is to rise."""
@@ -99,8 +102,3 @@ class AdaptiveK:
         may_rise = not self.times and k + self.rise <= most
         measure = rounds_measured(self.switch) if may_rise else 0
         yield from fastest(event, view, self.round, k, self.samples or view.batch, measure)
-
-    @property
-    def reads_gradients(self) -> bool:
-        """It adapts to nothing else."""
-        return not self.times and isinstance(self.switch, ByGradients)

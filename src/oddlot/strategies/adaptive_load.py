@@ -8,7 +8,7 @@ from typing import Annotated
 from oddlot.core.commands import Command
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Event, Fitted
-from oddlot.core.strategy import STATE, View
+from oddlot.core.strategy import STATE, Strategy, Traits, View
 from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, FromZeroBelowOne, Must, check_settings
 from oddlot.strategies.support.fastest_rounds import check_enough, fastest
@@ -50,7 +50,7 @@ LOADS = Must("whole numbers of samples, each at least 1", _are_loads)
 
 
 @dataclass
-class AdaptiveLoad:
+class AdaptiveLoad(Strategy):
     """Step along the mean of the first k results of each round, each of so many samples; rounds grow as the error
     falls. The other tasks are cancelled.
 
@@ -111,28 +111,30 @@ class AdaptiveLoad:
             told = f"least = {self.least}: no round has so many samples"
             raise UsageError(told, "least_above_all_rounds", "least", least=self.least)
 
-    def check_workers(self, workers: int) -> None:
-        """UsageError: there will never be k of them."""
+    def validate(self, workers: int, metrics: Collection[str]) -> None:
+        """UsageError: there will never be k workers, or what ends stages is not evaluated."""
         check_enough(max((k for k, _, _ in self.table), default=1), workers, "table")
+        check_metrics(self.switch, metrics)
 
-    def check_metrics(self, names: Collection[str]) -> None:
-        """UsageError: what ends stages is not evaluated."""
-        check_metrics(self.switch, names)
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        loads = self._measured_loads(batch_size)
+        return Traits(
+            reads_gradients=isinstance(self.switch, ByGradients),
+            measured_loads=loads,
+            task_samples=max(loads or (samples for _, samples, _ in self.table)),
+            task_setting="loads" if loads else "table",
+            step_samples=self.least or batch_size,
+        )
 
-    @property
-    def reads_gradients(self) -> bool:
-        """They end its stages."""
-        return isinstance(self.switch, ByGradients)
-
-    def wants_fitted(self, batch: int) -> tuple[int, ...]:
-        """The samples of a task for which it wants to be told what rounds take."""
+    def _measured_loads(self, batch: int) -> tuple[int, ...]:
         return () if self.table else self.loads or _loads_up_to(batch)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it at the k-th result; see whether the stage has ended."""
         self._advance(event, view.batch)
         next_whole = not self.path or self._is_due(view)
-        then = max(self.wants_fitted(view.batch)) if next_whole else self.path[self.stage][1]
+        then = max(self._measured_loads(view.batch)) if next_whole else self.path[self.stage][1]
         if not self.samples:
             self.samples, self.whole = then, next_whole
         k = None if self.whole else self.path[self.stage][0]

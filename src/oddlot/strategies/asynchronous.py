@@ -6,12 +6,12 @@ from typing import Annotated
 
 from oddlot.core.commands import Command, Drop, Step
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import View, assign_all, assign_idle
+from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle
 from oddlot.core.validation import AtLeastOne, NotNegative, at_least, check_settings
 
 
 @dataclass
-class Asynchronous:
+class Asynchronous(Strategy):
     """Step along every gradient as it arrives, and send its worker on with the new weights.
 
     A gradient that is s versions late counts (1 + s) ** -damping: 1 is close to the 1/s rule of the paper, and n
@@ -31,6 +31,10 @@ class Asynchronous:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(updates=1, task_samples=self.samples or batch_size, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Merge what arrives and keep everybody busy."""

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated
 
 from oddlot.core.commands import Assign, Blend, Cancel, Command, Release, Step, Wake
 from oddlot.core.events import Event, Leaving, Lost
 from oddlot.core.spans import samples_in
-from oddlot.core.strategy import STATE, View
+from oddlot.core.strategy import STATE, Traits, View
 from oddlot.core.strategy_wrapper import Inner, Wrapper
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.validation import Must
@@ -42,10 +42,9 @@ class BackupTasks(Wrapper[Inner]):
     """state: seconds a sample of the quickest one for whom it is then; infinity where something is late already for
     anybody but its own worker"""
 
-    @property
-    def waits_for_all(self) -> bool:
-        """Who waits begins a late task again, for which it has to be seen as idle."""
-        return False
+    def traits(self, batch_size: int) -> Traits:
+        """An idle worker begins a late task again: it has to be seen as idle."""
+        return replace(super().traits(batch_size), waits_for_all=False)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and what is late for those who are idle."""
@@ -107,7 +106,8 @@ class BackupTasks(Wrapper[Inner]):
     @property
     def _waits(self) -> bool:
         """Rounds wait for every task until it is done, and not until a deadline."""
-        return super().waits_for_all and not self.hands_over
+        inner = self.inner.traits(1)
+        return inner.waits_for_all and not inner.hands_over
 
     @property
     def _looks_anew(self) -> tuple[type, ...]:

@@ -1,12 +1,12 @@
 """A deadline for every task: what is done by then is handed over."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
 from oddlot.core.events import Arrived, Cancelled, Event
-from oddlot.core.strategy import STATE, View
+from oddlot.core.strategy import STATE, Traits, View
 from oddlot.core.strategy_wrapper import Inner, Wrapper
 from oddlot.core.tasks import TaskId
 from oddlot.core.validation import AboveZero
@@ -32,10 +32,9 @@ class Deadline(Wrapper[Inner]):
     alarm: float = field(default=0.0, metadata=STATE)
     """state: when the next one's is, in seconds on the run's clock"""
 
-    @property
-    def hands_over(self) -> bool:
-        """A worker whose time is up does."""
-        return True
+    def traits(self, batch_size: int) -> Traits:
+        """A worker whose time is up hands over what it has."""
+        return replace(super().traits(batch_size), hands_over=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, and an end for what has taken too long."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
-from oddlot.core.optimizers import SGD, Rule
-from oddlot.core.strategy import View, assign_idle
+from oddlot.core.optimizers import SGD, Optimizer
+from oddlot.core.strategy import Strategy, Traits, View, assign_idle
 from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass
-class Downpour:
+class Downpour(Strategy):
     """Everybody takes `steps` steps at home from the newest weights; what they have changed is added to the model as
     it arrives, whole and however late it is.
 
@@ -24,13 +24,22 @@ class Downpour:
 
     steps: AtLeastOne = 8
     """local steps of one job's batch each, between fetching and pushing (n_fetch = n_push)"""
-    server: Rule = field(default_factory=lambda: SGD(lr=1.0))
+    server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub"""
     deadline_seconds: AboveZero | None = None
     """after which a task is given to another worker; None: learnt from each worker's speed"""
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(
+            server_optimizer=self.server,
+            local_steps=True,
+            task_samples=self.steps * batch_size,
+            task_setting="steps",
+        )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Add what arrives, and keep everybody busy."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import View
+from oddlot.core.strategy import Strategy, Traits, View
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AboveZero, AtLeastOne, Must, check_settings
 
@@ -14,7 +14,7 @@ BETA = 0.9
 
 
 @dataclass
-class ElasticAveraging:
+class ElasticAveraging(Strategy):
     """Everybody trains weights x of its own for `steps` steps at a time; then x and the model W move towards each
     other: x <- x - rate (x - W) and W <- W + rate (x - W), both from what they were before.
 
@@ -32,6 +32,10 @@ class ElasticAveraging:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(local_steps=True, task_samples=self.steps * batch_size, task_setting="steps")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Move the model towards what arrives, its sender towards what the model was, and keep everybody busy."""

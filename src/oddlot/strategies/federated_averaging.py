@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import View, shares_by_samples
+from oddlot.core.strategy import Strategy, Traits, View, shares_by_samples
 from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 
 
 @dataclass
-class FederatedAveraging:
+class FederatedAveraging(Strategy):
     """In a round, each of `clients` shards of the data is passed over once at home, all from the same weights; the
     model becomes the mean of theirs, weighted by samples.
 
@@ -28,7 +27,6 @@ class FederatedAveraging:
     """shards of a round; None: one for each worker"""
     deadline_seconds: AboveZero | None = None
     """after which a task is given to another worker; None: learnt from each worker's speed"""
-    whole_shards: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
     kept: list[int] = field(default_factory=list)
@@ -36,6 +34,10 @@ class FederatedAveraging:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(whole_shards=True, clients=self.clients or 0, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when it has all, or nothing more is to come."""

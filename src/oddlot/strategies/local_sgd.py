@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
-from oddlot.core.optimizers import SGD, Rule
-from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.optimizers import SGD, Optimizer
+from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
 from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, check_settings
 
 
 @dataclass
-class LocalSGD:
+class LocalSGD(Strategy):
     """Everybody takes `steps` steps with the job's local optimizer; the model moves by the server rule along the
     mean of start - end.
 
@@ -27,14 +26,23 @@ class LocalSGD:
 
     steps: AtLeastOne = 8
     """local steps of one job's batch each"""
-    server: Rule = field(default_factory=lambda: SGD(lr=1.0))
+    server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
     """the rule at the hub: lr 1 is plain averaging; momentum 0.9 with nesterov is DiLoCo's"""
-    waits_for_all: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(
+            server_optimizer=self.server,
+            waits_for_all=True,
+            local_steps=True,
+            task_samples=self.steps * batch_size,
+            task_setting="steps",
+        )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody works any more."""

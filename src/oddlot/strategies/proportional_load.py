@@ -7,7 +7,7 @@ from typing import Annotated
 from oddlot.core.commands import Assign, Command
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Event
-from oddlot.core.strategy import View
+from oddlot.core.strategy import Traits, View
 from oddlot.core.strategy_wrapper import Inner, Wrapper
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import Must
@@ -35,13 +35,17 @@ class ProportionalLoad(Wrapper[Inner]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.whole_shards:
+        if self.inner.traits(1).whole_shards:
             raise UsageError(
                 f"{type(self.inner).__name__} gives whole shards of the data, which cannot be in proportion",
                 "whole_shards_inside",
                 "inner",
                 inner=type(self.inner).__name__,
             )
+
+    def traits(self, batch_size: int) -> Traits:
+        """Faster workers get larger tasks."""
+        return replace(super().traits(batch_size), varies_loads=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """What the strategy inside says, with other numbers of samples."""

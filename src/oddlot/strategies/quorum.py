@@ -8,7 +8,7 @@ from oddlot.core.commands import Command, Step, Wake
 from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.events import Arrived, Event, Leaving, Lost, Rang
 from oddlot.core.spans import minibatch_cuts
-from oddlot.core.strategy import STATE, Narrowed, View
+from oddlot.core.strategy import STATE, Narrowed, Traits, View
 from oddlot.core.strategy_wrapper import Inner, Wrapper
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.core.validation import Must, NotNegative
@@ -51,19 +51,18 @@ class Quorum(Wrapper[Inner]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not super().waits_for_all:
+        if not self.inner.traits(1).waits_for_all:
             raise UsageError(
                 f"inner = {type(self.inner).__name__}(...) must wait for everybody in each round, as LocalSGD and "
-                "Synchronous do (one of your own says so by `waits_for_all = True`)",
+                "Synchronous do (one of your own says so by `Traits(waits_for_all=True)`)",
                 "inner_waits_for_no_round",
                 "inner",
                 inner=type(self.inner).__name__,
             )
 
-    @property
-    def waits_for_all(self) -> bool:
-        """No round does."""
-        return False
+    def traits(self, batch_size: int) -> Traits:
+        """A round waits for a quorum."""
+        return replace(super().traits(batch_size), waits_for_all=False, quorum=self.quorum)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody else is to come, or the window of grace is over."""

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
 from oddlot.core.tasks import UpdateId
 from oddlot.core.validation import AtLeastOne, check_settings
 
 
 @dataclass
-class Synchronous:
+class Synchronous(Strategy):
     """One step per round, along the mean gradient of everybody's samples.
 
     A round closes when no task is open: whoever was lost, cancelled or too late in between is not waited for.
@@ -23,12 +22,15 @@ class Synchronous:
 
     samples: AtLeastOne | None = None
     """per task; None: the job's batch"""
-    waits_for_all: ClassVar[bool] = True
     round: dict[UpdateId, int] = field(default_factory=dict)
     """state: the samples of every update of this round"""
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def traits(self, batch_size: int) -> Traits:
+        """Return what must be known before a run."""
+        return Traits(waits_for_all=True, task_samples=self.samples or batch_size, task_setting="samples")
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect a round; close it when nobody works any more."""

@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar
 
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Changed, Event
-from oddlot.core.strategy import View
+from oddlot.core.strategy import Strategy, Traits, View
 from oddlot.core.tasks import Facts
 from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
 
 
 @dataclass
-class VCASGD:
+class VCASGD(Strategy):
     """A task is one local pass over a shard of the data; its weights are averaged into the model as they arrive,
     without waiting for anybody: W <- alpha W + (1 - alpha) W_c.
 
@@ -39,17 +38,15 @@ class VCASGD:
     """the share of a model that has seen fewer samples than the largest shard has is smaller in proportion"""
     damping: NotNegative = 0.0
     """the power with which an update's share falls with its staleness"""
-    whole_shards: ClassVar[bool] = True
     kept: list[int] = field(default_factory=list)
     """state: the version that this epoch's tasks start from, once there is one"""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @property
-    def epoch_barrier(self) -> bool:
+    def traits(self, batch_size: int) -> Traits:
         """An epoch's snapshot is there once the one before is wholly merged."""
-        return not self.newest
+        return Traits(epoch_barrier=not self.newest, whole_shards=True, local_steps=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Average what arrives into the model, and keep everybody busy."""

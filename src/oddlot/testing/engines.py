@@ -85,7 +85,7 @@ class DrivenRun:
 
 
 @dataclass
-class Impatient:
+class Impatient(Strategy):
     """Gives every lease of another strategy a short deadline."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)
@@ -98,7 +98,7 @@ class Impatient:
 
 
 @dataclass
-class Quitter:
+class Quitter(Strategy):
     """Cancels its first task, of the whole epoch, when its alarm rings."""
 
     inner: Asynchronous = field(default_factory=lambda: Asynchronous(samples=SAMPLES))
@@ -115,7 +115,7 @@ class Quitter:
 
 
 @dataclass
-class Sleeper:
+class Sleeper(Strategy):
     """Gives out work only once its alarm has rung."""
 
     inner: Asynchronous = field(default_factory=Asynchronous)

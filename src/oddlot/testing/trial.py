@@ -118,8 +118,7 @@ class Trial:
         if verb == "evaluated":
             return f"evaluated loss={amount} accuracy=0.{amount}" if self.play.evaluating else None
         if verb == "fitted":
-            wants_fitted = getattr(self.conductor.strategy, "wants_fitted", None)
-            return FITTED[amount] if wants_fitted and wants_fitted(self.data.batch) else None
+            return FITTED[amount] if self.conductor.strategy.traits(self.data.batch).measured_loads else None
         if verb == "resume":
             return verb if self.conductor.busy else None
         whom = self._candidates(verb)

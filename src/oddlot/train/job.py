@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.errors import InvalidValue, JobError, UsageError, short
-from oddlot.core.optimizers import SGD, Rule
+from oddlot.core.optimizers import SGD, Optimizer
 from oddlot.core.validation import AboveZero, AtLeastOne, check_settings
 from oddlot.train.from_torch import check_not_from_torch
 from oddlot.train.lr_schedules import Schedule
@@ -60,7 +60,7 @@ class Job:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
-    optimizer: Rule = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
+    optimizer: Optimizer = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
     schedule: Schedule | None = None
     clip_norm: AboveZero | None = None

@@ -11,7 +11,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from oddlot.core.errors import JobError
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
 class LocalOptimizer:
@@ -20,7 +20,7 @@ class LocalOptimizer:
     Such a class itself imports PyTorch's compiler when it is first used, which takes seconds in the midst of a task.
     """
 
-    def __init__(self, rule: Rule, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, rule: Optimizer, parameters: Sequence[Tensor]) -> None:
         self.rule = rule
         self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
         self.memory: dict[int, tuple[Tensor, ...]] = {}
@@ -101,7 +101,7 @@ class LocalOptimizer:
         )
 
 
-def local_optimizer(rule: Rule, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
+def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
     """The one for a rule; of Adam, where gradients are sparse, one that takes these."""
     parameters = list(parameters)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError
-from oddlot.core.optimizers import SGD, Adam, AdamW, Rule
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.train.vector_ops import mixer, move
 
 Directions = tuple[Sequence[Tensor], Sequence[float]]
@@ -32,7 +32,7 @@ class Numerics:
         """Whether `apply` takes a direction of several tensors; else it takes their sum."""
         return isinstance(self.rule, SGD)
 
-    def __init__(self, rule: Rule, sections: Mapping[int, Tensor]) -> None:
+    def __init__(self, rule: Optimizer, sections: Mapping[int, Tensor]) -> None:
         self.rule = rule
         self.lr = rule.lr
         self.state = {
@@ -139,7 +139,7 @@ def _sgd_at_once(
     )
 
 
-def _memories(rule: Rule) -> Sequence[str]:
+def _memories(rule: Optimizer) -> Sequence[str]:
     if isinstance(rule, SGD):
         return ("momentum",) if rule.momentum else ()
     return ("mean", "square")

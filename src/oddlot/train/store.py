@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import CheckpointError, ProtocolError, Refusal
-from oddlot.core.optimizers import Rule
+from oddlot.core.optimizers import Optimizer
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train import merging as merge
 from oddlot.train.flat_buffer import FlatBuffer, Layout
@@ -76,7 +76,7 @@ class Store:
     def __init__(
         self,
         initial: FlatBuffer,
-        rule: Rule,
+        rule: Optimizer,
         pool: BlockSource | None = None,
         version: int = 0,
         schedule: Callable[[int], float] | None = None,

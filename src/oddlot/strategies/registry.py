@@ -1,0 +1,76 @@
+"""The strategies by the names that the command line and job files use, and users' own by their import path."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.optimizers import SGD
+from oddlot.core.strategy import Strategy
+from oddlot.core.user_code import trace_of
+from oddlot.strategies.adaptive_k import AdaptiveK
+from oddlot.strategies.adaptive_load import AdaptiveLoad
+from oddlot.strategies.asynchronous import Asynchronous
+from oddlot.strategies.backup_tasks import BackupTasks
+from oddlot.strategies.deadline import Deadline
+from oddlot.strategies.downpour import Downpour
+from oddlot.strategies.elastic_averaging import ElasticAveraging
+from oddlot.strategies.fastest_k import FastestK
+from oddlot.strategies.federated_averaging import FederatedAveraging
+from oddlot.strategies.local_sgd import LocalSGD
+from oddlot.strategies.proportional_load import ProportionalLoad
+from oddlot.strategies.quorum import Quorum
+from oddlot.strategies.synchronous import Synchronous
+from oddlot.strategies.vc_asgd import VCASGD
+
+BY_NAME: dict[str, type[Strategy]] = {
+    "synchronous": Synchronous,
+    "fastest_k": FastestK,
+    "adaptive_k": AdaptiveK,
+    "adaptive_load": AdaptiveLoad,
+    "asynchronous": Asynchronous,
+    "local_sgd": LocalSGD,
+    "federated_averaging": FederatedAveraging,
+    "elastic_averaging": ElasticAveraging,
+    "downpour": Downpour,
+    "vc_asgd": VCASGD,
+}
+"""Strategies by the names that the command line and job files use."""
+
+WRAPPERS: dict[str, type[Strategy]] = {
+    "quorum": Quorum,
+    "backup_tasks": BackupTasks,
+    "deadline": Deadline,
+    "proportional_load": ProportionalLoad,
+}
+"""Those around another one, which is their `inner`, by such names"""
+
+INSIDE: dict[type, Callable[[], Strategy]] = {
+    Quorum: partial(LocalSGD, server=SGD(lr=0.7, momentum=0.9, nesterov=True))
+}
+"""What is inside where a job file does not name it, other than `Synchronous()`: as the wrapper's paper has it"""
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the strategy class of a name, or of an import path such as `mypkg.mymodule:MyStrategy`.
+
+    UsageError: there is none, or its module cannot be imported.
+    """
+    known = BY_NAME | WRAPPERS
+    if name in known:
+        return known[name]
+    if not re.fullmatch(r"[\w.]+:\w+", name):
+        unknown = UnknownName("strategy", name, known, key="name")
+        raise unknown.retold(f"{unknown}; or name a class of your own as package.module:Class")
+    module_name, _, class_name = name.partition(":")
+    try:
+        found = getattr(import_module(module_name), class_name, None)
+    except Exception as error:
+        reason = trace_of(error)
+        told = f"the strategy {name} cannot be imported:\n{reason}"
+        raise UsageError(told, "strategy_not_importable", "name", given=name, reason=reason) from None
+    if not isinstance(found, type) or not issubclass(found, Strategy):
+        told = f"{name} is no subclass of oddlot.Strategy"
+        raise UsageError(told, "not_a_strategy", "name", given=name)
+    return found
