@@ -197,7 +197,7 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
         partial(Wide, plan.part),
         (rows, rows[:, 0]),
         training_step=waits,
-        batch=8,
+        batch_size=8,
         optimizer=SGD(lr=1e-3, momentum=0.9),
         device="cpu",
     )
@@ -218,7 +218,7 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
     )
     merged = [record.now for record in run.records if any(isinstance(a, Step) for a in record.actions)]
     times = [now for now in merged if now >= merged[0] + plan.warm]
-    return job.batch * (len(times) - 1) / (times[-1] - times[0]), len(names)
+    return job.batch_size * (len(times) - 1) / (times[-1] - times[0]), len(names)
 
 
 def throughput(plan: Plan) -> tuple[list[float], list[float], list[float], list[int]]:

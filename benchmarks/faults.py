@@ -2,8 +2,8 @@
 
 Four local workers train a small network on MNIST for a fixed number of epochs. A worker's step is its real gradient
 and a wait that stands for an accelerator, so that four workers are four machines on two cores. Faults come from
-`oddlot.Chaos`: kill -9 of a worker every 5 s; SIGSTOP of one for 10 s; one slow by 5 (it waits five times its step
-after each step); kill -9 of the hub and a resume; all together. Each is compared with the undisturbed run of its
+`oddlot.faults.Chaos`: kill -9 of a worker every 5 s; SIGSTOP of one for 10 s; one slow by 5 (it waits five times its
+step after each step); kill -9 of the hub and a resume; all together. Each is compared with the undisturbed run of its
 strategy and seed.
 
 - Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
@@ -36,9 +36,10 @@ from benchmarks import smoke
 from benchmarks.ddp import Group
 from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
 from benchmarks.report import Size, finish, parser, show, told
-from oddlot import Fault
 from oddlot.core.events import Joined, Lost, Resumed, Struck
 from oddlot.core.records import Record
+from oddlot.core.tasks import machine_of
+from oddlot.faults import Fault
 from oddlot.history.log import read_log
 from oddlot.report.run_report import Figures
 
@@ -162,7 +163,7 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
         raise RuntimeError(f"the run ended before {', '.join(sorted(missing))} could strike")
     # Of the history that holds, as the waste is.
     kills = sum(isinstance(r.event, Struck) and r.event.kind == "kill" for r in figures.records)
-    wasted = figures.tally.wasted
+    wasted = figures.tally.samples.wasted
     dead = sum(dead_seconds(log))
     alive = WORKERS * seconds - dead
     for fault in faults:
@@ -172,8 +173,8 @@ def outcome(folder: Path, seconds: float, faults: Sequence[Fault]) -> Outcome:
             alive -= seconds * SLOW / (1 + SLOW)
     return Outcome(
         seconds,
-        figures.tally.samples_merged,
-        figures.tally.metrics["accuracy"],
+        figures.tally.samples.merged,
+        figures.tally.quality.metrics["accuracy"],
         figures.proof.whole > 0 and not figures.proof.faults,
         kills,
         wasted["lost"] / BATCH,
@@ -189,9 +190,9 @@ def dead_seconds(log: list[Record]) -> Iterator[float]:
     for record in log:
         match record.event:
             case Lost(node):
-                lost[node.partition(".")[0]] = record.now
+                lost[machine_of(node)] = record.now
             case Joined(node):
-                machine = node.partition(".")[0]
+                machine = machine_of(node)
                 if machine in lost:
                     yield record.now - lost.pop(machine)
             case Resumed():

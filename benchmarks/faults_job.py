@@ -36,13 +36,13 @@ def job() -> oddlot.Job:
     task = load_task("mnist", {})
     return oddlot.Job(
         network,
-        task.data,
+        task.train_data,
         training_step=Step(),
-        evaluation=task.evaluation,
+        eval_data=task.eval_data,
         metrics={"accuracy": oddlot.accuracy},
         predict=outputs,
         optimizer=oddlot.SGD(lr=0.05, momentum=0.9),
-        batch=BATCH,
+        batch_size=BATCH,
         name="mnist",
         device="cpu",
     )

@@ -105,8 +105,8 @@ class Alternation:
 def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation) -> None:
     """Train until the alternation has enough."""
     job = oddlot.Job(
-        model=functools.partial(network, width), data=data(), loss=nn.functional.cross_entropy,
-        optimizer=oddlot.SGD(lr=0.01, momentum=0.9), batch=batch, device="cpu",
+        model=functools.partial(network, width), train_data=data(), loss=nn.functional.cross_entropy,
+        optimizer=oddlot.SGD(lr=0.01, momentum=0.9), batch_size=batch, device="cpu",
     )  # fmt: skip
 
     def stop(_: Record) -> None:

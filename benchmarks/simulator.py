@@ -1,4 +1,4 @@
-"""How many updates a second the simulator carries from Assign to merge, with the log on and the maths skipped.
+"""How many updates a second the simulator carries from Assign to merge, with the log on and nothing computed.
 
 python -m benchmarks.simulator [--quick|--smoke]
 
@@ -21,14 +21,14 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.events import Arrived
 from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
-from oddlot.engines.host import Host
 from oddlot.engines.loop import drive
-from oddlot.engines.payloads import Shadow
+from oddlot.engines.simulated.compute import Shadow
 from oddlot.engines.simulated.engine import Simulator
 from oddlot.history.log import Log
 from oddlot.history.metrics import Tally
 from oddlot.machines.delay_models import Lognormal
 from oddlot.machines.machine import Link, Machine
+from oddlot.run.assemble import host_of
 from oddlot.strategies import Asynchronous, FastestK
 
 FLEETS = (100, 1_000, 10_000)
@@ -50,7 +50,7 @@ def updates_per_second(machines: int, strategy: Any, updates: int, samples: int)
 
     with tempfile.TemporaryDirectory() as folder:
         log = Log(Path(folder) / "records.jsonl", conductor)
-        host = Host(conductor, shadow, engine, [tally, log, count])
+        host = host_of(conductor, shadow, engine, [tally, log, count])
         drive(host, engine, lambda: "joined" if arrived else "")
         began, before = time.perf_counter(), arrived
         drive(host, engine, lambda: "done" if arrived - before >= updates else "")

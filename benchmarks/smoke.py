@@ -37,7 +37,7 @@ def pictures(folder: Path) -> None:
     job = digits()
     for name in ("mnist", "fashion_mnist"):
         (folder / name).mkdir()
-        for part, (small, labels), count in (("train", job.data, TRAIN), ("t10k", job.evaluation, TEST)):
+        for part, (small, labels), count in (("train", job.train_data, TRAIN), ("t10k", job.eval_data, TEST)):
             some = np.random.default_rng(0).permutation(len(labels))[:count]
             large = np.pad(15 * small[some].repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
             _write_idx(folder / name / f"{part}-images-idx3-ubyte", large)

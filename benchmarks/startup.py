@@ -16,7 +16,8 @@ from benchmarks.report import finish, parser, show, told
 FIRST_UPDATE = """
 import time, torch, oddlot
 from oddlot.core.commands import Step
-job = oddlot.Job(model=lambda: torch.nn.Linear(8, 2), data=(torch.zeros(640, 8), torch.zeros(640, dtype=torch.long)),
+data = torch.zeros(640, 8), torch.zeros(640, dtype=torch.long)
+job = oddlot.Job(model=lambda: torch.nn.Linear(8, 2), train_data=data,
                  loss=torch.nn.functional.cross_entropy)
 first = []
 def watch(record):

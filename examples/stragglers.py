@@ -7,8 +7,8 @@ rounds otherwise, some come to 0.97 an evaluation sooner or later.
 import oddlot
 from oddlot.workloads.digits import digits
 
-LINK = oddlot.Link(megabits_per_second=100, latency_milliseconds=10)
-MOOD = oddlot.Lognormal(0.3)  # every task takes a little more or less than usual
+LINK = oddlot.machines.Link(megabits_per_second=100, latency_milliseconds=10)
+MOOD = oddlot.machines.Lognormal(0.3)  # every task takes a little more or less than usual
 MACHINES = [
     oddlot.Machine("fast1", 0.002, MOOD, LINK, dollars_per_hour=0.40),
     oddlot.Machine("fast2", 0.002, MOOD, LINK, dollars_per_hour=0.40),

@@ -23,14 +23,14 @@ def moons(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 job = oddlot.Job(
     model=lambda: nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)),
-    data=moons(2000, seed=1),
+    train_data=moons(2000, seed=1),
     loss=nn.functional.cross_entropy,
-    evaluation=moons(500, seed=2),
+    eval_data=moons(500, seed=2),
     metrics={"accuracy": oddlot.accuracy},
     optimizer=oddlot.SGD(lr=0.1, momentum=0.9),
-    batch=25,
+    batch_size=25,
 )
-run = oddlot.fit(job, oddlot.Synchronous(), on=oddlot.Local(workers=2), until="epochs>=10")
+run = oddlot.fit(job, oddlot.Synchronous(), engine=oddlot.Local(workers=2), until="epochs>=10")
 
 print(
     f"ended by {run.ended}: accuracy {run.accuracy:.3f} on the evaluation set, after {60 * run.hours:.2f} minutes"

@@ -39,7 +39,8 @@ def small(until="epochs>=1", loss="fine"):
     print("the job's own words")
     x = torch.arange(32.0).reshape(16, 2) / 32
     losses = {"fine": nn.functional.mse_loss, "broken": broken, "unsound": unsound}
-    return oddlot.Job(lambda: nn.Linear(2, 1), (x, x[:, :1]), loss=losses[loss], batch=4, until=until, name="small")
+    data = x, x[:, :1]
+    return oddlot.Job(lambda: nn.Linear(2, 1), data, loss=losses[loss], batch_size=4, until=until, name="small")
 
 def broken(outputs, targets):
     raise ValueError("a fault in the user's loss")

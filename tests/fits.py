@@ -23,8 +23,9 @@ from oddlot.engines.local.worker import Worker
 from oddlot.history.audit import prove
 from oddlot.history.replay import compare, replay
 from oddlot.history.run_folder import RunFolder
+from oddlot.run.config import RunConfig
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.books import Books
 from oddlot.train.data import order
@@ -48,7 +49,7 @@ def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes:
     """Which side of the line?"""
     rule = SGD(0.1, momentum=0.9)
     return replace(
-        Job(model, rows(count), cross_entropy, batch=BATCH, optimizer=rule, device="cpu"), **changes
+        Job(model, rows(count), cross_entropy, batch_size=BATCH, optimizer=rule, device="cpu"), **changes
     )
 
 
@@ -88,7 +89,7 @@ def trained(
 ) -> tuple[Run, Books]:
     """A run, and what has reached the model. Its log proves the same, and replays."""
     books = Books()
-    recipe = Recipe(job, strategy, on, Settings(until=until, **settings))
+    recipe = Recipe(job, strategy, on, RunConfig(until=until, **settings))
     with prepared(recipe, folder, resume) as run:
 
         def check(record: Record) -> None:
@@ -101,7 +102,7 @@ def trained(
             needed = len(host.holds) + len(host.evaluating) + sum(host.conductor.kept.values())
             assert run.opened.shadow or sum(run.store._holds.values()) == needed
 
-        for record in run.earlier:
+        for record in run.saving.earlier:
             books.note(record, run.host.conductor)
         run.host.observers.append(check)
         result = run.run()
@@ -144,10 +145,10 @@ def plain_loop(job: Job, batches: Sequence[Sequence[Span]], seed: int = 0) -> nn
     optimizer = torch.optim.SGD(model.parameters(), job.optimizer.lr, job.optimizer.momentum)
     for spans in batches:
         chosen = torch.from_numpy(
-            np.concatenate([order(seed, epoch, len(job.data[0]))[a:b] for epoch, a, b in spans])
+            np.concatenate([order(seed, epoch, len(job.train_data[0]))[a:b] for epoch, a, b in spans])
         )
         optimizer.zero_grad()
-        job.batch_loss(model, tuple(part[chosen] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+        job.batch_loss(model, tuple(part[chosen] for part in job.train_data)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 

@@ -31,8 +31,8 @@ RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {
 BESIDE = {("checkpoint", "train")}
 """one room imports another one of the same rank"""
 ONLY = {"wire": ["oddlot.core.errors", "oddlot.core.user_warnings"], "scheduler": ["oddlot.core"]}
-MAY_IMPORT_SPARSE = {"train", "workloads", "cli"}
-EXPORTS: set[str] = set()
+MAY_IMPORT_SPARSE = {"train", "workloads", "cli", ""}
+EXPORTS = {"events", "commands", "lr_schedules"}
 """modules that only export names of rooms"""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),

@@ -10,6 +10,13 @@ from pathlib import Path
 import oddlot
 from tests.transcripts import raises
 
+NAMES = (
+    "__version__ accuracy Adam AdamW AdaptiveK AdaptiveLoad Asynchronous BackupTasks CheckpointError "
+    "commands Deadline Downpour ElasticAveraging estimate events FastestK faults FederatedAveraging fit "
+    "Half Interrupted Job JobError Local LocalSGD lr_schedules Machine machines NonZero OddlotError "
+    "Optimizer Plain ProportionalLoad Quorum read_chaos read_fleet replay Run SGD Shards Simulated sparse "
+    "StopRun strategies Strategy Synchronous testing UsageError VCASGD"
+)
 ROOT = Path(__file__).parent.parent
 PROBE = """\
 import sys, time
@@ -34,6 +41,11 @@ def test_all_names_are_there_and_nothing_else() -> None:
     for name, home in homes.items():
         assert getattr(oddlot, name) is getattr(import_module(home), name)
     assert dir(oddlot) == sorted(oddlot.__all__)
+
+
+def test_the_public_names() -> None:
+    """A new one is a promise: think twice."""
+    assert " ".join(sorted(oddlot.__all__, key=str.lower)) == NAMES
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

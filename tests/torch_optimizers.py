@@ -17,3 +17,4 @@ def torch_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.opti
             return torch.optim.Adam(parameters, lr, betas, eps, decay)
         case AdamW(lr, betas, eps, decay):
             return torch.optim.AdamW(parameters, lr, betas, eps, decay)
+    raise TypeError(f"PyTorch has no {rule}")

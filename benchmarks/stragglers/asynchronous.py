@@ -15,7 +15,8 @@ from benchmarks.processes import in_processes
 from benchmarks.report import Size, show, told
 from benchmarks.stragglers.floors import NOTHING, SECONDS
 from benchmarks.stragglers.least_squares import FEATURES, Held, fleet, floor, trained
-from oddlot import AdaptiveK, Asynchronous, ByGradients, Strategy
+from oddlot import AdaptiveK, Asynchronous, Strategy
+from oddlot.strategies import ByGradients
 
 RATE, ENDS = 2e-4, 1_000.0
 """the figure's learning rate, and the seconds that it shows"""

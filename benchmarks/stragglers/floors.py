@@ -21,7 +21,8 @@ from benchmarks.stragglers.least_squares import (
     problem,
     trained,
 )
-from oddlot import AdaptiveK, AdaptiveLoad, ByError, ByGradients, FastestK, Strategy
+from oddlot import AdaptiveK, AdaptiveLoad, FastestK, Strategy
+from oddlot.strategies import ByError, ByGradients
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 

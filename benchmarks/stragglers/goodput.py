@@ -22,10 +22,7 @@ from oddlot import (
     VCASGD,
     AdaptiveLoad,
     Job,
-    Lifetime,
-    Link,
     LocalSGD,
-    Lognormal,
     Machine,
     Quorum,
     Simulated,
@@ -34,6 +31,7 @@ from oddlot import (
     fit,
 )
 from oddlot.core.user_warnings import once
+from oddlot.machines import Lifetime, Link, Lognormal
 
 RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
 """seconds"""
@@ -95,7 +93,7 @@ def between_at(learners: int, goodput: float) -> float:
 
 
 def goodput(policy: str, learners: int, between: float, hours: float, seed: int, link: Link) -> float:
-    """Of a run without maths."""
+    """Of a run that computes nothing."""
     pace = TASK / (STEPS * BATCH)
     machines = [
         Machine(f"m{number}", pace, SCATTER, link, lifetime=Lifetime(between), seconds_to_return=REJOIN)
@@ -104,11 +102,15 @@ def goodput(policy: str, learners: int, between: float, hours: float, seed: int,
     shards = 4 * learners
     samples = shards * STEPS * BATCH
     data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=BATCH)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=BATCH)
     strategy, seconds = POLICIES[policy](learners), hours * HOUR
     cuts = shards if policy == "vc_asgd" else 1
     run = fit(
-        job, strategy, Simulated(machines, seed=seed, maths=False), until=f"seconds>={seconds}", shards=cuts
+        job,
+        strategy,
+        Simulated(machines, seed=seed, computes=False),
+        until=f"seconds>={seconds}",
+        shards=cuts,
     )
     return merged_a_second(run) * pace / learners
 

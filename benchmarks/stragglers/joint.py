@@ -17,7 +17,8 @@ from benchmarks.stragglers.least_squares import (
     fleet,
     trained,
 )
-from oddlot import AdaptiveK, AdaptiveLoad, ByError, Machine, Strategy
+from oddlot import AdaptiveK, AdaptiveLoad, Machine, Strategy
+from oddlot.strategies import ByError
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Hypoexponential
 

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 import oddlot
 from benchmarks.report import Size
-from oddlot import SGD, Exponential, Job, Link, Machine, Run, Simulated, Strategy
+from oddlot import SGD, Job, Machine, Run, Simulated, Strategy
 from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
+from oddlot.machines import Exponential, Link
 from oddlot.train.data import order
 
 WORKERS, FEATURES, ROWS, LOAD = 50, 100, 2_000, 40
@@ -161,12 +162,12 @@ def a_job(rate: float, start: Tensor, data: Drawn) -> Job:
         model,
         data,
         training_step=_half_squares,
-        evaluation=(torch.eye(FEATURES, dtype=torch.float64), problem().best),
+        eval_data=(torch.eye(FEATURES, dtype=torch.float64), problem().best),
         predict=_weights,
         metrics={"error": _distance, "lately": Lately(), "excess": _excess},
         optimizer=SGD(lr=rate),
-        batch=LOAD,
-        evaluation_batch=FEATURES,
+        batch_size=LOAD,
+        eval_batch_size=FEATURES,
         collate=_as_it_is,
         device="cpu",
     )

@@ -23,7 +23,6 @@ from oddlot import (
     BackupTasks,
     FastestK,
     Job,
-    Link,
     LocalSGD,
     ProportionalLoad,
     Quorum,
@@ -32,6 +31,7 @@ from oddlot import (
     Synchronous,
     fit,
 )
+from oddlot.machines import Link
 from oddlot.machines.delay_models import Delay
 from oddlot.machines.step_time_records import (
     StepTimes,
@@ -209,9 +209,9 @@ def _table(size: Size, job: str, record: str, policies: Sequence[str], seeds: ra
 def _job(name: str) -> Job:
     make, _, pictures = JOBS[name]
     job = make()
-    inputs, targets = job.evaluation
+    inputs, targets = job.eval_data
     tested = inputs[::TESTED], targets[::TESTED]
-    return replace(job, model=partial(Small, *pictures), batch=BATCH, evaluation=tested)
+    return replace(job, model=partial(Small, *pictures), batch_size=BATCH, eval_data=tested)
 
 
 def _goal(size: Size, job: str) -> float:

@@ -97,7 +97,7 @@ def _merged(strategy: Strategy, seed: int, epochs: int, paces: Sequence[float]) 
 def _model() -> tuple[nn.Module, Any, Any, int]:
     """With twice the batch."""
     job = digits(batch=BATCH)
-    inputs, targets = (torch.as_tensor(part) for part in job.data)
+    inputs, targets = (torch.as_tensor(part) for part in job.train_data)
     return job.model(), inputs, targets, 2 * BATCH
 
 

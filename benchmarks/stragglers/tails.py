@@ -8,8 +8,10 @@ from benchmarks.processes import in_processes
 from benchmarks.report import Size, show, told
 from benchmarks.stragglers.joint import COMMUNICATION, LOADS, RATE, until_goal
 from benchmarks.stragglers.least_squares import LOAD, WORKERS, a_of
-from oddlot import AdaptiveLoad, ByError, Erlang, Exponential, Link, Machine, ShiftedExponential
+from oddlot import AdaptiveLoad, Machine
+from oddlot.machines import Erlang, Exponential, Link, ShiftedExponential
 from oddlot.machines.delay_models import Delay
+from oddlot.strategies import ByError
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Scattered
 

@@ -30,22 +30,18 @@ from benchmarks.vc_asgd.setting import (
 from oddlot import (
     SGD,
     VCASGD,
-    Alive,
-    Always,
     Downpour,
     ElasticAveraging,
     FederatedAveraging,
     Job,
-    Offer,
     Run,
     Simulated,
-    Steps,
     Strategy,
     Synchronous,
-    Zone,
     fit,
 )
 from oddlot.history.metrics import tally_of
+from oddlot.machines import Alive, Always, Offer, Steps, Zone
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.market_traces import read_alive, read_aws_prices, read_azure_prices
 from oddlot.report.svg_charts import Line
@@ -86,7 +82,7 @@ class Trained:
     @classmethod
     def of(cls, run: Run) -> "Trained":
         """From the log: a machine is paid for from its order until it is gone."""
-        bill = tally_of(run.records, 1).bill
+        bill = tally_of(run.records, 1).cost
         end = float(run.summary["seconds"])
         return cls(
             run,
@@ -174,7 +170,7 @@ ONE, SYNC = "(i) one on demand", "(ii) federated averaging on demand"
 
 def trained(job: Job, epochs: int, traces: Sequence[str], with_rivals: bool, seed: int) -> dict[str, Trained]:
     """Everything that is trained, by its name; rivals end once they are well where (ii) ended, less one point."""
-    steps = max(1, len(job.data[0]) // SHARDS // job.batch)
+    steps = max(1, len(job.train_data[0]) // SHARDS // job.batch_size)
     found = {
         ONE: train(job, Synchronous(), f"epochs>={epochs}", seed, Always(), 1),
         SYNC: train(job, averaging(), f"epochs>={epochs}", seed, Always(), MACHINES, SHARDS),

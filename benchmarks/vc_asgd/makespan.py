@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from benchmarks.report import Size, show, told
-from oddlot import VCASGD, Job, Lifetime, Lognormal, Machine, Simulated, fit
+from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot.machines import Lifetime, Lognormal
 
 SHARDS, SLOTS = 50, 10
 T_E, T_O = 144.0, 300.0
@@ -44,10 +45,10 @@ def fleet(p: float, unequal: bool) -> list[Machine]:
 
 
 def seconds(p: float, epochs: int, seed: int, newest: bool, unequal: bool = False) -> float:
-    """A run with the maths skipped, a sample a shard."""
+    """A run with nothing computed, a sample a shard."""
     data = torch.zeros(SHARDS, 1), torch.zeros(SHARDS, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
-    on = Simulated(fleet(p, unequal), seed=seed, maths=False)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    on = Simulated(fleet(p, unequal), seed=seed, computes=False)
     strategy = VCASGD(newest=newest, deadline_seconds=2 * T_O)
     run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)
     return float(run.summary["seconds"])

@@ -7,7 +7,9 @@ from statistics import mean
 
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, a_job, proved
-from oddlot import VCASGD, Alive, Chaos, Local, Run, Steps, fit
+from oddlot import VCASGD, Local, Run, fit
+from oddlot.faults import Chaos
+from oddlot.machines import Alive, Steps
 from oddlot.machines.market_traces import read_alive
 
 WORKERS = 4

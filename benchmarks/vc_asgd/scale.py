@@ -1,4 +1,4 @@
-"""10,000 machines, 50,000 subtasks an epoch of ten minutes each, preempted by a trace, with the maths skipped."""
+"""10,000 machines, 50,000 subtasks an epoch of ten minutes each, preempted by a trace, with nothing computed."""
 
 import os
 import time
@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from benchmarks.report import Size, show
-from oddlot import VCASGD, Alive, Job, Lognormal, Machine, Offer, Pools, Simulated, Steps, Zone, fit
+from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot.machines import Alive, Lognormal, Offer, Pools, Steps, Zone
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.market_traces import read_alive
 
@@ -30,13 +31,15 @@ def measure(size: Size, seed: int) -> dict[str, float]:
     machines = MACHINES // size.pick(100, 1, 1)
     shards = 5 * machines
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
     like = Machine("any", seconds_per_sample=SUBTASK_SECONDS, delay=Lognormal(0.2))
     fleet = [Zone("z", Offer("any", 0.9, Steps((0.0,), (0.27,))), machines, like, zone)]
     strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)
     began = time.perf_counter()
     until = f"epochs>={size.pick(1, 1, 5)}"
-    run = fit(job, strategy, Simulated(fleet, seed=seed, maths=False), until=until, shards=shards, seed=seed)
+    run = fit(
+        job, strategy, Simulated(fleet, seed=seed, computes=False), until=until, shards=shards, seed=seed
+    )
     wall = time.perf_counter() - began
     days = float(run.summary["seconds"]) / 86400
     updates, lost = run.summary["updates"], run.summary["workers_lost"]

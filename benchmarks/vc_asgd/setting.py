@@ -5,8 +5,9 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from oddlot import Job, Lognormal, Machine, Run
+from oddlot import Job, Machine, Run
 from oddlot.history.audit import prove
+from oddlot.machines import Lognormal
 from oddlot.workloads import load_task
 
 SHARDS = 50
@@ -20,12 +21,14 @@ def a_job(dataset: str, samples: int | None = None) -> Job:
     """A task on real data, or on its first `samples` samples."""
     options: dict[str, Any] = {"augment": False} if dataset == "cifar10" else {}
     job = load_task(dataset, options)
-    return job if samples is None else replace(job, data=tuple(part[:samples] for part in job.data))
+    return (
+        job if samples is None else replace(job, train_data=tuple(part[:samples] for part in job.train_data))
+    )
 
 
 def shard_seconds(job: Job) -> float:
     """Seconds a sample, so that a shard takes t_e."""
-    return T_E * SHARDS / len(job.data[0])
+    return T_E * SHARDS / len(job.train_data[0])
 
 
 def like(job: Job, **changes: Any) -> Machine:
@@ -45,7 +48,7 @@ def clients(job: Job, count: int) -> list[Machine]:
 
 def proved(run: Run, job: Job) -> Run:
     """The same; its proof is noted."""
-    proofs.append(not prove(run.records, len(job.data[0])).faults)
+    proofs.append(not prove(run.records, len(job.train_data[0])).faults)
     return run
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from benchmarks.plots import save
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, T_E, a_job, clients, proved
-from oddlot import VCASGD, Hub, Job, Machine, Simulated, fit
+from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot.machines import Hub
 from oddlot.report.svg_charts import Line
 
 STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
@@ -21,13 +22,13 @@ SLOTS = 10
 
 
 def hours(hub: Hub, slots: int, epochs: int, seed: int) -> float:
-    """Of a run with the maths skipped: equal slots, 50 shards or as many as there are slots."""
+    """Of a run with nothing computed: equal slots, 50 shards or as many as there are slots."""
     shards = max(SHARDS, 2 * slots)
     data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch=1)
+    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
     fleet = [Machine(f"slot{slot}", seconds_per_sample=T_E) for slot in range(slots)]
     strategy = VCASGD(newest=True, deadline_seconds=3600)
-    on = Simulated(fleet, seed=seed, maths=False, hub=hub)
+    on = Simulated(fleet, seed=seed, computes=False, hub=hub)
     run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=shards, seed=seed)
     return float(run.summary["seconds"]) / 3600
 

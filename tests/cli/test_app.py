@@ -75,7 +75,7 @@ def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     """What was said beside the file holds too, and the file may have changed."""
     simulate = ("simulate", "job.toml", *ON_FLEET)
     Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=1"\n')
-    oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch=8")
+    oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch_size=8")
     Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=2"\n')
     resumed = oddlot.json(*simulate, "--resume")
     assert (resumed["run_dir"], resumed["ended"]) == ("runs/job-simulated-1", "epochs>=2")
@@ -207,7 +207,7 @@ def measures(outputs, targets):
         select.select([], [], [], 0.1)
 
 def job():
-    return dataclasses.replace(small(), evaluation=small().data, metrics={"endless": measures})
+    return dataclasses.replace(small(), eval_data=small().train_data, metrics={"endless": measures})
 """
 
 

@@ -25,7 +25,11 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
         ("train digits --until never", "invalid_goal", {"flag": "--until never"}),
         ("train digits --strategy fastest_k --set strategy.k=3", "too_few_workers", {"k": 3, "workers": 2}),
         (f"train digits {INNER}", "too_few_workers", {"flag": "--set strategy.inner.k=3"}),
-        ("train digits --set job.batch=2000", "too_few_samples", {"name": "job.batch", "given": 2000}),
+        (
+            "train digits --set job.batch_size=2000",
+            "too_few_samples",
+            {"name": "job.batch_size", "given": 2000},
+        ),
         ("train digits --seed -1", "invalid_value", {"flag": "--seed -1"}),
         ("train digits --workers 2 --set workers=1", "said_twice", {"before": "--workers 2"}),
         (
@@ -33,7 +37,11 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
             "said_twice",
             {"before": "--strategy quorum"},
         ),
-        ("train digits --set job={batch=8} --set job.batch=9", "said_twice", {"flag": "--set job.batch=9"}),
+        (
+            "train digits --set job={batch_size=8} --set job.batch_size=9",
+            "said_twice",
+            {"flag": "--set job.batch_size=9"},
+        ),
         ("train digits --set task=mnist", "said_twice", {"flag": "--set task=mnist"}),
         ("train digits --until dollars>=1", "goal_without_price", {"flag": "--until dollars>=1"}),
         ("train digits --workers 1000000000", "too_many_workers", {"flag": "--workers 1000000000"}),
@@ -90,7 +98,7 @@ def test_a_file_of_another_kind_is_named_as_such(
     [
         ("train digits --out .", "folder_not_empty"),
         ("train digits --out here --resume", "no_run"),
-        ("simulate digits --machines fleet.toml --no-maths --until loss<=1", "goal_without_maths"),
+        ("simulate digits --machines fleet.toml --no-compute --until loss<=1", "goal_without_compute"),
     ],
 )
 def test_messages_name_options_instead_of_python_s_arguments(

@@ -51,7 +51,7 @@ def watch(record):
 
 
 oddlot.fit(
-    a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Synchronous(), local(2),
+    a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Synchronous(), local(2),
     until="epochs>=1e6", out=sys.argv[1], observers=[watch],
 )
 """
@@ -81,20 +81,20 @@ def waited_for(told: str) -> list[str]:
 
 
 def test_nothing_is_said_as_long_as_nothing_is_unusual(tally: Tally) -> None:
-    assert waits_for(tally, 14.9, 5.0) == "", "ten times what a merge usually takes"
-    told = waits_for(tally, 15.1, 5.0)
+    assert waits_for(tally, 14.9) == "", "ten times what a merge usually takes"
+    told = waits_for(tally, 15.1)
     assert waited_for(told) == ["w2", "w1"]
     assert re.findall(r"[\d.]+ s", told) == ["10.1 s", "15.1 s", "10.1 s"]
 
 
 def test_it_waits_for_whoever_works(tally: Tally) -> None:
     tally(Record(6.0, Cancelled("w2:2", "w2")))
-    assert waited_for(waits_for(tally, 100.0, 5.0)) == ["w1"]
+    assert waited_for(waits_for(tally, 100.0)) == ["w1"]
     tally(Record(6.0, Lost("w1")))
-    nobody_works = waits_for(tally, 100.0, 5.0)
+    nobody_works = waits_for(tally, 100.0)
     tally(Record(7.0, Lost("w2")))
-    nobody_is_here = waits_for(tally, 100.0, 5.0)
-    nobody_has_come = waits_for(Tally(), 3.0, 0.0)
+    nobody_is_here = waits_for(tally, 100.0)
+    nobody_has_come = waits_for(Tally(), 3.0)
     reasons = [nobody_works, nobody_is_here, nobody_has_come]
     assert [waited_for(told) for told in reasons] == [[]] * 3
     assert len({*reasons}) == 3
@@ -116,17 +116,17 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
         log.write_bytes(whole[:end])
         seen += len(follower.read())
     assert seen == whole.count(b"\n") - 1
-    assert follower.tally.samples_merged == run.summary["samples_merged"] == 96
+    assert follower.tally.samples.merged == run.summary["samples_merged"] == 96
     log.write_bytes(whole[:header])
     assert follower.read() == []
-    assert follower.tally.samples_merged == 0
+    assert follower.tally.samples.merged == 0
     tick = b'{"is":"Record","now":9.0,"event":{"is":"Ticked"}}\n'
     log.write_bytes(b"".join(whole.splitlines(keepends=True)[:6]) + tick)
     reseal(log)
     assert follower.read()[-1].event == Ticked()
     log.write_bytes(whole)
     assert len(follower.read()) == seen, "a resumed run has replaced the end"
-    assert follower.tally.samples_merged == 96
+    assert follower.tally.samples.merged == 96
 
 
 def test_a_run_that_has_ended_is_told_at_once(oddlot: Oddlot) -> None:
@@ -196,7 +196,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
 
 def test_there_is_a_line_every_two_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest evaluation is in it, however often the model is measured."""
-    fit(a_job(evaluation=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
+    fit(a_job(eval_data=rows()), Synchronous(), fleet(), until="epochs>=40", out=tmp_path)
     header, *lines = (tmp_path / "records.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "summary.json").unlink()
     clock, told, looks = [0.0], list[str](), 100

@@ -119,7 +119,7 @@ def test_a_trace_that_loses_more_machines_than_there_can_be_is_refused(tmp_path:
 def test_more_faults_than_a_run_can_have_are_refused_before_each_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chaos, "MOST_FAULTS", 2)
+    monkeypatch.setattr(chaos, "MAX_FAULTS", 2)
     fault = Fault("kill", every_seconds=5)
     with raises(UsageError, "too_many_faults", given=3, most=2):
         read(tmp_path, FILE.replace("kind", "kin"))

@@ -249,11 +249,11 @@ def test_no_machines_no_file_no_text(tmp_path: Path, content: bytes | None, code
 
 def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /dev/zero, or a model under a wrong name."""
-    monkeypatch.setattr(packed, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
     slow = written(tmp_path / "slow.txt", "1.0\n" * 300)
     with raises(UsageError, "file_too_large", line=4, file=str(slow)):
         read(tmp_path, TRACED)
-    monkeypatch.setattr(toml_file, "MOST_LETTERS", 1_000)
+    monkeypatch.setattr(toml_file, "MAX_LETTERS", 1_000)
     with raises(UsageError, "file_too_large", path=str(tmp_path / "fleet.toml")):
         read(tmp_path, TRACED + "\n" * 1_000)
 

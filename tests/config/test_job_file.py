@@ -38,7 +38,7 @@ steps = 4
 server = { momentum = 0.9 }
 
 [job]
-batch = 8
+batch_size = 8
 optimizer = { lr = 0.5 }
 """
 
@@ -70,7 +70,7 @@ def test_a_job_file_says_everything(tmp_path: Path) -> None:
     assert file.fit_options() == {"until": "epochs>=2", "codec": Half("fp16")}
     assert file.name == "job"
     job = file.job()
-    assert (job.batch, job.schedule, job.clip_norm) == (8, None, None)
+    assert (job.batch_size, job.lr_schedule, job.max_grad_norm) == (8, None, None)
     assert job.optimizer == SGD(lr=0.5, momentum=0.9), "the task's own, with another lr"
     assert job.model()[-1].in_features == 16  # type: ignore[index]
 
@@ -109,10 +109,10 @@ def test_another_strategy_leaves_the_old_one_s_settings_behind(tmp_path: Path) -
         (["optimizer.kind=adam"], Adam()),
         (["optimizer.betas=[0.5, 0.6]", "optimizer.kind=adamw"], AdamW(betas=(0.5, 0.6))),
         (["optimizer.kind=sgd"], SGD()),
-        (["schedule.kind=cosine", "schedule.epochs=30"], Cosine(30)),
-        (["schedule={kind = 'linear', epochs = 9.5, floor = 0.1}"], Linear(9.5, floor=0.1)),
-        (["schedule=steps", "schedule.at_epochs=[10, 20.5]"], MultiStep((10, 20.5))),
-        (["clip_norm=1"], 1.0),
+        (["lr_schedule.kind=cosine", "lr_schedule.epochs=30"], Cosine(30)),
+        (["lr_schedule={kind = 'linear', epochs = 9.5, floor = 0.1}"], Linear(9.5, floor=0.1)),
+        (["lr_schedule=steps", "lr_schedule.at_epochs=[10, 20.5]"], MultiStep((10, 20.5))),
+        (["max_grad_norm=1"], 1.0),
     ],
 )
 def test_what_a_job_has_is_changed_or_chosen(tmp_path: Path, sets: list[str], changed: Any) -> None:
@@ -121,20 +121,20 @@ def test_what_a_job_has_is_changed_or_chosen(tmp_path: Path, sets: list[str], ch
 
 
 def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -> None:
-    text = JOB + '[job.schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
-    assert read(tmp_path, text, "job.schedule.epochs=30").job().schedule == Linear(30, floor=0.5)
-    other = read(tmp_path, text, "job.schedule.epochs=30", "job.schedule.kind=cosine")
-    assert other.job().schedule == Cosine(30)
+    text = JOB + '[job.lr_schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
+    assert read(tmp_path, text, "job.lr_schedule.epochs=30").job().lr_schedule == Linear(30, floor=0.5)
+    other = read(tmp_path, text, "job.lr_schedule.epochs=30", "job.lr_schedule.kind=cosine")
+    assert other.job().lr_schedule == Cosine(30)
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with raises(UsageErrors, "several_errors") as caught:
-        read(tmp_path, 'task = "digits"\n[job.schedule]\nkind = "cosine"\nepoch = 3')
+        read(tmp_path, 'task = "digits"\n[job.lr_schedule]\nkind = "cosine"\nepoch = 3')
     told = [(error.code, error.fields["line"]) for error in caught.value.errors]
     assert told == [("missing_key", 2), ("unknown_key", 4)]
     bad = JOB.replace("workers = 3", "workers = 0").replace("steps = 4", "steps = 4.5")
     with raises(UsageErrors, "several_errors") as caught:
-        read(tmp_path, bad.replace("batch = 8", "seed = 3").replace("lr = 0.5", "momentum = 1"))
+        read(tmp_path, bad.replace("batch_size = 8", "seed = 3").replace("lr = 0.5", "momentum = 1"))
     assert [error.fields["line"] for error in caught.value.errors] == [3, 11, 15, 16]
 
 
@@ -156,9 +156,9 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("steps = 4", "steps = 'x'", "invalid_value", {"line": 11, "name": "strategy.steps"}),
         ("momentum", "momentm", "unknown_key", {"line": 12, "given": "momentm", "nearest": "momentum"}),
         ("[strategy]", "[strategies]", "unknown_key", {"line": 9, "nearest": "strategy"}),
-        ("batch = 8", "batch = 0", "invalid_value", {"line": 15, "name": "job.batch"}),
-        ("batch = 8", "clip_nrm = 1", "unknown_key", {"line": 15, "nearest": "clip_norm"}),
-        ("batch = 8", "clip_norm = 0", "invalid_value", {"line": 15, "name": "job.clip_norm"}),
+        ("batch_size = 8", "batch_size = 0", "invalid_value", {"line": 15, "name": "job.batch_size"}),
+        ("batch_size = 8", "max_grad_nrm = 1", "unknown_key", {"line": 15, "nearest": "max_grad_norm"}),
+        ("batch_size = 8", "max_grad_norm = 0", "invalid_value", {"line": 15, "name": "job.max_grad_norm"}),
         ("{ lr", "{ betas", "invalid_value", {"line": 16, "name": "job.optimizer.betas"}),
         ("momentum", "eps", "setting_of_another_kind", {"line": 12, "given": "eps", "kind": "SGD"}),
         ("lr = 0.5", "eps = 1e-8", "setting_of_another_kind", {"line": 16, "given": "eps", "kind": "SGD"}),
@@ -166,15 +166,30 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("{ lr = 0.5 }", "'adm'", "unknown_name", {"line": 16, "kind": "optimizer", "given": "adm"}),
         ("{ lr = 0.5 }", "3", "neither_table_nor_name", {"line": 16, "name": "optimizer"}),
         ('task = "digits"\n', "", "missing_key", {"line": 1, "name": "task"}),
-        ("batch = 8", "schedule = {kind='cosin'}", "unknown_name", {"line": 15, "nearest": "cosine"}),
-        ("batch = 8", "schedule = {epochs=3}", "missing_kind", {"line": 15, "name": "schedule"}),
-        ("batch = 8", "schedule = {kind='cosine'}", "missing_key", {"name": "job.schedule.epochs"}),
-        ("batch = 8", "schedule = {kind='linear', epochs=-3}", "invalid_value", {"given": -3}),
-        ("batch = 8", "schedule = {kind='linear', epochs='3'}", "invalid_value", {"given": "3"}),
-        ("batch = 8", "schedule = {kind='linear', epochs=3, floor=2}", "invalid_value", {"given": 2}),
-        ("batch = 8", "schedule = {kind='cosine', epochs=3, warmup_epochs=5}", "invalid_value", {"given": 5}),
-        ("batch = 8", "schedule = {kind='steps', at_epochs=[2, 1]}", "invalid_value", {"given": [2, 1]}),
-        ("batch = 8", "schedule = {kind='steps', at_epochs=2}", "invalid_value", {"given": 2}),
+        ("batch_size = 8", "lr_schedule = {kind='cosin'}", "unknown_name", {"line": 15, "nearest": "cosine"}),
+        ("batch_size = 8", "lr_schedule = {epochs=3}", "missing_kind", {"line": 15, "name": "lr_schedule"}),
+        (
+            "batch_size = 8",
+            "lr_schedule = {kind='cosine'}",
+            "missing_key",
+            {"name": "job.lr_schedule.epochs"},
+        ),
+        ("batch_size = 8", "lr_schedule = {kind='linear', epochs=-3}", "invalid_value", {"given": -3}),
+        ("batch_size = 8", "lr_schedule = {kind='linear', epochs='3'}", "invalid_value", {"given": "3"}),
+        ("batch_size = 8", "lr_schedule = {kind='linear', epochs=3, floor=2}", "invalid_value", {"given": 2}),
+        (
+            "batch_size = 8",
+            "lr_schedule = {kind='cosine', epochs=3, warmup_epochs=5}",
+            "invalid_value",
+            {"given": 5},
+        ),
+        (
+            "batch_size = 8",
+            "lr_schedule = {kind='steps', at_epochs=[2, 1]}",
+            "invalid_value",
+            {"given": [2, 1]},
+        ),
+        ("batch_size = 8", "lr_schedule = {kind='steps', at_epochs=2}", "invalid_value", {"given": 2}),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
@@ -193,9 +208,9 @@ def test_a_fault_in_a_file_has_its_line(
         ("strategy.server.lr=fast", "invalid_value", {"name": "strategy.server.lr", "given": "fast"}),
         ("strategy.steps.x=1", "no_table", {"name": "steps", "given": 4}),
         ("strategy=fastest", "unknown_name", {"kind": "strategy", "nearest": "fastest_k"}),
-        ("job.schedule=cosin", "unknown_name", {"kind": "schedule", "nearest": "cosine"}),
-        ("job.schedule.epochs=3", "missing_kind", {"name": "schedule"}),
-        ("job.clip_norm=none", "invalid_value", {"name": "job.clip_norm", "given": "none"}),
+        ("job.lr_schedule=cosin", "unknown_name", {"kind": "lr_schedule", "nearest": "cosine"}),
+        ("job.lr_schedule.epochs=3", "missing_kind", {"name": "lr_schedule"}),
+        ("job.max_grad_norm=none", "invalid_value", {"name": "job.max_grad_norm", "given": "none"}),
         ("job.optimizer.kind=[]", "unknown_name", {"kind": "optimizer", "given": "[]"}),
         ("task_options.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
         ("workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
@@ -274,7 +289,7 @@ def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
     ("key", "place"),
     [
         ("seed", {"line": 2}),
-        ("batch", {"line": 7}),
+        ("batch_size", {"line": 7}),
         ("k", {"line": 5}),
         ("name", {"line": 4}),
         ("workers", {"flag": "--set workers=5"}),
@@ -284,7 +299,7 @@ def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_what_is_found_out_later_has_its_place(tmp_path: Path, key: str, place: dict[str, Any]) -> None:
-    text = 'task = "digits"\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch = 5\n'
+    text = 'task = "digits"\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch_size = 5\n'
     source = read(tmp_path, text, "workers=5").source
     place |= {"path": str(tmp_path / "job.toml")} if "line" in place else {}
 

@@ -3,7 +3,7 @@
 from math import inf
 from random import Random
 
-from oddlot.core.deadlines import MOST_STALE, Deadlines
+from oddlot.core.deadlines import MAX_STALE, Deadlines
 
 
 def filled(count: int = 100) -> Deadlines:
@@ -35,5 +35,5 @@ def test_of_tasks_that_are_over_only_a_few_are_kept() -> None:
     """Of 1,000 only each hundredth is open."""
     deadlines, still_open = filled(1_000), {f"{n}": None for n in range(0, 1_000, 100)}
     deadlines.forget(still_open)
-    assert len(deadlines.heap) <= 2 * len(still_open) + MOST_STALE
+    assert len(deadlines.heap) <= 2 * len(still_open) + MAX_STALE
     assert [task for task, _ in deadlines.due(inf)] == list(still_open)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oddlot.core.errors import BadSamples
 from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.serialization import from_plain, to_plain
-from oddlot.core.shard_queue import MOST_SPANS
+from oddlot.core.shard_queue import MAX_SPANS
 from oddlot.core.spans import Span
 from tests.transcripts import raises
 
@@ -360,8 +360,8 @@ def test_a_lease_has_a_bounded_number_of_spans() -> None:
         ledger.lease(f"{number}", 1, "n")
     for number in range(0, 400, 2):
         ledger.give_back(f"{number}")
-    assert len(ledger.lease("torn", 400, "n")) == MOST_SPANS
-    assert len(ledger.lease("more", 400, "n")) == MOST_SPANS
+    assert len(ledger.lease("torn", 400, "n")) == MAX_SPANS
+    assert len(ledger.lease("more", 400, "n")) == MAX_SPANS
 
 
 def test_after_the_returned_spans_of_a_lease_come_fresh_ones_of_their_epoch() -> None:

@@ -19,6 +19,8 @@ from tests.transcripts import raises
         (lambda: SGD(lr=nan), "invalid_value", "lr"),
         (lambda: SGD(momentum=inf), "invalid_value", "momentum"),
         (lambda: SGD(momentum=1.9), "invalid_value", "momentum"),
+        (lambda: SGD(momentum=-1.0), "invalid_value", "momentum"),
+        (lambda: SGD(momentum=-0.5, nesterov=True), "nesterov_without_momentum", "nesterov"),
         (lambda: SGD(nesterov=True), "nesterov_without_momentum", "nesterov"),
         (lambda: Adam(betas=(0.9, 1.0)), "invalid_value", "betas"),
         (lambda: Adam(betas=(0.9,)), "invalid_value", "betas"),  # type: ignore[arg-type]
@@ -31,3 +33,7 @@ def test_impossible_numbers_are_refused(make: Callable[[], object], code: str, k
     with raises(UsageError, code) as caught:
         make()
     assert caught.value.key == key
+
+
+def test_momentum_may_be_negative() -> None:
+    assert SGD(momentum=-0.99).momentum == -0.99

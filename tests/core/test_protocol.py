@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from oddlot.core.commands import Assign, Blend, Cancel, Command, Drop, Evaluate, Keep, Release, Step, Wake
-from oddlot.core.conductor import MOST_KEPT
+from oddlot.core.conductor import MAX_KEPT
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Joined, Leaving
 from tests.core.scripted import Stage
@@ -108,10 +108,10 @@ def test_an_update_is_merged_once_even_in_one_answer() -> None:
 def test_a_strategy_keeps_so_many_versions_and_no_more() -> None:
     """Each is a whole model: the same number on every engine."""
     stage = Stage()
-    for number in range(MOST_KEPT):
+    for number in range(MAX_KEPT):
         stage.say([Keep(number)])
         stage.say([Keep(number)])  # again is no more
         stage.arrived("a")
         stage.say([Step({f"a:{number + 1}": 1.0})])
     with raises(ProtocolError, "too_many_kept"):
-        stage.say([Keep(MOST_KEPT)])
+        stage.say([Keep(MAX_KEPT)])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oddlot import FastestK, strategies
+from oddlot import FastestK, LocalSGD
 from oddlot.core import optimizers as rules
 from oddlot.core import spans
 from oddlot.core.commands import Action, Command
@@ -18,6 +18,7 @@ from oddlot.core.events import Event, Stimulus
 from oddlot.core.records import Record
 from oddlot.core.serialization import MOST, Misfit, from_plain, to_plain
 from oddlot.core.tasks import Facts, Task
+from oddlot.strategies import registry
 from tests.transcripts import raises
 
 share = st.floats(0, 0.99)
@@ -30,7 +31,7 @@ RULES = {
 """rules check their numbers"""
 st.register_type_strategy(int, st.integers(1 - MOST, MOST - 1))
 WORDS = [*get_args(Stimulus), *get_args(Action), *get_args(Command)]
-PARTS = [Task, Facts, Record, *get_args(rules.Optimizer)]
+PARTS = [Task, Facts, Record, *RULES]
 
 
 def through_json(kind: Any, value: Any) -> Any:
@@ -63,19 +64,30 @@ def test_a_union_is_told_apart(union: Any, data: st.DataObject) -> None:
     assert (type(back), back) == (type(value), value)
 
 
-@pytest.mark.parametrize("make", strategies.BY_NAME.values())
+@pytest.mark.parametrize("make", registry.BY_NAME.values())
 def test_every_strategy_comes_back(make: type) -> None:
     assert through_json(make, make()) == make()
 
 
 def test_settings_and_state_come_back() -> None:
-    strategy = strategies.LocalSGD(
-        steps=3, server=rules.SGD(lr=0.7, momentum=0.9, nesterov=True), round={"a:1": 4}
-    )
-    assert through_json(strategies.LocalSGD, strategy) == strategy
+    strategy = LocalSGD(steps=3, server=rules.SGD(lr=0.7, momentum=0.9, nesterov=True), round={"a:1": 4})
+    assert through_json(LocalSGD, strategy) == strategy
+
+
+@dataclass(frozen=True)
+class Own(rules.Optimizer):
+    lr: float = 0.1
+    cuts: tuple[int, ...] = (1, 2)
+
+
+def test_an_optimizer_of_the_users_own_comes_back_in_a_strategy() -> None:
+    strategy = LocalSGD(server=Own(cuts=(3,)))
+    assert through_json(LocalSGD, strategy) == strategy
 
 
 def test_an_unknown_word_is_told() -> None:
+    with raises(Misfit):
+        from_plain(rules.Optimizer, {"is": "Span", "lr": 0.1})
     with raises(Misfit):
         from_plain(Event, {"is": "Sung", "node": "a"})
 

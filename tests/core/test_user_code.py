@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from oddlot.core.user_code import MOST_OF_TRACE, shortened, trace_of
+from oddlot.core.user_code import MAX_TRACE_CHARACTERS, shortened, trace_of
 
 LONG = "Expected 3 columns. " + "x" * 200_000
 
@@ -56,7 +56,7 @@ def test_a_traceback_keeps_type_place_and_beginning(act: object, told: list[str]
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
         act()  # type: ignore[operator]
     trace = trace_of(caught.value)
-    assert len(trace) <= MOST_OF_TRACE
+    assert len(trace) <= MAX_TRACE_CHARACTERS
     places = [trace.find(text) for text in told]
     assert places == sorted(places)
     assert -1 not in places
@@ -66,4 +66,4 @@ def test_what_is_short_stays_as_it_is() -> None:
     with pytest.raises(OSError, match="no") as caught:
         led_to(OSError("no"), ValueError("short"))
     assert trace_of(caught.value) == "".join(traceback.format_exception(caught.value))
-    assert shortened("x" * MOST_OF_TRACE) == "x" * MOST_OF_TRACE
+    assert shortened("x" * MAX_TRACE_CHARACTERS) == "x" * MAX_TRACE_CHARACTERS

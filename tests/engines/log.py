@@ -5,7 +5,7 @@ from typing import Any
 
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.tasks import Facts, NodeId
+from oddlot.core.tasks import Facts, machine_of
 
 
 def records_of(records: Iterable[Record], *kinds: type) -> list[Any]:
@@ -32,8 +32,3 @@ def updates(records: Iterable[Record], machine: str = "") -> list[Facts]:
     """What came in: of this machine, in whichever of its lives, or of all."""
     found = [event.update for event in events(records, Arrived)]
     return [update for update in found if machine in ("", machine_of(update.sender))]
-
-
-def machine_of(node: NodeId) -> str:
-    """`w1` of `w1.2`."""
-    return node.partition(".")[0]

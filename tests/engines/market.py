@@ -1,27 +1,15 @@
-"""Runs on zones of simulated machines, without the maths, whose bills add up."""
+"""Runs on zones of simulated machines, which compute nothing, whose bills add up."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from oddlot import (
-    Alive,
-    Always,
-    Asynchronous,
-    Hub,
-    Job,
-    Machine,
-    Offer,
-    Simulated,
-    Steps,
-    Strategy,
-    Zone,
-    fit,
-)
+from oddlot import Asynchronous, Job, Machine, Simulated, Strategy, fit
 from oddlot.core.events import Resumed
 from oddlot.history.log import surviving
 from oddlot.history.metrics import tally_of
+from oddlot.machines import Alive, Always, Hub, Offer, Steps, Zone
 from oddlot.machines.capacity import Capacity
 from oddlot.report.timeline import Course
 from oddlot.run.result import Run
@@ -56,20 +44,20 @@ def run(
     *fleet: Machine | Zone,
     until: str = "epochs>=1",
     hub: Hub = Hub(),  # noqa: B008 - plain data
-    maths: bool = False,
+    computes: bool = False,
     strategy: Strategy | None = None,
     job: Job | None = None,
     **options: Any,
 ) -> Run:
     """The log, the summary and the machines' own accounts of it say the same."""
-    on = Simulated(fleet, hub=hub, maths=maths)
+    on = Simulated(fleet, hub=hub, computes=computes)
     found = fit(job or a_job(), strategy or Asynchronous(), on, until=until, **options)
     tally, resumed = tally_of(found.records, SAMPLES), events(found.records, Resumed)
     assert tally.dollars == pytest.approx(found.dollars)
     assert tally.seconds == pytest.approx(found.summary["seconds"])
     lost = sum(event.dollars_lost - event.dollars_of_hub_lost for event in resumed)
     machines = sum(lane.dollars for lane in Course.of(surviving(found.records), SAMPLES).lanes.values())
-    assert machines + tally.bill.dollars_of_hub + lost == pytest.approx(found.dollars)
+    assert machines + tally.cost.dollars_of_hub + lost == pytest.approx(found.dollars)
     return found
 
 

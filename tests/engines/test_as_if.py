@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Local, Machine, Run, Simulated, Strategy, Synchronous, Trace
+from oddlot import Asynchronous, Local, Machine, Run, Simulated, Strategy, Synchronous
 from oddlot.core.errors import UsageError
 from oddlot.core.random_streams import stream
+from oddlot.machines import Trace
 from oddlot.machines.step_time_records import machines_like, read_minibatch_times
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from tests.engines.log import updates
@@ -32,7 +34,7 @@ def paces(run: Run | DrivenRun, node: str) -> list[float]:
 def until_all_answered(times: int, strategy: Strategy, machines: tuple[Machine, ...]) -> DrivenRun:
     """So many times or more: any of them may work for long before another one is there."""
     place = Local(len(machines), 1, as_if=machines)
-    with prepared(Recipe(a_job(), strategy, place, Settings(until="epochs>=1e6"))) as training:
+    with prepared(Recipe(a_job(), strategy, place, RunConfig(until="epochs>=1e6"))) as training:
         run = DrivenRun(training)
         run.until(lambda: all(len(updates(run.records, node)) >= times for node in place.names))
     return run
@@ -77,7 +79,7 @@ def in_between(run: Run | DrivenRun) -> list[int]:
 
 def test_slowness_makes_it_longer() -> None:
     """As under the virtual clock: four times as long to wait after each minibatch."""
-    chaos = oddlot.Chaos([oddlot.Fault("slow", "w1", at_versions=(1,), factor=4.0)])
+    chaos = oddlot.faults.Chaos([oddlot.faults.Fault("slow", "w1", at_versions=(1,), factor=4.0)])
     run, _ = trained(a_job(), Synchronous(), Local(1, 1, as_if=(SLOW,)), "epochs>=1", chaos=chaos)
     assert min(paces(run, "w1")[-2:]) >= 5 * 0.002
 

@@ -16,10 +16,11 @@ from oddlot import Asynchronous, JobError, UsageError
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.engines.local import config as on_local
-from oddlot.engines.local import engine as local_engine
+from oddlot.engines.local import processes
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.fork_client import Nursery
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from tests.fits import a_job, local, rows
@@ -55,7 +56,7 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], type[BaseException], str]]
 
 
 def runs(folder: Path, changes: dict[str, Any], options: dict[str, Any]) -> None:
-    job = a_job(evaluation=rows(), **changes)
+    job = a_job(eval_data=rows(), **changes)
     oddlot.fit(job, Asynchronous(), local(2), until="epochs>=2", out=folder / "run", **options)
 
 
@@ -79,7 +80,7 @@ def test_nothing_is_left_after_any_end(
 ) -> None:
     """The fork server, which would end its workers, is closed; here they end as their sockets are."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
-    mask(node=r"w\d with data\[[\d, ]+\]")
+    mask(node=r"w\d with train_data\[[\d, ]+\]")
     monkeypatch.setattr(on_local, "Nursery", lambda: server)
     monkeypatch.setattr(server, "close", lambda: closed.append(None))
     before = held()
@@ -94,32 +95,32 @@ def test_nothing_is_left_after_any_end(
 
 def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
     """Twice; the third time in a row, without an answer between, is too much."""
-    settings = Settings(until="epochs>=1000000")
+    settings = RunConfig(until="epochs>=1000000")
     with prepared(Recipe(a_job(), Asynchronous(), local(2), settings)) as training:
         run = DrivenRun(training)
         assert isinstance(run.engine, LocalEngine)
         run.until(lambda: run.answers("w1", echo=False) > 0)
-        server = run.engine.nursery.process.pid
+        server = run.engine.processes.nursery.process.pid
         with ends([server, *descendants(server)]):
             os.kill(server, signal.SIGKILL)
         with warns("fork_server_restarted"):
             run.until(lambda: run.answers("w1.2", echo=False) > 0)
         with warns("fork_server_restarted"), raises(JobError, "fork_server_killed"):
             while True:
-                os.kill(run.engine.nursery.process.pid, signal.SIGKILL)
-                ended = run.engine.server_ends
-                while run.engine.server_ends == ended:
+                os.kill(run.engine.processes.nursery.process.pid, signal.SIGKILL)
+                ended = run.engine.processes.server_ends
+                while run.engine.processes.server_ends == ended:
                     run.engine.next(run.engine.now + 1)  # which no host hears
 
 
 def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_engine, "STOPPED_SECONDS", 0.5)
-    with prepared(Recipe(a_job(), Asynchronous(), local(1), Settings(until="epochs>=1000000"))) as training:
+    monkeypatch.setattr(processes, "STOPPED_SECONDS", 0.5)
+    with prepared(Recipe(a_job(), Asynchronous(), local(1), RunConfig(until="epochs>=1000000"))) as training:
         run = DrivenRun(training)
         assert isinstance(run.engine, LocalEngine)
         run.until(lambda: run.answers("w1", echo=False) > 0)
-        run.engine.nursery.process.send_signal(signal.SIGSTOP)
-        run.engine.kill("w1")
+        run.engine.processes.nursery.process.send_signal(signal.SIGSTOP)
+        run.faults.kill("w1")
         run.until(lambda: run.answers("w1.2", echo=False) > 0)
 
 
@@ -144,7 +145,7 @@ def watch(record):
     if type(record.event).__name__ == "Evaluated":  # every process is there
         print("working", flush=True)
 
-oddlot.fit(a_job(evaluation=rows(), loss=loss), oddlot.Asynchronous(), local(2), until="epochs>=1e6", observers=[watch])
+oddlot.fit(a_job(eval_data=rows(), loss=loss), oddlot.Asynchronous(), local(2), until="epochs>=1e6", observers=[watch])
 """
 
 
@@ -181,8 +182,8 @@ def loss(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets)
 
 def main():
-    job = oddlot.Job(Net, Points(), loss, batch=4, device="cpu", evaluation=Points())
-    run = oddlot.fit(job, oddlot.Synchronous(), on=oddlot.Local(workers=2), until="epochs>=1")
+    job = oddlot.Job(Net, Points(), loss, batch_size=4, device="cpu", eval_data=Points())
+    run = oddlot.fit(job, oddlot.Synchronous(), engine=oddlot.Local(workers=2), until="epochs>=1")
     print(run.ended, type(run.model).__name__)
 """
 IN_A_THREAD = "import threading; thread = threading.Thread(target=main); thread.start(); thread.join()"

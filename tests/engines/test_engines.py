@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from oddlot import Deterministic, Lifetime, Link, Local, Machine, Simulated
+from oddlot import Local, Machine, Simulated
+from oddlot.machines import Deterministic, Lifetime, Link
 from oddlot.testing.engines import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("fork_server")

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from oddlot import Asynchronous, Lifetime, Link, LocalSGD, Machine, Simulated, Strategy, Synchronous
+from oddlot import Asynchronous, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.core.commands import Step
 from oddlot.core.events import Arrived, Cancelled, Leaving, Lost
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
+from oddlot.machines import Lifetime, Link
+from oddlot.run.config import RunConfig
 from oddlot.run.result import Run
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from tests.engines.log import events, names, times, updates
@@ -34,11 +36,11 @@ SECONDS_PER_MINIBATCH = 0.01 * BATCH
 
 def noticed_at(seconds: float, strategy: Strategy, on: Simulated = ONE) -> list[Record]:
     """What a simulated fleet does when its first machine is wanted back at this time."""
-    with prepared(Recipe(a_job(), strategy, on, Settings(until="epochs>=2"))) as training:
+    with prepared(Recipe(a_job(), strategy, on, RunConfig(until="epochs>=2"))) as training:
         run = DrivenRun(training)
         while message := run.engine.next(seconds):
             run.deliver(message)
-        run.engine.leave(on.machines[0].name)
+        run.faults.leave(on.machines[0].name)
         run.finish()
         return run.records
 
@@ -71,11 +73,11 @@ def test_what_a_machine_had_not_begun_is_cancelled() -> None:
 
 
 def test_a_machine_is_wanted_back_once() -> None:
-    with prepared(Recipe(a_job(), WHOLE, ONE, Settings(until="epochs>=1"))) as training:
+    with prepared(Recipe(a_job(), WHOLE, ONE, RunConfig(until="epochs>=1"))) as training:
         run = DrivenRun(training)
         run.deliver(run.engine.next(1.0))
         for _ in range(2):
-            run.engine.leave("m")
+            run.faults.leave("m")
         run.finish()
         assert len(events(run.records, Leaving)) == 1
 
@@ -84,11 +86,11 @@ def test_a_machine_that_leaves_is_not_held_up_by_a_cancelled_task() -> None:
     """It stops at its next minibatch, though word of the cancelling reaches it later."""
     far = replace(ONE.machines[0], link=Link(latency_milliseconds=200))  # type: ignore[arg-type]  # no zone
     on = Simulated([far])
-    with prepared(Recipe(a_job(), WHOLE, on, Settings(until="epochs>=1"))) as training:
+    with prepared(Recipe(a_job(), WHOLE, on, RunConfig(until="epochs>=1"))) as training:
         run = DrivenRun(training)
         run.deliver(run.engine.next(1.0))
         assert run.engine.next(0.25) is None
-        run.engine.leave("m")
+        run.faults.leave("m")
         (task,) = run.host.conductor.open
         run.deliver(run.engine.next(0.3))
         run.engine.abort(task, "m")

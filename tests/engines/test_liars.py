@@ -26,11 +26,12 @@ from oddlot.core.serialization import to_plain
 from oddlot.core.tasks import Facts
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.local import config as on_local
-from oddlot.engines.local import engine as local_engine
+from oddlot.engines.local import processes
 from oddlot.engines.local import worker as worker_module
 from oddlot.engines.local.fork_client import packet_pair
 from oddlot.engines.local.messages import Say, encode
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.data import order
@@ -86,7 +87,7 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
     puppets = Puppets()
     with (
         patch.object(on_local, "Nursery", lambda: puppets),
-        prepared(Recipe(a_job(), Asynchronous(), local(1), Settings(until="epochs>=1"))) as training,
+        prepared(Recipe(a_job(), Asynchronous(), local(1), RunConfig(until="epochs>=1"))) as training,
     ):
         run = DrivenRun(training)
 
@@ -111,7 +112,7 @@ class NeverForks(Puppets):
 
 
 def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_engine, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "RETRY_SECONDS", 0.0)
     with (
         patch.object(on_local, "Nursery", NeverForks),
         warns("cannot_fork", reason="no more processes"),
@@ -170,8 +171,8 @@ def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
     with puppet() as (run, says):
         with warns("invalid_message", node="w1", fault=fault):
             assert says(frame) == Lost("w1")
-        assert run.engine.nursery.killed == [Puppets.pid]  # type: ignore[attr-defined]  # of worker processes
-        run.until(lambda: "w1.2" in run.engine.lives)  # type: ignore[attr-defined]  # of worker processes
+        assert run.engine.processes.nursery.killed == [Puppets.pid]  # type: ignore[attr-defined]  # of worker processes
+        run.until(lambda: "w1.2" in run.engine.processes.running)  # type: ignore[attr-defined]  # of worker processes
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ def unsound(outputs: Tensor, targets: Tensor) -> Tensor:
 )
 def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
     others = r" (\d+ other samples[^.]*\. )?(?=Lower the)"
-    mask(task=r"\b[wm]\d:\d+", rows=r"data\[.*\]", others=others)
+    mask(task=r"\b[wm]\d:\d+", rows=r"train_data\[.*\]", others=others)
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(a_job(loss=lambda y, t: (y * bad).sum()), Asynchronous(), on, until="epochs>=1")
     batches = [sorted(order(0, 0, SAMPLES)[at : at + BATCH].tolist()) for at in (0, BATCH)]
@@ -280,7 +281,7 @@ def test_bad_numbers_end_the_run_and_are_told(on: Place, bad: float) -> None:
 def test_bad_samples_are_skipped_and_counted_if_wished(on: Place) -> None:
     points, sides = rows()
     points[5] = nan
-    run, books = trained(a_job(data=(points, sides)), Asynchronous(samples=4), on, skip_bad=True)
+    run, books = trained(a_job(train_data=(points, sides)), Asynchronous(samples=4), on, skip_bad=True)
     assert sorted(books.merged) == everything(SAMPLES, 2)
     assert run.summary["samples_merged"] == 2 * SAMPLES - books.skipped
     assert run.summary["samples_skipped"] == books.skipped == 2 * 4
@@ -308,7 +309,7 @@ def test_one_that_was_stopped_has_not() -> None:
 def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
     points, sides = rows()
     points[5] = nan
-    job, options = a_job(data=(points, sides)), {"until": "epochs>=1", "out": tmp_path}
+    job, options = a_job(train_data=(points, sides)), {"until": "epochs>=1", "out": tmp_path}
     with raises(JobError, "bad_samples") as caught:
         oddlot.fit(job, Asynchronous(), fleet(), **options)  # type: ignore[arg-type]
     assert 5 in caught.fields["rows"]
@@ -319,7 +320,7 @@ def test_a_resumed_run_may_skip_what_had_ended_it(tmp_path: Path) -> None:
 @BOTH
 def test_an_evaluation_whose_loss_overflows_is_not_in_the_way(on: Place, tmp_path: Path) -> None:
     huge = (torch.full((4, 2), 1e38), torch.zeros(4).long())
-    job = a_job(lambda: nn.Linear(2, 2), evaluation=huge, loss=lambda y, t: (y**2).mean())
+    job = a_job(lambda: nn.Linear(2, 2), eval_data=huge, loss=lambda y, t: (y**2).mean())
     mask(version=r"(?<=version )\d+")
     with warns("figures_without_a_number", figures=["loss"]) as caught:
         run = oddlot.fit(job, Asynchronous(), on, until="epochs>=3", out=tmp_path)

@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 
-from oddlot import (
-    Asynchronous,
-    Chaos,
-    CheckpointError,
-    Hub,
-    JobError,
-    Machine,
-    Memoryless,
-    Simulated,
-    Steps,
-    fit,
-)
+from oddlot import Asynchronous, CheckpointError, JobError, Machine, Simulated, fit
 from oddlot.core.events import Joined, Ordered, Priced, Resumed
+from oddlot.core.tasks import machine_of
+from oddlot.faults import Chaos
+from oddlot.machines import Hub, Memoryless, Steps
 from oddlot.report.run_report import Figures
-from tests.engines.log import events, machine_of, times
+from tests.engines.log import events, times
 from tests.engines.market import LIKE, alive, run, when, zone
 from tests.fits import a_job, rows
 from tests.run.test_resume import KillAt, Killed
@@ -130,14 +122,14 @@ def test_lost_work_has_cost_its_part_of_the_hub_too(tmp_path: Path) -> None:
     assert 0 < event.dollars_of_hub_lost < event.dollars_lost
 
 
-def test_a_run_without_maths_goes_on_without_maths_only(tmp_path: Path) -> None:
+def test_a_run_that_computes_nothing_goes_on_so_only(tmp_path: Path) -> None:
     run(zone(), out=tmp_path)
-    with raises(CheckpointError, "other_job", different={"maths": (False, None)}):
-        run(zone(), maths=True, until="epochs>=2", out=tmp_path, resume=True)
+    with raises(CheckpointError, "other_job", different={"computes": (False, None)}):
+        run(zone(), computes=True, until="epochs>=2", out=tmp_path, resume=True)
     assert run(zone(), until="epochs>=2", out=tmp_path, resume=True).summary["epochs"] == 2
 
 
 def test_nothing_is_worth_money_before_anything_is_trained() -> None:
     on = Simulated([zone(seconds_to_start=3.0)])
-    found = fit(a_job(evaluation=rows()), Asynchronous(), on, until="dollars<=0.3")
+    found = fit(a_job(eval_data=rows()), Asynchronous(), on, until="dollars<=0.3")
     assert found.summary["dollars_per_point"] is None

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Chaos, Fault, Machine, Simulated
+from oddlot import Asynchronous, Machine, Simulated
 from oddlot.core.events import Arrived, Resumed, Struck
 from oddlot.core.records import Record
+from oddlot.core.tasks import machine_of
+from oddlot.faults import Chaos, Fault
 from oddlot.history.log import read_log
-from tests.engines.log import events, machine_of, records_of, times
+from tests.engines.log import events, records_of, times
 from tests.fits import a_job
 from tests.run.test_resume import KillAt, Killed
 
-MACHINES = Simulated([Machine(f"w{i}", 0.01, seconds_to_return=0.5) for i in (1, 2, 3)], maths=False)
+MACHINES = Simulated([Machine(f"w{i}", 0.01, seconds_to_return=0.5) for i in (1, 2, 3)], computes=False)
 OFTEN = Fault("slow", every_seconds=0.25, factor=1e-9)
 BY_CHANCE = Fault("slow", per_hour=36_000.0, factor=1e-9)
 

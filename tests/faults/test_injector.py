@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Chaos, FastestK, Fault, Local, Machine, Simulated, Strategy, Synchronous
+from oddlot import Asynchronous, FastestK, Local, Machine, Simulated, Strategy, Synchronous
 from oddlot.core.errors import JobError
 from oddlot.core.events import Arrived, Cancelled, Leaving, Lost, Refused, Struck
+from oddlot.faults import Chaos, Fault
 from oddlot.faults.injector import Disturbed
 from oddlot.history.log import read_log
 from oddlot.run.result import Run
@@ -25,9 +26,11 @@ from tests.transcripts import raises, transcribe
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 
-def machines(count: int = 3, maths: bool = False) -> Simulated:
+def machines(count: int = 3, computes: bool = False) -> Simulated:
     """They come back when they are killed."""
-    return Simulated([Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)], maths=maths)
+    return Simulated(
+        [Machine(f"w{i + 1}", 0.01, seconds_to_return=0.5) for i in range(count)], computes=computes
+    )
 
 
 def struck_by(
@@ -68,7 +71,7 @@ FAULTS = (
 )
 
 
-@pytest.fixture(scope="module", params=[local(4), machines(4, maths=True)], ids=["local", "simulated"])
+@pytest.fixture(scope="module", params=[local(4), machines(4, computes=True)], ids=["local", "simulated"])
 def everything_strikes(request: pytest.FixtureRequest, fork_server: None) -> Run:
     """In as many epochs as it takes until everybody has joined, and has been struck."""
     return struck_by(request.param, *FAULTS, epochs=100 if isinstance(request.param, Local) else 25)
@@ -160,7 +163,7 @@ def test_what_is_dropped_is_given_back() -> None:
 
 
 def test_a_fault_waits_for_its_machine() -> None:
-    on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)], maths=False)
+    on = Simulated([Machine("early", 0.01), Machine("late", 0.01, joins_at_seconds=1.0)], computes=False)
     run = struck_by(on, Fault("kill", "late", at_seconds=(0.5,)), epochs=8)
     assert struck(run) == [Struck("kill late at_seconds=0.5", "kill", "late")]
     assert times(run.records, Struck) == [1.0]
@@ -168,7 +171,7 @@ def test_a_fault_waits_for_its_machine() -> None:
 
 def test_a_run_in_which_nothing_can_happen_any_more_ends() -> None:
     """Misfortune goes on for ever, but nobody is left to suffer it."""
-    gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], maths=False)
+    gone = Simulated([Machine("a", 0.01), Machine("b", 0.01)], computes=False)
     chaos = Chaos([Fault("kill", every_seconds=0.1)])
     with raises(JobError, "stalled", machines=0, traces=[]) as caught:
         trained(a_job(), Asynchronous(), gone, "epochs>=40", chaos=chaos)
@@ -204,7 +207,7 @@ def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
         Fault("slow", "w1", at_seconds=(5.5,), factor=3, for_seconds=4.0),
         Fault("slow", "w1", at_seconds=(6.0,), factor=1, for_seconds=9.0),
     )
-    on = Simulated([Machine("w1", 0.1)], maths=False)
+    on = Simulated([Machine("w1", 0.1)], computes=False)
     run, _ = trained(a_job(count=48), Asynchronous(samples=1), on, "seconds>=16", chaos=Chaos(faults))
 
     def paces(begin: float, end: float) -> set[float]:
@@ -243,7 +246,7 @@ def test_nobody_dies_twice(seed: int) -> None:
 
 def test_what_was_meant_for_a_lost_worker_s_answer_is_for_another_s() -> None:
     faults = Fault("corrupt", "w1", at_seconds=(0.01,)), Fault("kill", "w1", at_seconds=(0.02,))
-    run = struck_by(machines(maths=True), *faults, epochs=40)
+    run = struck_by(machines(computes=True), *faults, epochs=40)
     assert [event.node for event in struck(run)] == ["w1", "w1.2"]
     assert len(events(run.records, Refused)) == 1
 
@@ -302,7 +305,7 @@ import sys
 import oddlot
 from tests.fits import a_job, local
 
-chaos = oddlot.Chaos([oddlot.Fault("kill_hub", at_versions=(20,))])
+chaos = oddlot.faults.Chaos([oddlot.faults.Fault("kill_hub", at_versions=(20,))])
 oddlot.fit(
     a_job(), oddlot.Asynchronous(), local(2), until="epochs>=6", out=sys.argv[1], checkpoint_every="5 versions",
     chaos=chaos,

@@ -5,26 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from oddlot import (
-    Alive,
-    Asynchronous,
-    Chaos,
-    Fault,
-    JobError,
-    Machine,
-    Simulated,
-    Steps,
-    UsageError,
-    read_chaos,
-)
+from oddlot import Asynchronous, JobError, Machine, Simulated, UsageError, read_chaos
 from oddlot.core.events import Evaluated, Joined, Lost, Stimulus, Struck
 from oddlot.core.random_streams import stream
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.engine_wrapper import Around
 from oddlot.engines.host import Message
+from oddlot.faults import Chaos, Fault
 from oddlot.faults.preemption import KIND, NAME, Preempted
 from oddlot.history.run_folder import RunFolder
-from tests.engines.log import events, machine_of, names
+from oddlot.machines import Alive, Steps
+from tests.engines.log import events, names
 from tests.fits import SAMPLES, Place, a_job, everything, local, trained
 from tests.transcripts import mask, raises
 
@@ -33,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 TRACE = Steps((0.0, 0.6, 1.2, 1.8, 2.4, 3.0, 3.6, 4.2), (3.0, 1.0, 0.0, 2.0, 3.0, 1.0, 0.0, 3.0))
 """three workers, two of which go at 0.6 s, the last one at 1.2 s; two are back at 1.8 s, a third at 2.4 s; once more"""
 COUNT = 480
-FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], maths=False)
+FLEET = Simulated([Machine(f"w{i + 1}", 0.02, seconds_to_return=0.0) for i in range(3)], computes=False)
 
 
 def comes(machine: str, after: float) -> float:
@@ -131,6 +122,10 @@ class Scripted(Around):
 
     def evaluate(self, version: int, weights: object) -> None: ...
     def kill(self, node: NodeId) -> None: ...
+    def leave(self, node: NodeId) -> None: ...
+    def slow(self, node: NodeId, factor: float) -> None: ...
+    def freeze(self, node: NodeId) -> None: ...
+    def thaw(self, node: NodeId) -> None: ...
     def bar(self, machine: str, barred: bool) -> None: ...
 
 
@@ -143,7 +138,8 @@ def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: Stimulus)
         (0.4, Lost("w1")),
     ]
     coming += [(0.5, each) for each in (Evaluated(3, {}), Lost("w2")) if each != last]
-    engine = Preempted(Scripted(*coming, (9.0, last)), Alive(ENDS), ["w1", "w2"], 0)
+    scripted = Scripted(*coming, (9.0, last))
+    engine = Preempted(scripted, scripted, Alive(ENDS), ["w1", "w2"], 0)
     engine.evaluate(3, None)
     heard = [message for _ in range(8) if (message := engine.next(inf)) is not None]
     assert heard[-1] == last

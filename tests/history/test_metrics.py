@@ -44,16 +44,21 @@ def story() -> list[Record]:
 def test_the_figures_add_up() -> None:
     tally = tally_of(story(), 16)
     assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
-    assert (tally.samples_merged, tally.samples_wasted, tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
-    assert (tally.samples_assigned, tally.samples_returned) == (6 * 8, 2), "of w1:3 a part was handed over"
+    assert (tally.samples.merged, tally.samples.wasted.total(), tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
+    assert (tally.samples.assigned, tally.samples.returned) == (6 * 8, 2), "of w1:3 a part was handed over"
     assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
-    assert (tally.bytes_up, tally.bytes_down, tally.bytes_data, tally.workers_lost) == (11, 21, 2, 1)
-    assert tally.bytes_wasted == 11 + 2 + 1 + 3
+    assert (
+        tally.traffic.bytes_up,
+        tally.traffic.bytes_down,
+        tally.traffic.bytes_data,
+        tally.timeline.workers_lost,
+    ) == (11, 21, 2, 1)
+    assert tally.traffic.bytes_wasted == 11 + 2 + 1 + 3
     assert tally.dollars == pytest.approx((8 * 3.6 + 3 * 7.2) / 3600)
-    assert tally.training_loss == pytest.approx(2.0 - 0.05)
+    assert tally.quality.training_loss == pytest.approx(2.0 - 0.05)
     assert tally.value("loss") == 0.5
     assert {name: row.state for name, row in tally.workers.items()} == {"w1": "waiting", "w2": "lost"}
-    assert tally.history == [
+    assert tally.quality.history == [
         {"seconds": 2.0, "versions": 1.0, "epochs": 0.5, "dollars": pytest.approx((2 * 3.6 + 7.2) / 3600)}
         | {"loss": 0.5, "accuracy": 0.9}
     ], "a row is that of the version, not of when its evaluation came"
@@ -62,11 +67,16 @@ def test_the_figures_add_up() -> None:
 def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -> None:
     begun = Record(0.0, Joined("w1"), (start("w1:1", (0, 0, 8)),))
     tally = tally_of([begun], 16)
-    assert tally.samples_wasted == 0
+    assert tally.samples.wasted.total() == 0
     tally.finish()
     assert tally.summary()["wasted"] == {"unfinished": 8}
     tally = tally_of([begun, Record(1.0, Refused("w1:1", "NaN"), (Skip((Span(0, 0, 8),)),))], 16)
-    assert (tally.epochs, tally.samples_skipped, tally.samples_wasted, tally.refused) == (0.5, 8, 0, 1)
+    assert (tally.epochs, tally.samples.skipped, tally.samples.wasted.total(), tally.refused) == (
+        0.5,
+        8,
+        0,
+        1,
+    )
 
 
 def tick(now: float) -> Record:
@@ -150,7 +160,7 @@ def test_a_full_disk_is_told_with_the_file_and_the_remedy(tmp_path: Path) -> Non
 
 def test_a_metric_is_about_the_version_that_was_evaluated() -> None:
     tally = tally_of([*story(), Record(9.0, Evaluated(3, {"epoch": 0.5}))], 16)
-    tally.versions = 5
+    tally.notes.newest = 5
     assert [tally.version_of(name) for name in ("epoch", "loss", "epochs", "hours")] == [3, 3, 5, 5]
 
 
@@ -167,11 +177,11 @@ def test_what_came_after_a_checkpoint_that_was_resumed_from_is_lost_work() -> No
 
 def test_the_figures_of_a_resumed_log() -> None:
     tally = tally_of([*story(), Record(8.5, Resumed(3, 24, 0.01))], 16)
-    assert (tally.versions, tally.samples_merged, tally.workers_lost) == (1, 8, 0), "nobody died"
-    assert tally.samples_wasted == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
-    assert tally.samples_assigned == 6 * 8, "in the life that was lost too"
+    assert (tally.versions, tally.samples.merged, tally.timeline.workers_lost) == (1, 8, 0), "nobody died"
+    assert tally.samples.wasted.total() == 24 + 8 + 8, "what was lost with the checkpoint's workers too"
+    assert tally.samples.assigned == 6 * 8, "in the life that was lost too"
     assert tally.dollars == pytest.approx((2 * 3.6 + 7.2) / 3600 + 0.01), "what was lost had its price"
-    assert (tally.seconds, tally.bill.dollars_per_second) == (8.5, 0.0)
+    assert (tally.seconds, tally.cost.dollars_per_second) == (8.5, 0.0)
 
 
 def test_what_lost_work_had_cost() -> None:
@@ -179,9 +189,9 @@ def test_what_lost_work_had_cost() -> None:
     event = resumed_after(2, before, story()[2:], Path("log"))
     assert event.dollars_lost == pytest.approx((7 * 3.6 + 3 * 7.2) / 3600)
     assert (event.samples_lost, event.bytes_up_lost, event.bytes_down_lost) == (8 + 8 + 8 + 8, 11, 21)
-    assert (before.seconds, before.bytes_up) == (1.0, 0), "they are not counted yet"
+    assert (before.seconds, before.traffic.bytes_up) == (1.0, 0), "they are not counted yet"
     tally = tally_of([*story(), Record(8.5, event)], 16)
-    assert (tally.bytes_up, tally.bytes_down) == (11, 21), "what is lost has travelled"
+    assert (tally.traffic.bytes_up, tally.traffic.bytes_down) == (11, 21), "what is lost has travelled"
 
 
 def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
@@ -196,11 +206,11 @@ def test_the_time_and_the_hub_s_part_of_lost_work_are_not_forgotten() -> None:
     assert event.bytes_data_lost == 300
     assert event.dollars_of_hub_lost == pytest.approx(0.03)
     tally = tally_of([*log, Record(5.0, event), Record(6.0, Joined("w1.2"))], 16)
-    assert (tally.bytes_data, tally.bill.seconds_alone) == (300, 2.0), "a second at each beginning"
+    assert (tally.traffic.bytes_data, tally.cost.seconds_alone) == (300, 2.0), "a second at each beginning"
     assert tally.summary()["availability"] == pytest.approx(1 / 3), (
         "of the three seconds in which the hub was there"
     )
-    assert tally.bill.dollars_of_hub == tally.dollars == pytest.approx(0.05), (
+    assert tally.cost.dollars_of_hub == tally.dollars == pytest.approx(0.05), (
         "but for the one that it begins anew"
     )
 
@@ -223,7 +233,7 @@ def test_nobody_costs_nothing_to_the_last_digit() -> None:
     prices = {"w1": 0.526, "w2": 0.16, "w3": 3.06}
     log = [Record(1.0, Joined(name, price)) for name, price in prices.items()]
     tally = tally_of([*log, *(Record(2.0, Lost(name)) for name in ("w2", "w3", "w1"))], 16)
-    assert tally.bill.dollars_per_second == 0.0
+    assert tally.cost.dollars_per_second == 0.0
 
 
 def test_records_that_are_no_history_are_told(tmp_path: Path) -> None:

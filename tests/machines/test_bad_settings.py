@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oddlot import Chaos, Fault, Pools, Steps
 from oddlot.config.faults_file import read_chaos
 from oddlot.config.fleet_file import read_fleet
 from oddlot.core.errors import UsageError
+from oddlot.faults import Chaos, Fault
+from oddlot.machines import Pools, Steps
 from oddlot.machines.delay_models import Erlang, Lognormal, ShiftedExponential, Trace
 from oddlot.machines.machine import Lifetime, Link, Machine
 from oddlot.machines.market_traces import read_alive

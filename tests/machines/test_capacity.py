@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from oddlot import Alive, Always, Memoryless, Pools, Steps
+from oddlot.machines import Alive, Always, Memoryless, Pools, Steps
 from oddlot.machines.capacity import Capacity
 from tests.transcripts import warns
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from oddlot import Steps, UsageError
+from oddlot import UsageError
+from oddlot.machines import Steps
 from oddlot.machines.market_traces import (
     read_alive,
     read_aws_prices,

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from oddlot import Steps
+from oddlot.machines import Steps
 
 PRICES = Steps((0.0, 10.0, 25.0), (1.0, 3.0, 2.0))
 

@@ -13,32 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oddlot import (
-    VCASGD,
-    Alive,
-    EstimateInterrupted,
-    Fleet,
-    Hub,
-    Job,
-    Link,
-    Lognormal,
-    Machine,
-    Offer,
-    Simulated,
-    Steps,
-    Synchronous,
-    UsageError,
-    Zone,
-    estimate,
-    fit,
-)
+from oddlot import VCASGD, Job, Machine, Simulated, Synchronous, UsageError, estimate, fit
 from oddlot.cli.run_command import Asked
 from oddlot.core.errors import UnknownName
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.history.outcome import FAILED
 from oddlot.history.run_folder import RunFolder
-from oddlot.planner.estimate import TOLD, Estimate, estimates
+from oddlot.machines import Alive, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
+from oddlot.planner.estimate import TOLD, Estimate, EstimateInterrupted, estimates
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, rows
 from tests.machines.files import short_id
@@ -62,7 +45,7 @@ delay = { kind = "lognormal", cv = 0.3 }
 capacity = { kind = "memoryless", mean_seconds = 60 }
 """
 SIMULATE = ("simulate", "digits", "--machines", "fleet.toml")
-EPOCH = (*SIMULATE, "--no-maths", "--until", "epochs>=1")
+EPOCH = (*SIMULATE, "--no-compute", "--until", "epochs>=1")
 
 
 def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: Any) -> list[Estimate]:
@@ -74,7 +57,7 @@ def estimated(fleet: Fleet, job: Job | None = None, seeds: int = 2, **settings: 
 def both() -> list[Estimate]:
     """Of the same job, bought in both ways with two seeds."""
     told, fleet = list[tuple[str, int]](), Fleet([ZONE], Hub(dollars_per_hour=36.0))
-    found = estimated(fleet, seed=5, maths=False, told=lambda *run: told.append(run))
+    found = estimated(fleet, seed=5, computes=False, told=lambda *run: told.append(run))
     assert told == [(bought, seed) for bought in ("spot", "on demand") for seed in (5, 6)]
     return found
 
@@ -192,7 +175,7 @@ LONG = "x" * 300
     ("words", "code", "fields"),
     [
         ("--resume", "not_with_seeds", {"flag": "--resume"}),
-        ("--until accuracy>=0.9", "goal_without_maths", {"flag": "--until accuracy>=0.9"}),
+        ("--until accuracy>=0.9", "goal_without_compute", {"flag": "--until accuracy>=0.9"}),
         (f"--out {LONG}", "unusable_folder", {"path": LONG}),
         ("--out both", "folder_not_empty", {"path": "both"}),
         ("--out fleet.toml", "folder_not_empty", {"path": "fleet.toml"}),
@@ -203,7 +186,7 @@ def test_what_makes_no_sense_is_refused(
     market: Oddlot, tmp_path: Path, words: str, code: str, fields: dict[str, Any]
 ) -> None:
     (tmp_path / "both" / "spot-0").mkdir(parents=True)
-    market.refuses(code, *SIMULATE, "--seeds", "2", "--no-maths", *words.split(), **fields)
+    market.refuses(code, *SIMULATE, "--seeds", "2", "--no-compute", *words.split(), **fields)
 
 
 def test_no_seed_at_all_is_refused(market: Oddlot) -> None:
@@ -252,7 +235,7 @@ def test_a_signal_stops_an_estimate_wherever_it_comes(
         if at_its_end and isinstance(record.event, Evaluated):
             strike()
 
-    job = replace(a_job(), evaluation=rows(8))
+    job = replace(a_job(), eval_data=rows(8))
     with pytest.raises(EstimateInterrupted) as stopped:
         estimated(Fleet([ZONE]), job, told=told, observers=[seen])
     done = sum(len(one.summaries) for one in stopped.value.found)
@@ -329,14 +312,14 @@ def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: 
         return claimed(self, resume, force)
 
     monkeypatch.setattr(RunFolder, "claimed", full)
-    found = estimated(Fleet([ZONE]), maths=False, out=tmp_path / "out")
+    found = estimated(Fleet([ZONE]), computes=False, out=tmp_path / "out")
     assert [one.ended for one in found] == [{"epochs>=1": 2}, {"failed": 1, "epochs>=1": 1}]
     assert found[1].summaries[0].keys() <= found[0].summaries[0].keys()
     assert found[1].summaries[0]["loss"] is None
 
 
 def test_what_was_not_reached_is_told(market: Oddlot) -> None:
-    until = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-maths")
+    until = ("--until", "accuracy>=0.9 or dollars<=0.0001", "--seeds", "2", "--no-compute")
     done = market(*SIMULATE, *until)
     assert number_of(done.out) == 4
     transcribe(done.out)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Chaos, Fault, Lifetime, Machine, Simulated, Synchronous
+from oddlot import Asynchronous, Machine, Simulated, Synchronous
+from oddlot.faults import Chaos, Fault
+from oddlot.machines import Lifetime
 from oddlot.report.run_report import Figures
 from tests.fits import a_job, rows
 
@@ -22,7 +24,7 @@ def unequal(price: float = 3600.0) -> Simulated:
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of everything that a page shows."""
     folder = tmp_path_factory.mktemp("eventful")
-    job = replace(a_job(), evaluation=rows(20), metrics={"accuracy": oddlot.accuracy}, name="sides & <lines>")
+    job = replace(a_job(), eval_data=rows(20), metrics={"accuracy": oddlot.accuracy}, name="sides & <lines>")
     chaos = Chaos([Fault("slow", "a", at_seconds=(1,), factor=1), Fault("corrupt", at_versions=(9,))])
     oddlot.fit(job, Asynchronous(), unequal(), until="epochs>=10", out=folder, chaos=chaos)
     return folder

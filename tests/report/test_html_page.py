@@ -13,12 +13,13 @@ from xml.etree.ElementTree import Element
 import pytest
 
 import oddlot
-from oddlot import Asynchronous, Chaos, Fault, Machine, Simulated
+from oddlot import Asynchronous, Machine, Simulated
 from oddlot.core.errors import OddlotError, UsageError
 from oddlot.core.events import Resumed, Struck
 from oddlot.core.strategy import Strategy
+from oddlot.faults import Chaos, Fault
 from oddlot.report.comparison_plots import ACROSS
-from oddlot.report.html_page import FIGURES, MOST_BARS, MOST_FAULTS, page, write_page
+from oddlot.report.html_page import FIGURES, MAX_BARS, MAX_FAULTS, page, write_page
 from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
 from oddlot.report.timeline import Course
@@ -122,8 +123,8 @@ def test_a_bar_s_tooltip_has_the_units_of_its_figure(figures: Figures) -> None:
 
 def test_what_a_log_says_is_no_markup(figures: Figures) -> None:
     fault = Struck("<b>", "<script>alert(1)</script>", "<i>")
-    text = made(replace(figures, faults=[(1.0, fault)] * (MOST_FAULTS + 1)))
-    assert table(text)[-MOST_FAULTS:] == [["1.00 s", fault.kind, fault.node, fault.fault]] * MOST_FAULTS
+    text = made(replace(figures, faults=[(1.0, fault)] * (MAX_FAULTS + 1)))
+    assert table(text)[-MAX_FAULTS:] == [["1.00 s", fault.kind, fault.node, fault.fault]] * MAX_FAULTS
 
 
 def test_a_proof_that_fails_is_seen(figures: Figures) -> None:
@@ -163,13 +164,13 @@ def test_what_changes_while_a_run_adapts_is_drawn(tmp_path: Path) -> None:
 def test_many_machines_and_much_staleness_are_cut_short(tmp_path: Path) -> None:
     """The machines stand in the order of their numbers."""
     names = [*(f"east{number}" for number in range(59)), "west1"]
-    on = Simulated([Machine(name, 0.001 * (1 + len(name) % 7)) for name in reversed(names)], maths=False)
+    on = Simulated([Machine(name, 0.001 * (1 + len(name) % 7)) for name in reversed(names)], computes=False)
     text = page([fitted(tmp_path, Asynchronous(), on, "epochs>=4", count=600)])
     found = plots(parsed(text))
     shown, ranges = ([*ticks(found[key][0], "end")] for key in ("lanes", "staleness"))
     assert (len(shown), shown[0], shown[-1]) == (48, "east0", "west1")
     assert shown == [name for name in names if name in shown]
-    assert len(ranges) <= MOST_BARS
+    assert len(ranges) <= MAX_BARS
     assert not all(name.isdigit() for name in ranges)
     assert len(text) < 300_000
     transcribe(words(found["lanes"][0][0]))
@@ -185,9 +186,9 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
     figures = fitted(*run, resume=True, **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
     lanes = Course.of(figures.records, 48, figures.tally.seconds).lanes.values()
-    paid, up = sum(lane.dollars for lane in lanes), sum(lane.bytes_up for lane in lanes)
+    paid, up = sum(lane.dollars for lane in lanes), sum(lane.traffic.bytes_up for lane in lanes)
     assert (paid + lost.dollars_lost, up + lost.bytes_up_lost) == pytest.approx(
-        (figures.tally.dollars, figures.tally.bytes_up)
+        (figures.tally.dollars, figures.tally.traffic.bytes_up)
     )
     assert min(lost.dollars_lost, lost.bytes_up_lost) > 0
     found = plots(made(figures))
@@ -200,18 +201,18 @@ def test_a_resumed_run_s_figures_add_up_too(tmp_path: Path) -> None:
 
 
 def test_what_a_deadline_handed_back_has_a_bar(tmp_path: Path) -> None:
-    on = Simulated([Machine("quick", 0.01), Machine("slow", 0.1)], maths=False)
+    on = Simulated([Machine("quick", 0.01), Machine("slow", 0.1)], computes=False)
     run = fitted(tmp_path, oddlot.Deadline(oddlot.LocalSGD(steps=4), 0.4), on, "versions>=2")
-    assert run.tally.samples_returned > 0
+    assert run.tally.samples.returned > 0
     (waste,) = plots(made(run))["waste"]
-    assert str(run.tally.samples_returned) in [mark.rpartition(" ")[2] for mark in marks(waste)]
+    assert str(run.tally.samples.returned) in [mark.rpartition(" ")[2] for mark in marks(waste)]
 
 
 def test_samples_travel_too(tmp_path: Path) -> None:
     on = Simulated([Machine("a", 0.01), Machine("b", 0.01)])
     run = fitted(tmp_path, oddlot.VCASGD(), on, "epochs>=1", shards=4)
     lanes = Course.of(run.records, 48).lanes.values()
-    assert sum(lane.bytes_data for lane in lanes) == run.tally.bytes_data > 0
+    assert sum(lane.traffic.bytes_data for lane in lanes) == run.tally.traffic.bytes_data > 0
     assert len(marks(plots(made(run))["bytes"][0], "c2")) == 2
 
 

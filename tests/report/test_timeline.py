@@ -5,22 +5,12 @@ from itertools import pairwise
 import pytest
 
 import oddlot
-from oddlot import (
-    AdaptiveK,
-    Alive,
-    Asynchronous,
-    Chaos,
-    FastestK,
-    Hub,
-    Machine,
-    Offer,
-    Simulated,
-    Steps,
-    Zone,
-)
+from oddlot import AdaptiveK, Asynchronous, FastestK, Machine, Simulated
 from oddlot.core.commands import Drop, Start
 from oddlot.core.events import Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed, Ticked
 from oddlot.core.records import Record
+from oddlot.faults import Chaos
+from oddlot.machines import Alive, Hub, Offer, Steps, Zone
 from oddlot.report.run_report import Figures
 from oddlot.report.timeline import Course, Interval
 from tests.fits import a_job
@@ -65,11 +55,11 @@ def test_what_is_shown_adds_up_to_the_figures(figures: Figures) -> None:
     course, tally = course_of(figures), figures.tally
     lanes = course.lanes.values()
     assert sum(lane.dollars for lane in lanes) == pytest.approx(tally.dollars)
-    assert sum(lane.bytes_up for lane in lanes) == tally.bytes_up
-    assert sum(lane.bytes_down for lane in lanes) == tally.bytes_down
+    assert sum(lane.traffic.bytes_up for lane in lanes) == tally.traffic.bytes_up
+    assert sum(lane.traffic.bytes_down for lane in lanes) == tally.traffic.bytes_down
     assert course.staleness.total() == tally.versions, "one update a merge"
     last = course.progress[-1]
-    assert (last.versions, last.samples) == (tally.versions, tally.samples_merged)
+    assert (last.versions, last.samples) == (tally.versions, tally.samples.merged)
     assert any(behind > 0 for behind in course.staleness)
 
 
@@ -141,7 +131,7 @@ def test_what_was_worked_for_nothing_is_drawn_so() -> None:
 
 
 def test_a_rival_s_cancelled_work_is_seen_in_its_lane() -> None:
-    on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], maths=False)
+    on = Simulated([Machine("fast", 0.01), Machine("slow", 0.1)], computes=False)
     run = oddlot.fit(a_job(), FastestK(k=1), on, until="epochs>=2")
     course = Course.of(run.records, 48, run.summary["seconds"])
     assert not course.lanes["fast"].spells["wasted"]
@@ -199,7 +189,7 @@ def test_a_machine_that_leaves_with_notice_is_drawn_so() -> None:
 
 
 def test_starts_in_vain_are_told() -> None:
-    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], maths=False)
+    on = Simulated([Machine("m", 0.05, seconds_to_start=1.0)], computes=False)
     away = Chaos(capacity=Alive(Steps((0.0, 0.5, 3.0), (1.0, 0.0, 1.0))))
     run = oddlot.fit(a_job(), oddlot.Synchronous(), on, until="epochs>=1", chaos=away)
     assert [run.summary[name] for name in ("workers_lost", "workers_left", "starts_lost")] == [0, 0, 1]

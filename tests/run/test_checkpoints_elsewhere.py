@@ -92,7 +92,7 @@ def test_no_run_takes_another_s_place_or_fetches_damaged_settings(tmp_path: Path
 def test_so_many_are_kept_and_no_part_of_the_log_that_nobody_needs(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "MOST_PARTS", 3)
+    monkeypatch.setattr(saver, "MAX_PARTS", 3)
     begun(tmp_path / "run", url, until="epochs>=4", keep_checkpoints=2)
     storage = Storage(url)
     kept = checkpoints(url)

@@ -51,7 +51,7 @@ def measures_forever(outputs, targets):
 
 
 oddlot.fit(
-    a_job(evaluation=rows(), metrics={"endless": measures_forever}), oddlot.Asynchronous(), local(2),
+    a_job(eval_data=rows(), metrics={"endless": measures_forever}), oddlot.Asynchronous(), local(2),
     until="EPOCHS", evaluate_every="1 versions", out=OUT,
 )
 """
@@ -123,7 +123,7 @@ def raised(*numbers: signal.Signals) -> Run:
         while left:
             signal.raise_signal(left.pop(0))
 
-    return fit(a_job(), Asynchronous(), fleet(maths=False), until="epochs>=2", observers=[watch])
+    return fit(a_job(), Asynchronous(), fleet(computes=False), until="epochs>=2", observers=[watch])
 
 
 def test_a_second_ctrl_c_does_what_it_always_does() -> None:

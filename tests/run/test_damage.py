@@ -60,7 +60,7 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
     begun(tmp_path)
     before, was = content(tmp_path), json.loads((tmp_path / "run.json").read_text())
     others: dict[str, tuple[Job, Strategy]] = {
-        "batch": (a_job(batch=4), Asynchronous()),
+        "batch_size": (a_job(batch_size=4), Asynchronous()),
         "parameters": (a_job(wide), Asynchronous()),
         "strategy": (a_job(), Synchronous()),
         "optimizer": (a_job(optimizer=oddlot.Adam()), Asynchronous()),
@@ -76,8 +76,8 @@ def test_the_run_of_another_job_is_told_with_the_difference(tmp_path: Path) -> N
 def test_a_model_of_another_dtype_is_told_with_the_dtypes(tmp_path: Path) -> None:
     """Its shapes, which run.json has, are the same."""
     begun(tmp_path)
-    points, sides = a_job().data
-    job = a_job(lambda: net().double(), data=(points.double(), sides))
+    points, sides = a_job().train_data
+    job = a_job(lambda: net().double(), train_data=(points.double(), sides))
     with raises(CheckpointError, "other_job") as caught:
         oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=4", out=tmp_path, resume=True)
     assert caught.fields["different"]["0.bias"] == ("float32 [5]", "float64 [5]")
@@ -256,7 +256,7 @@ class ShortLog(Log):
 def test_a_disk_that_fills_up_under_the_log_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oddlot.run.training.Log", ShortLog)
+    monkeypatch.setattr("oddlot.run.saving.Log", ShortLog)
     with raises(JobError, "unwritable_file", path=str(tmp_path / "records.jsonl")):
         begun(tmp_path)
     monkeypatch.undo()

@@ -25,14 +25,12 @@ from oddlot import (
     AdaptiveLoad,
     Asynchronous,
     BackupTasks,
-    ByGradients,
     Deadline,
     Downpour,
     ElasticAveraging,
     FastestK,
     FederatedAveraging,
     JobError,
-    Link,
     Local,
     LocalSGD,
     Machine,
@@ -48,6 +46,8 @@ from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
+from oddlot.machines import Link
+from oddlot.strategies import ByGradients
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 from tests.engines.log import events, updates
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, merges, rows, trained
@@ -102,7 +102,7 @@ def test_a_final_measurement_that_takes_long_is_told(
     monkeypatch.setattr("oddlot.run.training.LONG_MEASURE_SECONDS", 0.7)
     caplog.set_level(logging.INFO, "oddlot.run.training")
     monkeypatch.setattr(logging.getLogger("oddlot.run.training"), "handlers", [Hears()])
-    job = a_job(evaluation=rows(4), metrics={"patience": patient})
+    job = a_job(eval_data=rows(4), metrics={"patience": patient})
     observers = [lambda _: seen.append(time.monotonic())]
     oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", observers=observers)
     ((at, record),) = told
@@ -174,7 +174,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
     on: Place,
 ) -> None:
     """The final one may be a little further, and worse."""
-    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     every = oddlot.run.goals.Every(1, "versions")
     run, _ = trained(job, Asynchronous(), on, "accuracy>=0.8", evaluate_every=every)
     versions = [row["versions"] for row in run.history]
@@ -201,7 +201,7 @@ def test_the_history_has_a_row_for_each_evaluation_and_the_version_that_met_the_
     ],
 )
 def test_a_run_ends_at_its_goal(until: str, reached: Any) -> None:
-    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     machine = Machine("m", 0.01, dollars_per_hour=36.0)
     every = oddlot.run.goals.Every.parse("1 versions")
     run, _ = trained(job, Asynchronous(), Simulated([machine]), until, evaluate_every=every)
@@ -219,7 +219,7 @@ def test_without_an_evaluation_set_the_loss_is_that_of_training() -> None:
 
 
 def test_a_run_says_in_a_line_what_became_of_it(tmp_path: Path) -> None:
-    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run = oddlot.fit(job, Asynchronous(), fleet(), until="epochs>=1", out=tmp_path)
     transcribe(repr(run), accuracy=r"(?<=accuracy=)[\d.]+", loss=r"(?<=loss=)[\d.]+")
 
@@ -325,12 +325,12 @@ class Lengthless:
 
 
 @pytest.mark.parametrize(("size", "reason"), [(0, "the disk is gone"), (-1, "should return >= 0")])
-@pytest.mark.parametrize("where", ["data", "evaluation"])
+@pytest.mark.parametrize("where", ["train_data", "eval_data"])
 def test_a_data_set_without_a_length_is_the_job_s_fault(size: int, reason: str, where: str) -> None:
     changes: Any = {where: Lengthless(size)}
     with raises(JobError, "user_code_failed") as caught:
         oddlot.fit(a_job(**changes), Synchronous(), fleet(), until="epochs>=1")
-    assert where in caught.fields["where"]
+    assert {"train_data": "data", "eval_data": "the evaluation set"}[where] in caught.fields["where"]
     assert reason in caught.fields["reason"]
 
 
@@ -338,8 +338,8 @@ def test_a_goal_that_never_comes_is_refused() -> None:
     for on in (local(1), fleet(1)):
         with raises(UsageError, "goal_without_price", given="dollars>=1"):
             oddlot.fit(a_job(), Synchronous(), on, until="dollars>=1")
-    with raises(UsageError, "goal_without_maths", given="loss<=1"):
-        oddlot.fit(a_job(), Synchronous(), fleet(1, maths=False), until="loss<=1")
+    with raises(UsageError, "goal_without_compute", given="loss<=1"):
+        oddlot.fit(a_job(), Synchronous(), fleet(1, computes=False), until="loss<=1")
     oddlot.fit(a_job(), Synchronous(), fleet(1), until="dollars>=1 or epochs>=1")
 
 
@@ -355,17 +355,17 @@ def invalid(name: str, given: Any) -> Told:
     return "invalid_value", {"name": name, "given": given}
 
 
-TOP = {"evaluation": rows(), "metrics": {"top": oddlot.accuracy}}
+TOP = {"eval_data": rows(), "metrics": {"top": oddlot.accuracy}}
 OF_THE_JOB: dict[str, tuple[dict[str, Any], Told]] = {
-    "no data": ({"data": (torch.zeros(0, 2),)}, ("empty_data", {"name": "data"})),
-    "no evaluation": ({"evaluation": []}, ("empty_data", {"name": "the evaluation set"})),
-    "batch": ({"batch": 64}, too_few("job.batch", 64)),
+    "no data": ({"train_data": (torch.zeros(0, 2),)}, ("empty_data", {"name": "data"})),
+    "no evaluation": ({"eval_data": []}, ("empty_data", {"name": "the evaluation set"})),
+    "batch": ({"batch_size": 64}, too_few("job.batch_size", 64)),
     "metrics": ({"metrics": {"top": len}}, ("no_evaluation_set", {"metrics": ["top"]})),
     "device": ({"device": "foo"}, ("unknown_device", {"given": "foo"})),
     "no device": ({"device": "cuda:7"}, ("missing_device", {"given": "cuda:7"})),
-    "figure": ({"evaluation": [1], "metrics": {"epochs": len}}, ("name_taken", {"names": ["epochs"]})),
-    "list": ({"data": [[1.0]] * 2}, too_few("job.batch", 8, samples=2)),
-    "tuple": ({"data": ([1.0], [2.0])}, too_few("job.batch", 8, samples=2)),
+    "figure": ({"eval_data": [1], "metrics": {"epochs": len}}, ("name_taken", {"names": ["epochs"]})),
+    "list": ({"train_data": [[1.0]] * 2}, too_few("job.batch_size", 8, samples=2)),
+    "tuple": ({"train_data": ([1.0], [2.0])}, too_few("job.batch_size", 8, samples=2)),
 }
 OF_THE_STRATEGY: dict[str, tuple[Any, Told]] = {
     "samples": (Synchronous(samples=64), too_few("strategy.samples", 64)),
@@ -378,7 +378,7 @@ OF_THE_STRATEGY: dict[str, tuple[Any, Told]] = {
     "no dataclass": (NoDataclass(), ("no_dataclass", {"given": "NoDataclass"})),
 }
 OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
-    "workers": ({"on": local(49)}, too_few("workers", 49)),
+    "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
@@ -399,8 +399,8 @@ INVALID: list[tuple[str, Any]] = [
     ("resume", "no"),
     ("out", 3),
     ("shards", 0),
-    ("on", 2),
-    ("on", oddlot.Local),
+    ("engine", 2),
+    ("engine", oddlot.Local),
     ("codec", "bf16"),
     ("codec", oddlot.Half),
     ("observers", print),
@@ -427,7 +427,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("oddlot.engines.local.config.Nursery", None)
-    options = {"on": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
+    options = {"engine": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
     mask(devices=r"(?<=is not there: ).*")
     with raises(UsageError, told[0], **told[1]):
         oddlot.fit(a_job(**changes), strategy, **options)
@@ -463,7 +463,7 @@ def test_what_a_script_sets_before_a_run_reaches_every_worker(
         assert os.getpid() == HUB or Flags.loads_truncated
         return nn.Linear(2, 2, device="cpu")
 
-    job = a_job(model, loss=None, training_step=step, worker_init=init, evaluation=rows())
+    job = a_job(model, loss=None, training_step=step, worker_init=init, eval_data=rows())
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:

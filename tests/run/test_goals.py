@@ -1,30 +1,24 @@
 """When a run ends and how often something is done, as text."""
 
+from typing import Any
+
 import pytest
 
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Joined
-from oddlot.history.cost import Bill
-from oddlot.history.metrics import Tally
+from oddlot.history.metrics import Quality, Tally
 from oddlot.run.goals import Every, Goal, Reminder
 from tests.transcripts import raises
 
 
-def tally(**figures: object) -> Tally:
-    made = Tally(size=10)
-    for name, value in figures.items():
-        setattr(made, name, value)
+def tally(versions: int = 0, **quality: Any) -> Tally:
+    made = Tally(size=10, quality=Quality(**quality))
+    made.notes.newest = versions
     return made
 
 
-FIGURES = tally(
-    seconds=7.0,
-    versions=20,
-    samples_merged=25,
-    bill=Bill(dollars=0.5),
-    metrics={"accuracy": 0.9},
-    training_loss=0.3,
-)
+FIGURES = tally(versions=20, metrics={"accuracy": 0.9}, training_loss=0.3)
+FIGURES.seconds, FIGURES.samples.merged, FIGURES.cost.dollars = 7.0, 25, 0.5
 
 
 @pytest.mark.parametrize(
@@ -133,7 +127,7 @@ def test_other_rhythms_are_refused(text: object) -> None:
 @pytest.mark.parametrize("compare", [">=", "<=", "<"])
 def test_time_and_money_alone_reach_a_limit_however_it_is_written(compare: str) -> None:
     tally = Tally()
-    tally.bill.joined(Joined("a", 36.0))
+    tally.cost.joined(Joined("a", 36.0))
     assert Goal.parse(f"seconds{compare}100").due(tally) == pytest.approx(100.0)
     assert Goal.parse(f"hours{compare}1").due(tally) == pytest.approx(3600.0)
     assert Goal.parse(f"dollars{compare}0.5").due(tally) == pytest.approx(50.0)

@@ -108,8 +108,8 @@ def test_local_sgd_means_the_workers_models() -> None:
 
 
 def test_several_minibatches_in_a_task_are_one_large_batch() -> None:
-    pieces, _ = trained(a_job(batch=5), Synchronous(samples=24), equals(1))
-    whole, _ = trained(a_job(batch=24), Synchronous(samples=24), equals(1))
+    pieces, _ = trained(a_job(batch_size=5), Synchronous(samples=24), equals(1))
+    whole, _ = trained(a_job(batch_size=24), Synchronous(samples=24), equals(1))
     assert 0 < distance(pieces.model, net()) > 1e-3
     assert distance(pieces.model, whole.model) < 1e-6
 
@@ -186,7 +186,7 @@ def sparse_words() -> nn.Module:
 @pytest.mark.parametrize("model", [Words, sparse_words])
 def test_any_module_trains_as_it_would_alone(model: Any, on: Place) -> None:
     data = (torch.arange(SAMPLES) % 10, torch.arange(SAMPLES) % 7)
-    job = a_job(model, data=data, optimizer=oddlot.SGD(0.1))
+    job = a_job(model, train_data=data, optimizer=oddlot.SGD(0.1))
     run, _ = trained(job, Asynchronous(), on)
     expected = plain_loop(job, in_batches(SAMPLES, BATCH, 2))
     found: Any = run.model
@@ -261,8 +261,8 @@ class Hits:
 @ONE
 def test_datasets_batches_and_metrics_of_all_kinds_say_the_same(on: Place) -> None:
     metrics = {"accuracy": oddlot.accuracy, "hits": Hits()}
-    shared: dict[str, Any] = {"metrics": metrics, "data": Points(), "evaluation": Points()}
-    arrays = a_job(evaluation=rows(), metrics=metrics)
+    shared: dict[str, Any] = {"metrics": metrics, "train_data": Points(), "eval_data": Points()}
+    arrays = a_job(eval_data=rows(), metrics=metrics)
     dicts = a_job(loss=None, training_step=dict_step, predict=dict_predict, **shared)
     collated = a_job(collate=pairs, **shared)
     expected, _ = trained(arrays, Asynchronous(), on)
@@ -289,7 +289,7 @@ def test_halves_are_the_same_on_both_engines_and_close_to_the_whole() -> None:
 def test_being_measured_does_not_change_the_model(on: Place) -> None:
     """In the simulator one process computes tasks of old versions and measures new ones in turn."""
     runs = [
-        trained(a_job(evaluation=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
+        trained(a_job(eval_data=data), Asynchronous(), on, evaluate_every=Every(1, "versions"))[0]
         for data in (None, rows(20))
     ]
     assert distance(*(run.model for run in runs)) == 0.0
@@ -317,7 +317,7 @@ class Shuffled(nn.Module):
 @pytest.mark.parametrize(("on", "seed"), [(local(2), 0), *((fleet(2), seed) for seed in range(3))])
 def test_what_a_factory_draws_is_the_same_everywhere(on: Place, seed: int) -> None:
     """The model that is returned is the one that was measured."""
-    job = a_job(Shuffled, evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    job = a_job(Shuffled, eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, _ = trained(job, Synchronous(), on, "epochs>=4", seed=seed)
     points, sides = rows()
     assert run.accuracy == oddlot.accuracy(run.model(points), sides)
@@ -334,8 +334,8 @@ def test_batch_norm_bears_any_number_of_samples(strategy: Strategy, on: Place) -
 @pytest.mark.parametrize("cv", [0.1, 0.5])
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_equal_machines_with_a_limit_of_staleness_keep_whole_tasks(limit: int, cv: float) -> None:
-    machines = [oddlot.Machine(f"m{i}", 0.01, oddlot.Lognormal(cv)) for i in range(4)]
-    on = oddlot.Simulated(machines, maths=False)
+    machines = [oddlot.Machine(f"m{i}", 0.01, oddlot.machines.Lognormal(cv)) for i in range(4)]
+    on = oddlot.Simulated(machines, computes=False)
     run, _ = trained(a_job(count=320), Asynchronous(max_staleness=limit), on, "epochs>=4")
     assert run.summary["versions"] <= 1.2 * 4 * 320 / BATCH
 
@@ -366,5 +366,5 @@ def test_a_mask_of_infinities_is_no_bad_number(strategy: Strategy, on: Place, tm
 def test_numbers_of_numpy_are_numbers(on: Place, tmp_path: Path) -> None:
     eight, one, three = (np.int64(number) for number in (8, 1, 3))
     folder, strategy = RunFolder(tmp_path), FastestK(k=one)  # type: ignore[arg-type]
-    run, _ = trained(a_job(batch=eight), strategy, on, "epochs>=1", folder, seed=three)
+    run, _ = trained(a_job(batch_size=eight), strategy, on, "epochs>=1", folder, seed=three)
     assert run.summary["samples_merged"] == SAMPLES

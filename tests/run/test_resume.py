@@ -111,7 +111,7 @@ def watch(record):
 
 try:
     oddlot.fit(
-        a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Asynchronous(), local(2),
+        a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Asynchronous(), local(2),
         until="epochs>=1e6", out=folder, checkpoint_every="1 versions", observers=[watch],
     )
 except oddlot.Interrupted as stopped:
@@ -158,7 +158,7 @@ def _goes_on_with_exact_books(folder: Path, on: Place) -> None:
     books_then = checkpoint.newest(Storage(folder / "checkpoints")).load().conductor["ledger"]
     # Epochs overlap: the newest one begun counts.
     reached = max(lane["epoch"] for lane in books_then["lanes"]) + 1
-    job = a_job(evaluation=rows(), metrics={"accuracy": oddlot.accuracy})
+    job = a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy})
     run, books = trained(job, Asynchronous(), on, f"epochs>={reached + 3}", RunFolder(folder), resume=True)
     assert sorted(books.merged) == merged(folder) == everything(SAMPLES, reached + 3)
     assert run.accuracy is not None
@@ -254,7 +254,7 @@ def test_books_that_an_error_has_left_in_a_mess_are_not_saved(tmp_path: Path) ->
     """The third refusal of a sample ends a run in the midst of an event."""
     points, sides = rows()
     points[5] = torch.nan
-    job = a_job(data=(points, sides))
+    job = a_job(train_data=(points, sides))
     with raises(JobError, "bad_samples"):
         oddlot.fit(job, Asynchronous(), fleet(1), until="epochs>=1", out=tmp_path)
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).version == 0
@@ -323,7 +323,7 @@ def test_an_older_model_stays_until_there_is_a_newer_checkpoint(tmp_path: Path) 
 
 def test_versions_that_a_strategy_keeps_are_there_again(tmp_path: Path) -> None:
     strategy = Timed(seconds=0.1)
-    job = a_job(evaluation=rows(20))
+    job = a_job(eval_data=rows(20))
     trained(job, strategy, fleet(2), "epochs>=2", RunFolder(tmp_path))
     assert checkpoint.newest(Storage(tmp_path / "checkpoints")).load().conductor["kept"]
     _, books = trained(job, strategy, fleet(2), "epochs>=4", RunFolder(tmp_path), resume=True)

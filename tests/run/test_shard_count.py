@@ -17,7 +17,8 @@ from oddlot import (
     Synchronous,
     fit,
 )
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from tests.fits import BATCH, a_job, fleet, rows
 from tests.transcripts import raises, warns
 
@@ -27,7 +28,7 @@ MINIBATCHES = 100
 def recipe(strategy: Strategy, workers: int, minibatches: int = MINIBATCHES, **settings: Any) -> Recipe:
     on = fleet(workers, in_flight=settings.pop("in_flight", 1))
     job = a_job(count=minibatches * BATCH)
-    return Recipe(job, strategy, on, Settings(until="epochs>=1", **settings))
+    return Recipe(job, strategy, on, RunConfig(until="epochs>=1", **settings))
 
 
 @pytest.mark.filterwarnings("ignore:.* assigns whole shards")
@@ -72,7 +73,7 @@ def test_a_resumed_run_keeps_its_shards(tmp_path: Path) -> None:
 
 def test_data_in_parts_have_as_many_shards(tmp_path: Path) -> None:
     """A run that was begun when run.json said 1 for them can be resumed."""
-    job, out = replace(a_job(), data=Shards.of(rows(), 3)), tmp_path / "run"
+    job, out = replace(a_job(), train_data=Shards.of(rows(), 3)), tmp_path / "run"
     fit(job, VCASGD(), fleet(2), until="epochs>=1", out=out)
     file = out / "run.json"
     saved = json.loads(file.read_text())
@@ -92,6 +93,6 @@ def test_too_few_shards_and_too_small_ones_are_told(strategy: Strategy) -> None:
     assert len(caught.all) == 1, "not of 5 minibatches"
     with warns("few_shards", strategy=name, shards=1, workers=2):
         recipe(strategy, 2, minibatches=6)
-    one_part = replace(a_job(), data=Shards.of(rows(), 1))
+    one_part = replace(a_job(), train_data=Shards.of(rows(), 1))
     with warns("few_shards", strategy=name, shards=1, workers=2):
-        Recipe(one_part, strategy, fleet(2), Settings(until="epochs>=1"))
+        Recipe(one_part, strategy, fleet(2), RunConfig(until="epochs>=1"))

@@ -17,7 +17,7 @@ SHORT = alive((0.0, 2.0), (0.9, 0.0), period=1.0)
 def test_smaller_tasks_are_advised_with_numbers(strategy: Strategy, shards: int | None) -> None:
     """A task of 12 samples takes 0.6 s: one of two is lost. Ten in a life are 28 shards; five minibatches each, 9."""
     with warns("tasks_outlive_machines", shards=shards) as caught:
-        found = run(zone(SHORT), strategy=strategy, until="epochs>=4", shards=4, job=a_job(batch=1))
+        found = run(zone(SHORT), strategy=strategy, until="epochs>=4", shards=4, job=a_job(batch_size=1))
     summary = found.summary
     assert caught.fields["share"] == summary["wasted"]["lost"] / summary["samples_assigned"]
     assert caught.fields["share"] == pytest.approx(0.5, abs=0.05)

@@ -7,20 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oddlot import (
-    VCASGD,
-    JobError,
-    Lifetime,
-    Link,
-    Machine,
-    Shards,
-    Simulated,
-    Synchronous,
-    UsageError,
-    fit,
-)
+from oddlot import VCASGD, JobError, Machine, Shards, Simulated, Synchronous, UsageError, fit
 from oddlot.core.commands import Start
 from oddlot.history.run_folder import RunFolder
+from oddlot.machines import Lifetime, Link
 from oddlot.run.result import Run
 from tests.fits import SAMPLES, Place, a_job, everything, fleet, local, rows, trained
 from tests.transcripts import raises
@@ -57,7 +47,7 @@ def opened(run: Run) -> dict[str, set[int]]:
 @BOTH
 def test_a_machine_keeps_what_it_has_had(tmp_path: Path, on: Place) -> None:
     """Every part is brought about once, however many epochs; without that, once an epoch."""
-    job = replace(a_job(), data=parts(tmp_path))
+    job = replace(a_job(), train_data=parts(tmp_path))
 
     def run(keep_shards: bool) -> Run:
         strategy, folder = VCASGD(alpha=0.8, newest=True), tmp_path / str(keep_shards)
@@ -99,7 +89,7 @@ def test_bringing_takes_its_time_on_the_link() -> None:
 
 
 def test_lost_parts_and_wrong_cuts_are_told(tmp_path: Path) -> None:
-    job = replace(a_job(), data=parts(tmp_path))
+    job = replace(a_job(), train_data=parts(tmp_path))
     with raises(UsageError, "shards_beside_parts", shards=4, parts=6):
         fit(job, VCASGD(), fleet(2), until="epochs>=1", shards=4)
     (tmp_path / "3.npz").unlink()

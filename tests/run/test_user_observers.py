@@ -36,7 +36,7 @@ def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
         if any(isinstance(action, Step) for action in record.actions):
             raise oddlot.StopRun(why)
 
-    job = a_job(evaluation=rows())
+    job = a_job(eval_data=rows())
     run = oddlot.fit(job, Synchronous(), fleet(), until="epochs>=9", out=tmp_path, observers=[enough])
     assert (run.ended, run.summary["versions"], run.history[-1]["versions"]) == (ended, 1, 1)
     assert Figures.read(tmp_path).summary["ended"] == ended
@@ -45,7 +45,7 @@ def test_an_observer_may_stop_the_run_which_is_measured_and_saved(
 
 
 def test_metrics_are_there_by_name() -> None:
-    job = a_job(evaluation=rows(), metrics={"mae": lambda outputs, targets: 0.5})
+    job = a_job(eval_data=rows(), metrics={"mae": lambda outputs, targets: 0.5})
     run = oddlot.fit(job, Synchronous(), fleet(), until="versions>=2")
     assert run.metrics["mae"] == 0.5
     assert run.metrics.keys() == {"mae", "loss"}

@@ -16,15 +16,10 @@ from oddlot import (
     AdaptiveLoad,
     Asynchronous,
     BackupTasks,
-    ByError,
-    ByGradients,
-    ByPlateau,
-    Chaos,
     Deadline,
     Downpour,
     ElasticAveraging,
     FastestK,
-    Fault,
     FederatedAveraging,
     LocalSGD,
     ProportionalLoad,
@@ -43,7 +38,8 @@ from oddlot.engines.base import Opened
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.update_servers import Served, served
+from oddlot.engines.simulated.update_servers import Served
+from oddlot.faults import Chaos, Fault
 from oddlot.faults.injector import GOES_ON, Disturbed
 from oddlot.history.audit import prove
 from oddlot.history.log import given_out, numbered, surviving
@@ -54,6 +50,8 @@ from oddlot.machines.delay_models import Delay, Deterministic, Exponential, Logn
 from oddlot.machines.machine import Lifetime, Link, Machine
 from oddlot.machines.market import Hub, Offer, Zone
 from oddlot.machines.time_series import Steps
+from oddlot.run.assemble import engine_with_faults, host_of
+from oddlot.strategies import ByError, ByGradients, ByPlateau
 from oddlot.testing.books import Books
 from oddlot.train.merging import Change
 from tests.toys import Backups, Timed
@@ -64,7 +62,7 @@ MISHAPS = frozenset(f"fault {kind}" for kind in FAULTS) | {
     *("Priced", "Resumed", "Lost", "Leaving", "Refused", "Cancelled", "Ticked", "Evaluated"),
 }
 """all that may go wrong"""
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """messages and alarms of one run, far more than any needs: beyond them it has stalled"""
 BATCH = 4
 
@@ -160,7 +158,7 @@ class Parcel:
 
 
 class Shelf:
-    """Store and maths that compute nothing and keep strict count of everything."""
+    """A store and a computation that compute nothing and keep strict count of everything."""
 
     bytes_down = bytes_up = 1000
 
@@ -333,9 +331,9 @@ class World:
         assert not proof.faults, proof
         assert proof.whole == self.epochs, proof
         assert self.tally.epochs == self.epochs
-        assert self.tally.samples_merged == proof.merged
-        assert self.tally.samples_assigned == given_out(held) == self._accounted_for()
-        assert self.tally.samples_skipped == proof.skipped == self.conductor.ledger.skipped
+        assert self.tally.samples.merged == proof.merged
+        assert self.tally.samples.assigned == given_out(held) == self._accounted_for()
+        assert self.tally.samples.skipped == proof.skipped == self.conductor.ledger.skipped
         assert tally_of(self.log, self.size).summary() == self.tally.summary(), (
             "figures are functions of the log"
         )
@@ -358,9 +356,14 @@ class World:
     def _accounted_for(self) -> int:
         """Samples that were assigned, by what became of them."""
         tally = self.tally
-        waiting = sum(tally.under_way.values()) + sum(tally.inbox.values())
-        ended = tally.samples_merged + tally.samples_wasted + tally.samples_skipped + tally.samples_returned
-        return ended + waiting
+        open_tasks = [*tally.timeline.under_way.values(), *tally.timeline.inbox.values()]
+        ended = (
+            tally.samples.merged
+            + tally.samples.wasted.total()
+            + tally.samples.skipped
+            + tally.samples.returned
+        )
+        return ended + sum(task.samples for task in open_tasks)
 
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
@@ -369,15 +372,13 @@ class World:
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
-        self.served = served(Opened(engine, None, None, self.hub), shelf)  # type: ignore[arg-type]  # no blocks here
-        struck = [(r.now, r.event) for r in self.log if isinstance(r.event, Struck)]
-        life = sum(isinstance(r.event, Resumed) for r in self.log) + bool(self.log)
+        opened = Opened(engine, None, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
-        disturbed = Disturbed(
-            self.served, self.chaos, lambda: conductor.version, lambda: None, struck, left, life
-        )
+        disturbed = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
+        assert isinstance(disturbed, Disturbed)
+        self.served = disturbed.engine
         post = Post(disturbed, self.chance, self.mischief, shelf)
-        host = Host(conductor, shelf, post)
+        host = host_of(conductor, shelf, post)
         saved, born = (checkpoint, records), len(self.log)
 
         def watch(record: Record) -> None:
@@ -406,7 +407,7 @@ class World:
 
     def _ended(self, host: Host, born: int, most: int | None) -> str:
         self.steps += 1
-        assert self.steps < MOST_STEPS, "it has stalled"
+        assert self.steps < MAX_STEPS, "it has stalled"
         if self.chance.random() < 0.01:
             host.evaluate(host.conductor.version)
         if host.conductor.done:
@@ -438,7 +439,7 @@ class World:
         hub = self.served if isinstance(self.served, Served) else None
         while any(conductor.busy.values()) or host.evaluating or shelf.alive or (hub and hub.in_service):
             self.steps += 1
-            assert self.steps < MOST_STEPS, f"{len(shelf.alive)} updates are held for ever"
+            assert self.steps < MAX_STEPS, f"{len(shelf.alive)} updates are held for ever"
             message = post.next(host.alarm)
             if message is not None:
                 host.receive(message, post.now)

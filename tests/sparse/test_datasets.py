@@ -111,7 +111,7 @@ def test_a_file_of_another_form_is_told(tmp_path: Path) -> None:
 def test_a_packed_file_of_far_more_than_its_size_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LEAST_BYTES", 10_000)
+    monkeypatch.setattr(reading, "MIN_BYTES", 10_000)
     path = written(tmp_path, "1 2 2\n0 " + " " * 3_000_000 + "1:1\n", "set.txt.gz")
     with raises(BadSet, "unpacks_to_too_much", path=str(path)):
         read_xmc(path)

@@ -47,10 +47,10 @@ def test_products_are_those_of_the_numbers(
 
 def test_sums_of_the_largest_numbers_have_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "has_bytes", lambda: True)
-    rows = np.ones((2, products.MOST_COLUMNS), np.float32)
+    rows = np.ones((2, products.MAX_COLUMNS), np.float32)
     with Product(Crew(), rows).of(rows) as (numbers, scales):
-        assert numbers * scales[:, None] ** 2 == pytest.approx(products.MOST_COLUMNS)
-    assert not Product(Crew(), np.ones((1, products.MOST_COLUMNS + 1), np.float32)).in_bytes
+        assert numbers * scales[:, None] ** 2 == pytest.approx(products.MAX_COLUMNS)
+    assert not Product(Crew(), np.ones((1, products.MAX_COLUMNS + 1), np.float32)).in_bytes
 
 
 def test_8_bits_are_for_processors_that_have_instructions_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

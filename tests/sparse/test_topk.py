@@ -13,7 +13,7 @@ from oddlot.sparse import exact_scoring as exact
 from oddlot.sparse.exact_scoring import exact_loss, exact_topk
 from oddlot.sparse.kernels import clusters
 from oddlot.sparse.threads import Crew
-from oddlot.sparse.topk import FIRST_PROBES, MOST_WANTED, Index, Search
+from oddlot.sparse.topk import FIRST_PROBES, MAX_WANTED, Index, Search
 
 
 def a_layer(rows: int = 3000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -186,7 +186,7 @@ def test_a_recall_that_is_asked_for_is_had_with_few_rows(k: int) -> None:
 
 def test_of_more_labels_than_are_found_well_all_rows_are_scored() -> None:
     search, _ = a_search()
-    assert search.probes_for(MOST_WANTED + 1, 0.1) == (0, 1.0)
+    assert search.probes_for(MAX_WANTED + 1, 0.1) == (0, 1.0)
     assert "index" not in vars(search)
 
 

@@ -15,10 +15,9 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
-from oddlot.engines.host import Adviser, Host
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import Simulator
-from oddlot.timing.round_estimator import RoundTimes
+from oddlot.run.assemble import host_of
 from oddlot.train.data import order
 from oddlot.train.merging import Change
 
@@ -131,10 +130,8 @@ def played(
     conductor = Conductor(
         strategy, Ledger(len(model.numbers), epochs, cuts=list(model.cuts)), batch, in_flight
     )
-    loads = strategy.traits(batch).measured_loads
-    advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
     engine, records = Simulator(machines, model, batch), list[Record]()
-    host = Host(conductor, model, engine, [records.append], advisers)
+    host = host_of(conductor, model, engine, [records.append])
     due = evaluate_every
 
     def ended() -> str:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import SGD, Job, Machine, Run, Shards, Simulated, Strategy, Trace
+from oddlot import SGD, Job, Machine, Run, Shards, Simulated, Strategy
+from oddlot.machines import Trace
 
 BATCH, PACE = 5, 0.1
 """samples of a minibatch, and seconds for each of a machine that is as fast as most"""
@@ -34,10 +35,10 @@ def ran(
     lr: float | None = None,
     **how: Any,
 ) -> Run:
-    """Without the maths, unless a learning rate is given."""
+    """Computes nothing, unless a learning rate is given."""
     data = numbers if isinstance(numbers, Shards) else (numbers,)
-    job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr or 1.0), batch=BATCH)
-    return oddlot.fit(job, strategy, Simulated(machines, maths=lr is not None), until=until, **how)
+    job = Job(zero, data, training_step=distance, optimizer=SGD(lr=lr or 1.0), batch_size=BATCH)
+    return oddlot.fit(job, strategy, Simulated(machines, computes=lr is not None), until=until, **how)
 
 
 def machines(count: int, slow: float = 1.0, **how: Any) -> list[Machine]:

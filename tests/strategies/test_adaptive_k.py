@@ -8,24 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import (
-    SGD,
-    AdaptiveK,
-    AdaptiveLoad,
-    ByError,
-    ByGradients,
-    ByPlateau,
-    Job,
-    Lognormal,
-    Machine,
-    ProportionalLoad,
-    Run,
-    Simulated,
-    Strategy,
-)
+from oddlot import SGD, AdaptiveK, AdaptiveLoad, Job, Machine, ProportionalLoad, Run, Simulated, Strategy
 from oddlot.core.commands import Step
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Changed
+from oddlot.machines import Lognormal
+from oddlot.strategies import ByError, ByGradients, ByPlateau
 from oddlot.strategies.support.noise_test import Pflug
 from tests.strategies.plain_model import PlainModel, Played, played
 from tests.transcripts import raises, warns
@@ -41,15 +29,15 @@ def slope(model: nn.Module, batch: Any) -> Tensor:
     return out
 
 
-def trained(strategy: Strategy, numbers: Tensor, maths: bool = True) -> Run:
+def trained(strategy: Strategy, numbers: Tensor, computes: bool = True) -> Run:
     job = Job(
         lambda: nn.Linear(1, 1, bias=False),
         (numbers,),
         training_step=slope,
         optimizer=SGD(lr=LR),
-        batch=BATCH,
+        batch_size=BATCH,
     )
-    return oddlot.fit(job, strategy, Simulated(MACHINES, maths=maths), until="epochs>=1")
+    return oddlot.fit(job, strategy, Simulated(MACHINES, computes=computes), until="epochs>=1")
 
 
 def played_on(strategy: Strategy, numbers: Tensor, **how: Any) -> Played:
@@ -136,10 +124,10 @@ def test_gradients_that_are_no_numbers_any_more_are_no_figures() -> None:
     assert all(one.inner is None for one in told)
 
 
-def test_without_the_maths_it_is_said_that_nothing_adapts() -> None:
+def test_where_nothing_is_computed_it_is_said_that_nothing_adapts() -> None:
     for strategy in (AdaptiveK(), AdaptiveLoad(), ProportionalLoad(AdaptiveK())):
         with warns("no_gradients_to_adapt_to"):
-            trained(strategy, NOISE[:40], maths=False)
+            trained(strategy, NOISE[:40], computes=False)
 
 
 def test_what_k_rises_by_is_what_is_asked_for() -> None:

@@ -12,20 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import (
-    SGD,
-    AdaptiveLoad,
-    ByError,
-    ByGradients,
-    Exponential,
-    Job,
-    Lifetime,
-    Link,
-    Machine,
-    ProportionalLoad,
-    Run,
-    Simulated,
-)
+from oddlot import SGD, AdaptiveLoad, Job, Machine, ProportionalLoad, Run, Simulated
 from oddlot.core.commands import Abort, Start, Step
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import UsageError
@@ -34,6 +21,8 @@ from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
 from oddlot.core.tasks import Facts
+from oddlot.machines import Exponential, Lifetime, Link
+from oddlot.strategies import ByError, ByGradients
 from oddlot.strategies.support.round_planning import Choice, stages
 from oddlot.strategies.support.stage_switching import ByPlateau, Switch
 from oddlot.timing.order_statistics import rounds_of
@@ -64,11 +53,11 @@ def a_job(numbers: Tensor) -> Job:
         one,
         (numbers,),
         training_step=slope,
-        evaluation=(torch.ones(2, 1), torch.zeros(2)),
+        eval_data=(torch.ones(2, 1), torch.zeros(2)),
         predict=lambda net, batch: (net(batch[0])[:, 0], batch[1]),
         metrics={"error": lambda out, targets: float(out.mean())},
         optimizer=SGD(lr=LR),
-        batch=BATCH,
+        batch_size=BATCH,
     )
 
 
@@ -328,9 +317,11 @@ def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(
 def unsteady(seconds: int, **how: Any) -> Run:
     """Five machines that take 2 s for a batch, exponentially."""
     machines = [Machine(f"m{n}", 0.1, Exponential(), **how) for n in range(5)]
-    on = Simulated(machines, maths=False)
+    on = Simulated(machines, computes=False)
     with warns("no_gradients_to_adapt_to", strategy="AdaptiveLoad"):
-        return oddlot.fit(replace(a_job(FALLING), batch=20), AdaptiveLoad(), on, until=f"seconds>={seconds}")
+        return oddlot.fit(
+            replace(a_job(FALLING), batch_size=20), AdaptiveLoad(), on, until=f"seconds>={seconds}"
+        )
 
 
 @pytest.mark.parametrize(("at_once", "seconds"), [(False, 800), (True, 400)])
@@ -358,7 +349,7 @@ def test_what_ends_stages_has_to_be_evaluated(switch: Switch) -> None:
         trained(AdaptiveLoad(switch=switch))
     with raises(UsageError, "metric_not_evaluated", metric="loss"):
         oddlot.fit(
-            replace(a_job(FALLING), evaluation=None, metrics={}),
+            replace(a_job(FALLING), eval_data=None, metrics={}),
             AdaptiveLoad(switch=ByPlateau()),
             until="versions>=1",
         )

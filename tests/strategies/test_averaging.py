@@ -12,7 +12,6 @@ from oddlot import (
     Downpour,
     ElasticAveraging,
     FederatedAveraging,
-    Hub,
     Job,
     Machine,
     Run,
@@ -24,6 +23,7 @@ from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Task
+from oddlot.machines import Hub
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, everything, fleet, local, trained
 
@@ -41,9 +41,9 @@ def local_pass(job: Job, start: nn.Module, spans: tuple[Span, ...], shards: int)
     optimizer = torch.optim.SGD(model.parameters(), job.optimizer.lr, job.optimizer.momentum)
     (span,) = spans
     rows = order(0, span.epoch, SAMPLES, shards)[span.start : span.stop]
-    for batch in torch.from_numpy(rows.copy()).split(job.batch):  # type: ignore[no-untyped-call]  # PyTorch's
+    for batch in torch.from_numpy(rows.copy()).split(job.batch_size):  # type: ignore[no-untyped-call]  # PyTorch's
         optimizer.zero_grad()
-        job.batch_loss(model, tuple(part[batch] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+        job.batch_loss(model, tuple(part[batch] for part in job.train_data)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 

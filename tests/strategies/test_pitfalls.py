@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from oddlot import VCASGD, Adam, Job, Lifetime, Machine, Run, Shards, Simulated
+from oddlot import VCASGD, Adam, Job, Machine, Run, Shards, Simulated
 from oddlot.core.commands import Blend, Start
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 from oddlot.core.tasks import Task
+from oddlot.machines import Lifetime
 from oddlot.train.data import order
 from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
 from tests.torch_optimizers import torch_optimizer
@@ -54,9 +55,9 @@ def replayed(job: Job, run: Run, keep: bool = False) -> nn.Module:
                 optimizer = optimizers[task.node] = torch_optimizer(job.optimizer, model.parameters())
             (span,) = task.spans
             picked = torch.from_numpy(order(0, span.epoch, SAMPLES, SHARDS)[span.start : span.stop].copy())
-            for batch in picked.split(job.batch):  # type: ignore[no-untyped-call]  # PyTorch's
+            for batch in picked.split(job.batch_size):  # type: ignore[no-untyped-call]  # PyTorch's
                 optimizer.zero_grad()
-                job.batch_loss(model, tuple(part[batch] for part in job.data)).backward()  # type: ignore[no-untyped-call]
+                job.batch_loss(model, tuple(part[batch] for part in job.train_data)).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             ends[task.id] = {name: part.clone() for name, part in model.state_dict().items()}
         for action in record.actions:
@@ -114,7 +115,7 @@ def test_what_an_epoch_keeps_of_its_beginning_depends_on_the_shards(shards: int)
 
 @pytest.mark.parametrize("by_samples", [True, False])
 def test_a_smaller_shard_counts_less_or_as_much(by_samples: bool) -> None:
-    job = replace(a_job(), data=Shards(["a", "b"], parts, sizes=[36, 12]))
+    job = replace(a_job(), train_data=Shards(["a", "b"], parts, sizes=[36, 12]))
     strategy = VCASGD(alpha=0.6, newest=True, by_samples=by_samples)
     run, _ = trained(job, strategy, fleet(1), "epochs>=1")
     blends = [action for record in run.records for action in record.actions if isinstance(action, Blend)]

@@ -13,7 +13,6 @@ from oddlot import (
     SGD,
     BackupTasks,
     Deadline,
-    Link,
     LocalSGD,
     Machine,
     ProportionalLoad,
@@ -27,6 +26,7 @@ from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.events import Event
 from oddlot.core.strategy import Traits, View, assign_idle
 from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.machines import Link
 from oddlot.testing import run_story
 from oddlot.testing.play import Data, Play
 from tests.fits import BATCH, a_job, trained
@@ -118,9 +118,11 @@ def test_what_makes_no_step_of_a_whole_round_is_told() -> None:
 
 def test_learners_that_are_silent_are_not_waited_for() -> None:
     """Two of four freeze for good, one of the others is slow: once leases have lapsed, a half of two are enough."""
-    chaos = oddlot.Chaos([oddlot.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")])
+    chaos = oddlot.faults.Chaos(
+        [oddlot.faults.Fault("freeze", name, at_seconds=(30.0,)) for name in ("m0", "m1")]
+    )
 
-    def steps(misfortune: oddlot.Chaos | None) -> int:
+    def steps(misfortune: oddlot.faults.Chaos | None) -> int:
         fleet = machines(4, 100.0)
         run = ran(
             Quorum(LocalSGD(steps=8), grace=0.0),

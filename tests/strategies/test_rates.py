@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from oddlot import SGD, Cosine, ElasticAveraging, Job, Run, Strategy, strategies
+from oddlot import SGD, ElasticAveraging, Job, Run, Strategy, strategies
 from oddlot.core.commands import Action, Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.spans import minibatch_cuts, samples_in
 from oddlot.core.tasks import Task
+from oddlot.lr_schedules import Cosine
 from oddlot.strategies.registry import BY_NAME
 from oddlot.train.data import order
 from tests.fits import (
@@ -55,17 +56,17 @@ REAL = {"asynchronous", "local_sgd", "vc_asgd", "elastic_averaging"}
 
 def scheduled(**changes: Any) -> Job:
     return a_job(**{
-        "optimizer": SGD(0.1), "schedule": Cosine(EPOCHS, floor=FLOOR), "clip_norm": CLIP, **changes
+        "optimizer": SGD(0.1), "lr_schedule": Cosine(EPOCHS, floor=FLOOR), "max_grad_norm": CLIP, **changes
     })  # fmt: skip
 
 
 def learn(job: Job, model: nn.Module, rows: Any) -> None:
     """Leave the clipped gradient of these samples in the model."""
     model.zero_grad()
-    batch = tuple(part[torch.from_numpy(rows.copy())] for part in job.data)
+    batch = tuple(part[torch.from_numpy(rows.copy())] for part in job.train_data)
     job.batch_loss(model, batch).backward()  # type: ignore[no-untyped-call]  # PyTorch's
-    if job.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+    if job.max_grad_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), job.max_grad_norm)
 
 
 def optimizer_of(job: Job, model: nn.Module) -> torch.optim.SGD:
@@ -93,7 +94,7 @@ def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
     optimizer = optimizer_of(job, model)
     batches = [span for (span,) in in_batches(SAMPLES, BATCH, EPOCHS)]
     eta_min = FLOOR * optimizer.param_groups[0]["lr"]
-    scheduler = CosineAnnealingLR(optimizer, len(batches), eta_min) if job.schedule else None
+    scheduler = CosineAnnealingLR(optimizer, len(batches), eta_min) if job.lr_schedule else None
     for step, (epoch, start, stop) in enumerate(batches, 1):
         learn(job, model, order(0, epoch, SAMPLES)[start:stop])
         optimizer.step()
@@ -117,7 +118,7 @@ def test_one_worker_is_a_plain_loop_with_pytorch_s_scheduler_and_clipping(name: 
     assert distance(runs[0].model, runs[-1].model) < 1e-7
     for run in runs:
         assert distance(run.model, expected) < 1e-6
-    for without in ({"schedule": None}, {"clip_norm": None}):
+    for without in ({"lr_schedule": None}, {"max_grad_norm": None}):
         assert distance(plain(scheduled(**changes | without), **meet), expected) > 1e-3, (
             "each of them matters"
         )
@@ -138,8 +139,8 @@ class Again:
         self.brought, self.homes = dict[str, nn.Module](), dict[str, nn.Module]()
 
     def factor(self, merged: int) -> float:
-        assert self.job.schedule is not None
-        return self.job.schedule(merged / SAMPLES)
+        assert self.job.lr_schedule is not None
+        return self.job.lr_schedule(merged / SAMPLES)
 
     def follow(self, run: Run) -> nn.Module:
         for record in run.records:
@@ -191,7 +192,7 @@ class Again:
             for epoch, start, stop in task.spans
             for row in order(0, epoch, SAMPLES, self.shards)[start:stop]
         ]
-        cuts = minibatch_cuts(len(rows), self.job.batch)
+        cuts = minibatch_cuts(len(rows), self.job.batch_size)
         for start, stop in pairwise(cuts):
             yield torch.tensor(rows[start:stop]).numpy()
 
@@ -240,7 +241,7 @@ MANY: list[Callable[[], Strategy]] = [
 @pytest.mark.parametrize("make", MANY, ids=lambda make: type(make()).__name__)
 def test_with_several_workers_the_rate_follows_the_samples_merged(make: Callable[[], Strategy]) -> None:
     shards = 4 if type(make()) in {strategies.FederatedAveraging, strategies.VCASGD} else 1
-    job = scheduled(optimizer=SGD(0.1, momentum=0.5), schedule=Cosine(EPOCHS, 0.5, FLOOR))
+    job = scheduled(optimizer=SGD(0.1, momentum=0.5), lr_schedule=Cosine(EPOCHS, 0.5, FLOOR))
     run, books = trained(job, make(), fleet(3), f"epochs>={EPOCHS}", shards=shards)
     assert sorted(books.merged) == everything(SAMPLES, EPOCHS)
     assert distance(run.model, Again(job, shards).follow(run)) < 1e-5

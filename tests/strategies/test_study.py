@@ -8,12 +8,13 @@ import torch
 from benchmarks.stragglers import __main__, asynchronous, goodput, joint, least_squares, networks, real
 from benchmarks.stragglers.least_squares import DRAWN
 from benchmarks.stragglers.merged import merged_a_second
-from oddlot import FastestK, Link, LocalSGD, Machine, Quorum, Synchronous
+from oddlot import FastestK, LocalSGD, Machine, Quorum, Synchronous
 from oddlot.core.commands import Start
 from oddlot.core.events import Ticked
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Task
+from oddlot.machines import Link
 from oddlot.train.data import order
 from tests.strategies.slow_fleets import BATCH, PACE, machines, ran
 

@@ -9,7 +9,8 @@ from oddlot.core.errors import UsageError
 from oddlot.core.optimizers import SGD
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy, shares_by_samples
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.strategies import Asynchronous, Downpour, FastestK, LocalSGD, Synchronous
 from oddlot.testing.play import Data, Play
 from tests.fits import a_job, fleet
@@ -78,7 +79,7 @@ def test_shares_sum_to_one() -> None:
 
 
 def test_local_sgd_brings_its_servers_rule_and_fastest_k_says_how_many_it_needs() -> None:
-    how = Settings(until="epochs>=1")
+    how = RunConfig(until="epochs>=1")
     for strategy in (LocalSGD(), Downpour()):
         assert Recipe(a_job(), strategy, fleet(), how).rule == SGD(lr=1.0)
     assert Recipe(a_job(), Synchronous(), fleet(), how).rule == a_job().optimizer

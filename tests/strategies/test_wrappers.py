@@ -31,7 +31,8 @@ from oddlot.core.events import Arrived, Event, Fitted
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import View
 from oddlot.core.tasks import Task
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.strategies.backup_tasks import expected_pace
 from oddlot.testing import run_story
 from tests.fits import a_job, fleet
@@ -149,7 +150,11 @@ class Watched(BackupTasks[Any]):
 )
 def test_whoever_becomes_idle_begins_what_is_late_already(inside: Strategy, slow: float) -> None:
     eight = machines(
-        8, slow, delay=oddlot.Exponential(), seconds_to_return=7.0, lifetime=oddlot.Lifetime(60.0)
+        8,
+        slow,
+        delay=oddlot.machines.Exponential(),
+        seconds_to_return=7.0,
+        lifetime=oddlot.machines.Lifetime(60.0),
     )
     ran(Watched(inside, slow=1.2), eight, torch.zeros(4_000), "epochs>=1")
 
@@ -227,7 +232,9 @@ def test_backups_do_not_keep_a_slow_one_from_being_measured(make: Callable[[], S
 @pytest.mark.parametrize("around", [False, True])
 def test_a_slow_one_s_small_load_is_not_late(around: bool) -> None:
     """Whichever is around the other: two of four are three times slower, and have a third of the samples."""
-    fleet = [oddlot.Machine(f"m{n}", PACE * (3 if n > 1 else 1), oddlot.Lognormal(0.2)) for n in range(4)]
+    fleet = [
+        oddlot.Machine(f"m{n}", PACE * (3 if n > 1 else 1), oddlot.machines.Lognormal(0.2)) for n in range(4)
+    ]
     loads = ProportionalLoad(Synchronous(samples=40))
     backs = BackupTasks(loads) if around else ProportionalLoad(BackupTasks(Synchronous(samples=40)))
     run = ran(backs, fleet, torch.zeros(8_000), "epochs>=1")
@@ -303,7 +310,7 @@ def test_an_optimizer_of_local_steps_that_no_worker_takes_is_warned_of(
     recwarn: pytest.WarningsRecorder, strategy: Strategy, settings: list[str]
 ) -> None:
     job = a_job(local_optimizer=torch.optim.Adam, keep_optimizer=True)
-    Recipe(job, strategy, fleet(), Settings(until="epochs>=1"))
+    Recipe(job, strategy, fleet(), RunConfig(until="epochs>=1"))
     told = [each.message for each in recwarn if getattr(each.message, "code", "") == "no_local_steps"]
     assert len(told) == bool(settings)
     for warning in told:

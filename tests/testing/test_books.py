@@ -2,14 +2,15 @@
 
 from oddlot import Synchronous
 from oddlot.core.commands import Step
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.testing.books import Books
 from tests.fits import BATCH, a_job, fleet, trained
 
 
 def test_what_reaches_the_model_again_is_seen_in_a_whole_epoch_too() -> None:
     run, _ = trained(a_job(), Synchronous(), fleet(), "epochs>=3")
-    conductor = Recipe(a_job(), Synchronous(), fleet(), Settings(until="epochs>=3")).conductor()
+    conductor = Recipe(a_job(), Synchronous(), fleet(), RunConfig(until="epochs>=3")).conductor()
     books = Books()
     for record in run.records:
         conductor.handle(record.event, record.now)

@@ -11,7 +11,7 @@ from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, Task
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
-from oddlot.timing.round_estimator import LEAST_ROUNDS, MOST_GROUPS, SILENT, STEPS_BETWEEN, RoundTimes
+from oddlot.timing.round_estimator import MAX_GROUPS, MIN_ROUNDS, SILENT, STEPS_BETWEEN, RoundTimes
 
 NAMES = "a", "b", "c"
 LOADS = 2, 10
@@ -73,15 +73,15 @@ def test_nothing_is_learnt_where_somebody_was_cancelled() -> None:
     """Though enough of them have answered."""
     slower = {**SLOWER, "d": 1.0, "e": 1.0, "f": 1.0}
     play = Play([*slower])
-    assert [play.round(5, slower=slower) for _ in range(3 * LEAST_ROUNDS)] == [None] * (3 * LEAST_ROUNDS)
-    told = [play.round(6, slower=slower) for _ in range(LEAST_ROUNDS)]
+    assert [play.round(5, slower=slower) for _ in range(3 * MIN_ROUNDS)] == [None] * (3 * MIN_ROUNDS)
+    told = [play.round(6, slower=slower) for _ in range(MIN_ROUNDS)]
     close(told[-1], list(slower.values()))
 
 
 def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
     """The other one has waited for it."""
     play, found = Play(["a"]), None
-    for _ in range(LEAST_ROUNDS):
+    for _ in range(MIN_ROUNDS):
         starts = [play._start("a"), play._start("a")]
         play.times(Record(play.now, Rang(), tuple(starts)))
         for place, start in enumerate(starts):
@@ -94,7 +94,7 @@ def test_of_several_tasks_at_once_the_first_alone_is_learnt_from() -> None:
 def test_who_is_still_out_took_as_long_as_that() -> None:
     slower = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 6.0}
     play = Play([*slower])
-    told = [play.round(3, cancel=False, slower=slower) for _ in range(LEAST_ROUNDS)]
+    told = [play.round(3, cancel=False, slower=slower) for _ in range(MIN_ROUNDS)]
     assert told[-1] is not None
     rows = {row[:2]: row[2] for row in told[-1].rounds}
     assert rows[3, 10] == pytest.approx(6.0, rel=2e-3)
@@ -106,7 +106,7 @@ def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seco
     """It is busy with what was cancelled, and given nothing meanwhile: it took 12 s, and is out for 4 s or for 22."""
     slower = {"a": 1.0, "b": 1.0, "d": 1.0, "c": 6.0}
     play = Play([*slower])
-    for _ in range(LEAST_ROUNDS):
+    for _ in range(MIN_ROUNDS):
         play.round(4, slower=slower)
     play.round(3, slower=slower)
     play.late, play.names = [], ["a", "b", "d"]
@@ -122,7 +122,7 @@ def test_who_is_out_for_a_while_takes_as_long_as_the_last_time(rounds: int, seco
 
 def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None:
     play = Play()
-    for _ in range(3 * LEAST_ROUNDS):
+    for _ in range(3 * MIN_ROUNDS):
         assert play.round(1) is None
         assert play.round(2, cancel=False) is None
 
@@ -130,8 +130,8 @@ def test_nothing_is_learnt_where_many_are_busy_with_what_was_cancelled() -> None
 def test_it_is_told_anew_after_some_steps_or_when_the_fleet_is_another_one() -> None:
     play = Play()
     told = {step: found for step in range(1, 2 * STEPS_BETWEEN + 1) if (found := play.round(3))}
-    assert [*told] == [LEAST_ROUNDS, LEAST_ROUNDS + STEPS_BETWEEN]
-    close(told[LEAST_ROUNDS], list(SLOWER.values()))
+    assert [*told] == [MIN_ROUNDS, MIN_ROUNDS + STEPS_BETWEEN]
+    close(told[MIN_ROUNDS], list(SLOWER.values()))
     play.times(Record(play.now, Lost("c")))
     play.names = NAMES[:2]
     close(play.round(2), [1.0, 2.0])
@@ -151,7 +151,7 @@ def test_it_forgets_tasks_that_are_over() -> None:
 def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
     """It comes when nobody is there any more."""
     play = Play(["a"])
-    for _ in range(LEAST_ROUNDS):
+    for _ in range(MIN_ROUNDS):
         play.round(1)
     start = play._start("a")
     play.times(Record(play.now, Rang(), (start,)))
@@ -163,8 +163,8 @@ def test_a_last_part_of_the_only_worker_that_leaves_is_no_round() -> None:
 def test_who_hangs_does_not_keep_the_others_from_being_learnt_from() -> None:
     play = Play(["a", "b"])
     play.names = ["a"]
-    told = [play.round(1) is not None for _ in range(SILENT + LEAST_ROUNDS)]
-    assert told == [False] * (SILENT + LEAST_ROUNDS - 2) + [True, False]
+    told = [play.round(1) is not None for _ in range(SILENT + MIN_ROUNDS)]
+    assert told == [False] * (SILENT + MIN_ROUNDS - 2) + [True, False]
 
 
 def test_what_is_long_ago_is_forgotten() -> None:
@@ -181,10 +181,10 @@ def test_what_is_long_ago_is_forgotten() -> None:
 
 
 def test_of_many_workers_those_that_are_about_as_fast_are_alike() -> None:
-    names = [f"w{number}" for number in range(3 * MOST_GROUPS)]
+    names = [f"w{number}" for number in range(3 * MAX_GROUPS)]
     slower = {name: 1.0 + 0.01 * place for place, name in enumerate(names)}
     play = Play(names)
-    for _ in range(LEAST_ROUNDS):
+    for _ in range(MIN_ROUNDS):
         found = play.round(len(names), slower=slower)
     assert found is not None
     exact = rounds_of([Measured((one,), (0.1 * one,)) for one in slower.values()], LOADS)

@@ -48,7 +48,7 @@ class MeanError:
 
 
 def measured(weight: float = 1.0, **changes: Any) -> dict[str, float]:
-    options: dict[str, Any] = {"loss": mse_loss, "evaluation": (ROWS, ROWS), **changes}
+    options: dict[str, Any] = {"loss": mse_loss, "eval_data": (ROWS, ROWS), **changes}
     job = Job(Net, (ROWS, ROWS), device="cpu", **options)
     model = Net()
     layout = Layout.from_module(model, job.as_buffers)
@@ -73,7 +73,7 @@ def test_loss_and_both_kinds_of_metrics() -> None:
         sizes.append(len(outputs))
         return outputs.max()
 
-    metrics = measured(2.0, metrics={"error": error, "largest": largest}, evaluation_batch=4)
+    metrics = measured(2.0, metrics={"error": error, "largest": largest}, eval_batch_size=4)
     assert metrics == {"loss": pytest.approx(28.5), "error": pytest.approx(4.5), "largest": 18.0}
     assert list(metrics) == ["loss", "error", "largest"]
     assert len(error.batches) == 3
@@ -89,7 +89,7 @@ def test_a_training_step_gives_the_loss_and_predict_what_metrics_see() -> None:
     def predict(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         return model(batch["x"]), batch["y"]
 
-    changes = {"training_step": step, "loss": None, "evaluation": data}
+    changes = {"training_step": step, "loss": None, "eval_data": data}
     assert measured(2.0, **changes) == {"loss": pytest.approx(28.5)}
     named = {"metrics": {"largest": lambda outputs, _: outputs.max()}, "predict": predict}
     assert measured(2.0, **changes, **named)["largest"] == 18.0
@@ -112,7 +112,7 @@ def test_a_metric_that_is_no_number_is_told(value: Any) -> None:
 
 def test_without_an_evaluation_set_there_is_nothing_to_measure() -> None:
     with raises(UsageError, "no_evaluation_set"):
-        measured(evaluation=None)
+        measured(eval_data=None)
 
 
 def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_weights() -> None:
@@ -126,7 +126,7 @@ def test_a_training_step_that_changes_the_model_is_measured_on_the_versions_own_
     def bias(outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.max()
 
-    options: dict[str, Any] = {"loss": None, "training_step": move, "evaluation_batch": 2}
+    options: dict[str, Any] = {"loss": None, "training_step": move, "eval_batch_size": 2}
     found = measured(
         **options,
         as_buffers=["frozen.*"],
@@ -169,7 +169,7 @@ def test_a_training_step_that_fails_in_evaluation_is_told_how_it_is_called(step:
 
 def test_rows_of_the_evaluation_set_are_named() -> None:
     with raises(JobError, "user_code_failed", where="the evaluator", rows=[4, 5, 6, 7]) as caught:
-        measured(loss=lambda y, t: 1 / 0 if t.min() == 4 else mse_loss(y, t), evaluation_batch=4)
+        measured(loss=lambda y, t: 1 / 0 if t.min() == 4 else mse_loss(y, t), eval_batch_size=4)
     assert "hint" not in caught.fields
 
 
@@ -191,6 +191,6 @@ def test_rows_of_the_evaluation_set_are_named() -> None:
 def test_outputs_that_are_not_one_tensor_lead_to_predict(
     predict: Any, code: str, fields: dict[str, Any]
 ) -> None:
-    options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "evaluation_batch": 4}
+    options: dict[str, Any] = {"loss": lambda *_: torch.zeros(()), "eval_batch_size": 4}
     with raises(JobError, code, **fields):
         measured(metrics={"one": lambda *_: 1.0}, predict=predict, **options)

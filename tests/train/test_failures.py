@@ -59,23 +59,23 @@ OTHERS = torch.arange(40) % 2
 TOO_HIGH = torch.where(torch.arange(40) == ONE, 7, TARGETS)
 WIDE = [(np.zeros(3 + (row == ONE)), 0) for row in range(40)]
 FAILURES: dict[str, tuple[dict[str, Any], Kind, dict[str, Any]]] = {
-    "a label out of range": ({"data": (INPUTS, TOO_HIGH)}, "gradient", {"rows": ROWS}),
-    "the same in local steps": ({"data": (INPUTS, TOO_HIGH)}, "delta", {"rows": ROWS}),
-    "a sample that cannot be read": ({"data": Broken()}, "gradient", {"rows": [ONE]}),
-    "samples that do not fit together": ({"data": WIDE}, "gradient", {"rows": ROWS}),
+    "a label out of range": ({"train_data": (INPUTS, TOO_HIGH)}, "gradient", {"rows": ROWS}),
+    "the same in local steps": ({"train_data": (INPUTS, TOO_HIGH)}, "delta", {"rows": ROWS}),
+    "a sample that cannot be read": ({"train_data": Broken()}, "gradient", {"rows": [ONE]}),
+    "samples that do not fit together": ({"train_data": WIDE}, "gradient", {"rows": ROWS}),
     "float64 inputs": (
-        {"data": (FLOATS.astype("float64"), CLASSES)},
+        {"train_data": (FLOATS.astype("float64"), CLASSES)},
         "gradient",
         {"rows": ROWS, "hint": "dtypes"},
     ),
     "float64 inputs of a convolution": (
-        {"data": (FLOATS.astype("float64"), CLASSES), "model": convolution},
+        {"train_data": (FLOATS.astype("float64"), CLASSES), "model": convolution},
         "gradient",
         {"hint": "dtypes"},
     ),
-    "float targets": ({"data": (INPUTS, TARGETS.float())}, "gradient", {"rows": ROWS}),
+    "float targets": ({"train_data": (INPUTS, TARGETS.float())}, "gradient", {"rows": ROWS}),
     "sparse gradients": (
-        {"model": embedding, "data": (OTHERS[:, None], TARGETS), "local_optimizer": decayed},
+        {"model": embedding, "train_data": (OTHERS[:, None], TARGETS), "local_optimizer": decayed},
         "delta",
         {"hint": "sparse_gradients"},
     ),
@@ -94,12 +94,12 @@ def test_an_exception_in_a_minibatch_names_its_rows_and_what_may_help(failure: s
 def test_after_a_sample_was_read_all_rows_are_named() -> None:
     data = [(row, 0) for row in INPUTS]
     with raises(JobError, "user_code_failed", rows=ROWS):
-        Bench(a_job(net, data=data, collate=lambda _: 1 / 0)).compute((8, 16))
+        Bench(a_job(net, train_data=data, collate=lambda _: 1 / 0)).compute((8, 16))
 
 
 def test_the_part_of_data_in_parts_is_named() -> None:
     shards = Shards([(0, 20), (20, 40)], part, [20, 20])
-    bench = Bench(a_job(net, data=shards), shards=shards.cuts)
+    bench = Bench(a_job(net, train_data=shards), shards=shards.cuts)
     with raises(JobError, "user_code_failed", parts=["(20, 40)"]):
         bench.compute((24, 32))
 
@@ -107,5 +107,5 @@ def test_the_part_of_data_in_parts_is_named() -> None:
 def test_long_lists_of_rows_are_cut_in_the_sentence_alone() -> None:
     inputs, targets = torch.zeros(200, 3), torch.full((200,), 7)
     with raises(JobError, "user_code_failed") as caught:
-        Bench(a_job(net, data=(inputs, targets), batch=100)).compute((0, 100))
+        Bench(a_job(net, train_data=(inputs, targets), batch_size=100)).compute((0, 100))
     assert len(caught.fields["rows"]) == 100

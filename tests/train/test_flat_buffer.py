@@ -71,6 +71,31 @@ def test_a_layout_names_each_trainable_parameter_and_moving_buffer_once() -> Non
     assert layout.constants(Odd()).keys() == constants, "what the block does not hold"
 
 
+def test_each_parameter_group_has_sections_of_its_own() -> None:
+    """The parameters and buffers in them are as before, and another grouping is another layout."""
+    torch.manual_seed(0)
+    model, other = Odd(), Odd()
+    layout = Layout.from_module(model, group_of=lambda name: 7 if name in {"norm.bias", "low"} else 0)
+    assert [(s.role, s.dtype, s.group) for s in layout.sections] == [
+        ("trainable", "float32", 0),
+        ("trainable", "bfloat16", 7),
+        ("trainable", "float64", 0),
+        ("trainable", "float32", 7),
+        ("buffer", "bool", 0),
+        ("buffer", "float32", 0),
+        ("counter", "int64", 0),
+        ("without_gradient", "uint8", 0),
+    ]
+    assert {e.name for e in layout.entries if layout.sections[e.section].group == 7} == {"norm.bias", "low"}
+    assert len(layout.trainable_entries) == len(Layout.from_module(model).trainable_entries)
+    assert layout.fingerprint != Layout.from_module(model).fingerprint
+    other.frozen.load_state_dict(model.frozen.state_dict())
+    flat = FlatBuffer.empty(layout)
+    flat.gather(model)
+    layout.bind(other, flat)
+    assert same_state(model, other)
+
+
 def test_everything_starts_on_a_cache_line_and_equal_layouts_have_one_fingerprint() -> None:
     layout, again = Layout.from_module(Odd()), Layout.from_module(Odd())
     flat = FlatBuffer.empty(layout)

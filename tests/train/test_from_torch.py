@@ -20,19 +20,19 @@ SGD = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9, nesterov=True)
 @pytest.mark.parametrize(
     ("setting", "value", "kind"),
     [
-        ("data", DataLoader(DATA, batch_size=4), "DataLoader"),
-        ("data", DataLoader(DATA, batch_size=4, collate_fn=list), "DataLoader"),
-        ("evaluation", DataLoader(DATA, batch_size=None), "DataLoader"),
+        ("train_data", DataLoader(DATA, batch_size=4), "DataLoader"),
+        ("train_data", DataLoader(DATA, batch_size=4, collate_fn=list), "DataLoader"),
+        ("eval_data", DataLoader(DATA, batch_size=None), "DataLoader"),
         ("optimizer", SGD, "SGD"),
         ("optimizer", torch.optim.AdamW, "AdamW"),
         ("optimizer", torch.optim.RMSprop(WEIGHTS), "RMSprop"),
         ("local_optimizer", SGD, "SGD"),
-        ("schedule", StepLR(SGD, 1), "StepLR"),
-        ("schedule", StepLR, "StepLR"),
+        ("lr_schedule", StepLR(SGD, 1), "StepLR"),
+        ("lr_schedule", StepLR, "StepLR"),
     ],
 )
 def test_what_to_pass_instead_is_said(setting: str, value: Any, kind: str) -> None:
-    given: dict[str, Any] = {"data": DATA, "loss": nn.functional.mse_loss} | {setting: value}
+    given: dict[str, Any] = {"train_data": DATA, "loss": nn.functional.mse_loss} | {setting: value}
     with raises(UsageError, "torch_object_given", name=setting, type=kind) as refusal:
         Job(lambda: nn.Linear(2, 2), **given)
     assert refusal.value.key == setting

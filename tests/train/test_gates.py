@@ -1,5 +1,6 @@
 """Updates that are far larger than others."""
 
+from contextlib import nullcontext
 from math import inf, nan
 from typing import Any
 
@@ -14,59 +15,61 @@ from oddlot.core.errors import Refusal
 from oddlot.core.events import Refused
 from oddlot.core.tasks import Facts, Kind
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.gates import MIN_UPDATES, Guard, norm_of
+from oddlot.train.gates import MIN_UPDATES, Arrival, UsualNorm, norm_of, standard_gates
 from oddlot.train.store import Payload, Store
 from tests.engines.log import events
 from tests.fits import a_job, fleet
 from tests.transcripts import raises
 
 
-def trained(guard: Guard, norm: float = 2.0, count: int = MIN_UPDATES, kind: Kind = "gradient") -> Guard:
+def trained(
+    gate: UsualNorm, norm: float = 2.0, count: int = MIN_UPDATES, kind: Kind = "gradient"
+) -> UsualNorm:
     for number in range(count):
-        guard.check(f"a:{number}", kind, norm)
-    return guard
+        gate.note(f"a:{number}", kind, norm)
+    return gate
 
 
 def test_an_update_over_a_thousand_times_the_median_is_refused() -> None:
-    guard = trained(Guard())
+    gate = trained(UsualNorm())
     with raises(Refusal, "update_too_large", update="a:21", norm=2_001.0, median=2.0):
-        guard.check("a:21", "gradient", 2_001.0)
-    guard.check("a:20", "gradient", 2_000.0)
-    trained(guard, norm=50.0, count=100)
-    guard.check("a:22", "gradient", 50_000.0)
+        gate.note("a:21", "gradient", 2_001.0)
+    gate.note("a:20", "gradient", 2_000.0)
+    trained(gate, norm=50.0, count=100)
+    gate.note("a:22", "gradient", 50_000.0)
 
 
 def test_norms_that_are_large_for_good_reason_are_accepted() -> None:
     """A rare sample, when the others are fitted; and whatever comes a third time, as under a learning rate that has
     risen."""
-    guard = trained(trained(Guard(), 1.0), 1e-6, count=100)
-    guard.check("a:1", "gradient", 9.0)
-    guard = trained(Guard())
+    gate = trained(trained(UsualNorm(), 1.0), 1e-6, count=100)
+    gate.note("a:1", "gradient", 9.0)
+    gate = trained(UsualNorm())
     for norm in (1e6, 1e30, 5e6, 3e6):
         with raises(Refusal, "update_too_large", norm=norm):
-            guard.check("a:1", "gradient", norm)
-    guard.check("a:1", "gradient", 2e6)
+            gate.note("a:1", "gradient", norm)
+    gate.note("a:1", "gradient", 2e6)
 
 
 @pytest.mark.parametrize(
-    "guard",
+    "gate",
     [
-        trained(Guard(), count=MIN_UPDATES - 1),
-        trained(Guard(), 0.0),
-        trained(Guard(None)),
-        trained(Guard(inf)),
+        trained(UsualNorm(), count=MIN_UPDATES - 1),
+        trained(UsualNorm(), 0.0),
+        trained(UsualNorm(None)),
+        trained(UsualNorm(inf)),
     ],
     ids=["few", "a median of 0", "off", "any"],
 )
-def test_it_is_off(guard: Guard) -> None:
-    guard.check("a:99", "gradient", 1e30)
+def test_it_is_off(gate: UsualNorm) -> None:
+    gate.note("a:99", "gradient", 1e30)
 
 
 def test_each_kind_has_its_own_median() -> None:
-    guard = trained(trained(Guard()), 1e6, kind="weights")
-    guard.check("a:98", "weights", 1e8)
+    gate = trained(trained(UsualNorm()), 1e6, kind="weights")
+    gate.note("a:98", "weights", 1e8)
     with raises(Refusal, "update_too_large", update="a:99"):
-        guard.check("a:99", "gradient", 1e8)
+        gate.note("a:99", "gradient", 1e8)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,30 @@ def test_weights_are_compared_with_the_version_that_they_began_from() -> None:
             store.receive(facts, payload)
     with raises(Refusal, "update_too_large", update=f"a:{MIN_UPDATES}"):
         store.receive(facts, payload)
+
+
+def test_a_gate_of_ones_own_sees_each_update_and_may_refuse_it() -> None:
+    """It is asked after the gates before it; what it refuses is given back."""
+
+    class Fresh:
+        def check(self, arrival: Arrival) -> None:
+            seen.append((arrival.facts.id, arrival.norm, arrival.base is arrival.weights))
+            if arrival.base is not arrival.weights:
+                raise Refusal("too old", "too_old")
+
+    seen = list[tuple[str, float | None, bool]]()
+    layout = Layout.from_module(nn.Linear(1, 1))
+    store = Store(FlatBuffer.empty(layout), oddlot.SGD(0.1), gates=[*standard_gates(), Fresh()], version=3)
+    for number, version in enumerate((3, 2, 3)):
+        flat, freed = FlatBuffer.empty(layout), list[bool]()
+        flat.view("weight").fill_((3.0, 3.0, nan)[number])
+        payload = Payload("gradient", flat, lambda freed=freed: freed.append(True))  # type: ignore[misc]
+        code = ("", "too_old", "numbers_not_finite")[number]
+        with raises(Refusal, code) if code else nullcontext():
+            store.receive(Facts(f"a:{number}", "a", version, 1), payload)
+        assert bool(freed) == bool(code)
+    assert [*store.inbox] == ["a:0"]
+    assert seen == [("a:0", 3.0, True), ("a:1", 3.0, False)]
 
 
 @pytest.mark.parametrize("strategy", [Asynchronous(), LocalSGD(steps=1)], ids=["gradients", "deltas"])

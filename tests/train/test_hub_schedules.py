@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import SGD, Asynchronous, Cosine, LocalSGD, MultiStep, Strategy
+from oddlot import SGD, Asynchronous, LocalSGD, Strategy
 from oddlot.core.commands import Step
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.spec import Recipe, Settings
+from oddlot.lr_schedules import Cosine, MultiStep
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -52,7 +54,7 @@ def test_a_resumed_run_goes_on_with_the_rate_where_it_was(
     tmp_path: Path, strategy: Strategy, on: Place
 ) -> None:
     """It comes to the model of the run that nobody stopped, and its log replays."""
-    job = a_job(optimizer=SGD(0.1), schedule=Cosine(4, warmup_epochs=1), clip_norm=0.3)
+    job = a_job(optimizer=SGD(0.1), lr_schedule=Cosine(4, warmup_epochs=1), max_grad_norm=0.3)
     whole, _ = trained(job, strategy, fleet(1), "epochs>=4")
     folder = RunFolder(tmp_path)
     trained(job, strategy, fleet(1), "samples>=64", folder)
@@ -69,19 +71,22 @@ def test_a_continuation_has_the_same_schedule_and_clipping(tmp_path: Path) -> No
         go()
         return go
 
-    go = starts("run", schedule=Cosine(4), clip_norm=1.0)
+    go = starts("run", lr_schedule=Cosine(4), max_grad_norm=1.0)
     with raises(CheckpointError, "other_job") as caught:
-        go(schedule=MultiStep((1,)))
-    assert caught.fields["different"] == {"schedule": (repr(Cosine(4)), repr(MultiStep((1,))))}
-    with raises(CheckpointError, "other_job", different={"clip_norm": (1.0, None)}):
-        go(clip_norm=None)
-    go(schedule=Cosine(4))
-    go = starts("function", schedule=lambda epochs: 1.0)
-    go(schedule=lambda epochs: 1.0)  # which is another one, at another address
+        go(lr_schedule=MultiStep((1,)))
+    assert caught.fields["different"] == {"lr_schedule": (repr(Cosine(4)), repr(MultiStep((1,))))}
+    with raises(CheckpointError, "other_job", different={"max_grad_norm": (1.0, None)}):
+        go(max_grad_norm=None)
+    go(lr_schedule=Cosine(4))
+    go = starts("function", lr_schedule=lambda epochs: 1.0)
+    go(lr_schedule=lambda epochs: 1.0)  # which is another one, at another address
     go = starts("none")
-    assert not json.loads((tmp_path / "none" / "run.json").read_text()).keys() & {"schedule", "clip_norm"}
-    with raises(CheckpointError, "other_job", different={"schedule": (None, repr(Cosine(4)))}):
-        go(schedule=Cosine(4))
+    assert not json.loads((tmp_path / "none" / "run.json").read_text()).keys() & {
+        "lr_schedule",
+        "max_grad_norm",
+    }
+    with raises(CheckpointError, "other_job", different={"lr_schedule": (None, repr(Cosine(4)))}):
+        go(lr_schedule=Cosine(4))
 
 
 def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp_path: Path) -> None:
@@ -94,13 +99,13 @@ def test_a_log_of_before_there_were_schedules_replays_and_its_books_are_read(tmp
     folder.log.write_text(older)
     reseal(folder.log)
     assert replay(tmp_path).difference is None
-    books = Recipe(a_job(), LocalSGD(), fleet(2), Settings(until="epochs>=2")).conductor()
+    books = Recipe(a_job(), LocalSGD(), fleet(2), RunConfig(until="epochs>=2")).conductor()
     older_books = {key: value for key, value in books.to_plain().items() if key != "scheduled"}
     assert Conductor.from_plain(older_books, LocalSGD) == books
 
 
 def test_a_log_that_tells_another_number_differs(tmp_path: Path) -> None:
-    trained(a_job(schedule=Cosine(4)), Asynchronous(), fleet(2), "epochs>=1", RunFolder(tmp_path))
+    trained(a_job(lr_schedule=Cosine(4)), Asynchronous(), fleet(2), "epochs>=1", RunFolder(tmp_path))
     log = tmp_path / "records.jsonl"
     assert [r for r in read_log(log) for a in r.actions if isinstance(a, Step) and a.merged == 16]
     log.write_text(log.read_text().replace('"merged":16', '"merged":15', 1))
@@ -117,7 +122,7 @@ def test_numbers_that_are_not_finite_are_refused_and_named_with_clipping_too(
 ) -> None:
     points, sides = rows()
     points[5] = nan
-    job = a_job(data=(points, sides), clip_norm=0.1)
+    job = a_job(train_data=(points, sides), max_grad_norm=0.1)
     with raises(JobError, "bad_samples") as caught:
         trained(job, strategy, on, "epochs>=1")
     assert 5 in caught.fields["rows"]
@@ -137,14 +142,14 @@ def fails_after_half(epochs: float) -> float:
 def test_a_function_that_goes_wrong_stops_the_run(strategy: Strategy, on: Place) -> None:
     """At the hub or at a worker, whichever asks it."""
     with raises(JobError, "invalid_factor", epochs=0.5):
-        trained(a_job(schedule=breaks_after_half), strategy, on)
+        trained(a_job(lr_schedule=breaks_after_half), strategy, on)
     with raises(JobError, "user_code_failed", where="the schedule", epochs=0.5):
-        trained(a_job(schedule=fails_after_half), strategy, on)
+        trained(a_job(lr_schedule=fails_after_half), strategy, on)
 
 
 def test_a_function_that_is_wrong_from_the_beginning_begins_nothing(tmp_path: Path) -> None:
     with raises(JobError, "invalid_factor", given=None, epochs=0.0):
-        begun(tmp_path / "run", "epochs>=1", a_job(schedule=lambda _: None))
+        begun(tmp_path / "run", "epochs>=1", a_job(lr_schedule=lambda _: None))
     assert not (tmp_path / "run").exists()
 
 
@@ -154,14 +159,14 @@ def test_a_function_that_is_wrong_from_the_beginning_begins_nothing(tmp_path: Pa
 @BOTH
 def test_what_changes_nothing_changes_no_bit(on: Place) -> None:
     """A factor of 1 and a norm that is never reached."""
-    job = a_job(schedule=lambda _: 1.0, clip_norm=1e6)
+    job = a_job(lr_schedule=lambda _: 1.0, max_grad_norm=1e6)
     run, _ = trained(job, Asynchronous(), on, "epochs>=3")
     assert distance(run.model, plain_loop(a_job(), in_batches(SAMPLES, BATCH, 3))) == 0
 
 
 def test_where_nothing_is_computed_no_schedule_matters() -> None:
     runs = [
-        trained(a_job(schedule=schedule), Asynchronous(), fleet(3, maths=False), "epochs>=3")[0]
+        trained(a_job(lr_schedule=schedule), Asynchronous(), fleet(3, computes=False), "epochs>=3")[0]
         for schedule in (None, Cosine(3))
     ]
     assert runs[0].summary == runs[1].summary

@@ -34,7 +34,7 @@ def net() -> nn.Module:
 
 
 def a_job(model: Callable[[], nn.Module] = net, **changes: Any) -> Job:
-    job = Job(model, (INPUTS, TARGETS), cross_entropy, batch=8, optimizer=SGD(0.1), device="cpu")
+    job = Job(model, (INPUTS, TARGETS), cross_entropy, batch_size=8, optimizer=SGD(0.1), device="cpu")
     return replace(job, **changes)
 
 
@@ -102,7 +102,7 @@ def test_minibatches_of_unequal_size_add_up_to_one_large_batch() -> None:
     bench.weights.scatter(model)
     assert work.samples == 19
     assert same(found, plain_gradient(model, rows))
-    large = Bench(replace(job, batch=19))
+    large = Bench(replace(job, batch_size=19))
     large.weights.copy_(bench.weights)
     assert same(large.compute((0, 10), (20, 29))[1], found)
 
@@ -119,7 +119,7 @@ def test_local_steps_are_pytorchs_and_bring_start_minus_end_or_the_end(kind: Kin
     model, job, schedule = net(), a_job(optimizer=SGD(0.1, momentum=0.9)), Linear(1.5)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     if scheduled:
-        job = replace(job, schedule=schedule, clip_norm=0.5, local_optimizer=groups)
+        job = replace(job, lr_schedule=schedule, max_grad_norm=0.5, local_optimizer=groups)
         optimizer = groups(model.parameters())
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     factor = torch.optim.lr_scheduler.LambdaLR(
@@ -147,7 +147,7 @@ def clipped_gradient(model: nn.Module, rows: Any, most: float) -> dict[str, Tens
 
 @pytest.mark.parametrize("most", [0.05, 0.4, 100.0])
 def test_the_gradient_of_each_minibatch_is_clipped_and_their_mean_is_brought(most: float) -> None:
-    model, bench = nn.Linear(3, 2), Bench(a_job(lambda: nn.Linear(3, 2), clip_norm=most))
+    model, bench = nn.Linear(3, 2), Bench(a_job(lambda: nn.Linear(3, 2), max_grad_norm=most))
     bench.weights.gather(model)
     rows = order(0, 0, 40)
     parts = [(8, clipped_gradient(model, rows[a : a + 8], most)) for a in (0, 8)]
@@ -158,7 +158,7 @@ def test_the_gradient_of_each_minibatch_is_clipped_and_their_mean_is_brought(mos
 
 
 def test_clipping_to_what_is_longer_changes_no_bit() -> None:
-    plain, clipped = (Bench(a_job(clip_norm=most)).compute((0, 8))[1] for most in (None, 1e6))
+    plain, clipped = (Bench(a_job(max_grad_norm=most)).compute((0, 8))[1] for most in (None, 1e6))
     assert all(torch.equal(plain[name], clipped[name]) for name in plain)
 
 
@@ -175,7 +175,7 @@ def test_a_bad_number_is_left_to_be_refused() -> None:
         return linear
 
     for spans in ([(0, 8)], [(0, 20)]):
-        found = Bench(a_job(model, loss=None, training_step=step, clip_norm=0.1)).compute(*spans)[1]
+        found = Bench(a_job(model, loss=None, training_step=step, max_grad_norm=0.1)).compute(*spans)[1]
         assert found["weight"].isnan().all()
         assert found["other"].isfinite().all()
 
@@ -186,7 +186,7 @@ def test_an_optimizer_without_a_rate_has_no_schedule() -> None:
             super().__init__(parameters, {})
 
     with raises(JobError, "optimizer_without_rate", optimizer="Own"):
-        Bench(a_job(schedule=MultiStep((1,)), local_optimizer=Own)).compute((0, 8), kind="delta", merged=0)
+        Bench(a_job(lr_schedule=MultiStep((1,)), local_optimizer=Own)).compute((0, 8), kind="delta", merged=0)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])
@@ -238,11 +238,13 @@ class Ties(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1e6])
+@pytest.mark.parametrize("max_grad_norm", [None, 1e6])
 @pytest.mark.parametrize("batch", [8, 3])
-def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int, clip_norm: float | None) -> None:
+def test_sparse_tied_frozen_unused_and_mixed_parameters(batch: int, max_grad_norm: float | None) -> None:
     rows, targets = torch.arange(10), torch.arange(10) % 4
-    job = Job(Ties, (rows, targets), cross_entropy, batch=batch, clip_norm=clip_norm, device="cpu")
+    job = Job(
+        Ties, (rows, targets), cross_entropy, batch_size=batch, max_grad_norm=max_grad_norm, device="cpu"
+    )
     bench = Bench(job)
     _, found = bench.compute((0, 8))
     model, chosen = Ties(), order(0, 0, 10)[:8]
@@ -377,7 +379,7 @@ def test_a_training_step_that_steps_its_own_optimizer_is_told_before_its_graph_i
 def test_an_embedding_that_keeps_a_norm_is_fine_under_local_steps() -> None:
     """It changes its weights in each forward pass; a gradient would lose that, a delta has it."""
     rows = torch.arange(10), torch.arange(10) % 4
-    job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch=8, device="cpu")
+    job = Job(lambda: nn.Embedding(10, 4, max_norm=0.5), rows, cross_entropy, batch_size=8, device="cpu")
     Bench(job).compute((0, 8), kind="delta")
     with raises(JobError, "weights_changed", parameter="weight"):
         Bench(job).compute((0, 8), kind="gradient")
@@ -415,7 +417,7 @@ def test_frozen_parameters_are_merged_as_buffers_where_the_job_says_so(act: Call
 @pytest.mark.parametrize("batch", [8, 3])
 def test_a_task_reports_which_parameters_had_no_gradient(kind: Kind, missing: int, batch: int) -> None:
     """One minibatch or several. Weights are a point: all of them count."""
-    job = Job(Ties, (torch.arange(10), torch.arange(10) % 4), cross_entropy, batch=batch, device="cpu")
+    job = Job(Ties, (torch.arange(10), torch.arange(10) % 4), cross_entropy, batch_size=batch, device="cpu")
     bench = Bench(job)
     out = FlatBuffer.empty(bench.layout)
     bench.learner.load(0, bench.weights)
@@ -460,13 +462,13 @@ def test_attributes_of_a_dataset_that_are_no_datasets_are_left_alone(parts: Any)
 @pytest.mark.parametrize(("rng", "kind"), [(42, "int"), (np.random, "module"), ([random.Random(3)], "list")])
 def test_an_attribute_rng_that_cannot_be_seeded_is_warned_of(rng: Any, kind: str) -> None:
     with warns("rng_not_seeded", type=kind):
-        a_job(data=Subset(ConcatDataset([Noisy(rng)]), range(40)))
+        a_job(train_data=Subset(ConcatDataset([Noisy(rng)]), range(40)))
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(ConcatDataset([data]), range(40))])
 @pytest.mark.parametrize("make", GENERATORS)
 def test_a_datasets_own_generator_is_seeded_for_each_task(make: Callable[[], Any], wrap: Any) -> None:
-    one, other = (Bench(a_job(lambda: nn.Linear(3, 2), data=wrap(Noisy(make())))) for _ in range(2))
+    one, other = (Bench(a_job(lambda: nn.Linear(3, 2), train_data=wrap(Noisy(make())))) for _ in range(2))
     other.weights.copy_(one.weights)
     first, second = one.compute((0, 8))[1], one.compute((8, 16))[1]
     assert same(other.compute((8, 16))[1], second), "whatever was drawn before"
@@ -491,7 +493,7 @@ def test_a_buffer_that_changes_its_shape_is_told() -> None:
         ({"loss": lambda y, t: 0.5}, "loss_without_tensor", {"given": 0.5}),
         ({"loss": lambda y, t: None}, "loss_without_tensor", {"given": None}),
         ({"loss": lambda y, t: cross_entropy(y.detach(), t)}, "loss_without_gradient", {}),
-        ({"collate": list, "data": [1] * 40}, "batch_without_targets", {"type": "list"}),
+        ({"collate": list, "train_data": [1] * 40}, "batch_without_targets", {"type": "list"}),
     ],
     ids=["shape", "number", "none", "detached", "batch"],
 )
@@ -509,19 +511,19 @@ def test_a_batch_or_loss_of_the_wrong_kind_is_told(
         ("loss", None, "missing_loss"),
         ("loss", 0.5, "invalid_value"),
         ("loss", nn.MSELoss, "class_given"),
-        ("batch", 0, "invalid_value"),
-        ("batch", "32", "invalid_value"),
-        ("batch", True, "invalid_value"),
+        ("batch_size", 0, "invalid_value"),
+        ("batch_size", "32", "invalid_value"),
+        ("batch_size", True, "invalid_value"),
         ("metrics", [nn.functional.mse_loss], "invalid_value"),
         ("metrics", {"a b": len}, "invalid_metric_name"),
         ("metrics.a", 3, "invalid_value"),
         ("metrics.a", nn.L1Loss, "class_given"),
         ("optimizer", torch.optim.SGD, "torch_object_given"),
         ("until", 3, "invalid_value"),
-        ("clip_norm", 0, "invalid_value"),
-        ("clip_norm", "1", "invalid_value"),
-        ("schedule", 0.5, "invalid_value"),
-        ("schedule", MultiStep, "class_given"),
+        ("max_grad_norm", 0, "invalid_value"),
+        ("max_grad_norm", "1", "invalid_value"),
+        ("lr_schedule", 0.5, "invalid_value"),
+        ("lr_schedule", MultiStep, "class_given"),
     ],
 )
 def test_a_job_that_cannot_be_is_told(setting: str, given: Any, code: str) -> None:

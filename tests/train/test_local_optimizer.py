@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -100,6 +101,28 @@ def test_steps_are_counted_whatever_numbers_are_made_of_otherwise(default: torch
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(ours[0], theirs[0])
+
+
+def test_a_negative_momentum_is_the_plain_formula() -> None:
+    """torch.optim refuses it."""
+    (one, *_), momentum = parameters(torch.float32), torch.zeros(4, 3)
+    weights, optimizer = one.detach().clone(), local_optimizer(SGD(0.1, -0.8, weight_decay=0.1), [one])
+    for _ in range(20):
+        one.grad = torch.randn(4, 3)
+        momentum = -0.8 * momentum + one.grad + 0.1 * weights
+        weights = weights - 0.1 * momentum
+        optimizer.step()
+    torch.testing.assert_close(one.detach(), weights)
+
+
+@dataclass(frozen=True)
+class OnlyAtTheHub(Optimizer):
+    lr: float = 0.1
+
+
+def test_an_optimizer_of_the_users_own_takes_no_local_steps() -> None:
+    with raises(JobError, "no_local_optimizer", optimizer="OnlyAtTheHub"):
+        local_optimizer(OnlyAtTheHub(), parameters(torch.float32))
 
 
 def test_nothing_without_a_gradient_is_no_step() -> None:

@@ -1,18 +1,30 @@
-"""The rules' arithmetic equals PyTorch's optimizers."""
+"""The arithmetic of the hub's optimizers equals PyTorch's; a user's own optimizer is one like them."""
 
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.errors import CheckpointError
+from oddlot import Job, LocalSGD, Strategy, Synchronous, fit, replay
+from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.tasks import Facts
 from oddlot.train import vector_ops as kernels
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.optimizer_math import Numerics
+from oddlot.train.optimizer_math import (
+    Directions,
+    GroupOptimizers,
+    HubOptimizer,
+    Sections,
+    hub_optimizer,
+    memory,
+)
 from oddlot.train.store import Payload, Store
+from tests.fits import a_job, fleet
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
 
@@ -127,15 +139,147 @@ def test_chunks_and_the_compiled_loop_change_nothing(
 
 def test_memory_is_what_the_rule_needs() -> None:
     section = {0: torch.zeros(10)}
-    assert not Numerics(SGD(0.1), section).state
-    assert set(Numerics(SGD(0.1, momentum=0.5), section).state) == {"momentum/0"}
-    assert set(Numerics(Adam(), section).state) == {"mean/0", "square/0"}
+    assert not hub_optimizer(SGD(0.1), section).state
+    assert set(hub_optimizer(SGD(0.1, momentum=0.5), section).state) == {"momentum/0"}
+    assert set(hub_optimizer(Adam(), section).state) == {"mean/0", "square/0"}
 
 
 def test_another_rules_memory_is_told() -> None:
-    section = {0: torch.zeros(10)}
-    with raises(CheckpointError, "other_optimizer", needed=["momentum/0"]):
-        Numerics(SGD(0.1, momentum=0.5), section).load(Numerics(Adam(), section).state)
+    weights = FlatBuffer.empty(Layout.from_module(nn.Linear(3, 2)))
+    with raises(CheckpointError, "other_optimizer", needed=["0/momentum/0"]):
+        GroupOptimizers(SGD(0.1, momentum=0.5), weights).load(GroupOptimizers(Adam(), weights).state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_negative_momentum_is_the_plain_formula(
+    decay: float, share: float, held: bool, dtype: torch.dtype
+) -> None:
+    """torch.optim refuses it, so it is compared with: momentum <- m x momentum + gradient + decay x weights."""
+    model, _, store = both(SGD(0.1), 3, dtype=dtype)
+    store = Store(store.weights, SGD(0.1, momentum=-0.8, weight_decay=decay))
+    weights, momentum = model.weight.detach().clone(), torch.zeros(5, 17, dtype=dtype)
+    for _ in range(30):
+        gradient = torch.randn(5, 17, dtype=dtype)
+        momentum = -0.8 * momentum + share * gradient + decay * weights
+        weights = weights - 0.1 * momentum
+        one_step(store, gradient, share, held)
+    most = {torch.float32: 8, torch.float64: 8, torch.bfloat16: 4}[dtype] * torch.finfo(dtype).eps
+    torch.testing.assert_close(store.weights.view("weight"), weights, rtol=most, atol=most)
+
+
+# --- parameter groups ----------------------------------------------------------------------------
+
+
+def grouped(model: nn.Module) -> FlatBuffer:
+    """The model's weights, with its biases in group 1."""
+    initial = FlatBuffer.empty(Layout.from_module(model, group_of=lambda name: int(name.endswith("bias"))))
+    initial.gather(model)
+    return initial
+
+
+OF_GROUPS: dict[int, Optimizer] = {0: AdamW(0.01, weight_decay=0.5), 1: SGD(0.3, momentum=0.9)}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_each_parameter_group_steps_with_its_own_optimizer(held: bool) -> None:
+    """As two optimizers of PyTorch's do, under one schedule; a resumed store goes on with both memories."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    halve: dict[str, Any] = {"schedule": lambda merged: 0.5}
+    store = Store(grouped(model), OF_GROUPS, **halve)
+    names = dict(model.named_parameters())
+    optimizers = [
+        torch_optimizer(rule, [p for n, p in names.items() if n.endswith(ending)])
+        for rule, ending in ((AdamW(0.005, weight_decay=0.5), "weight"), (SGD(0.15, momentum=0.9), "bias"))
+    ]
+    for version in range(8):
+        flat = FlatBuffer.empty(store.layout)
+        for name, parameter in names.items():
+            parameter.grad = torch.randn(parameter.shape)
+            flat.view(name).copy_(parameter.grad)
+        store.receive(Facts(f"a:{version}", "a", version, 1), Payload("gradient", flat))
+        if held:
+            store.acquire(version)
+        store.step({f"a:{version}": 1.0}, merged=version)
+        for optimizer in optimizers:
+            optimizer.step()
+        if version == 3:
+            state = {name: tensor.clone() for name, tensor in store.state_tensors().items()}
+            store = Store(FlatBuffer.empty(store.layout), OF_GROUPS, **halve)
+            store.load_state(state)
+    for name, parameter in names.items():
+        torch.testing.assert_close(store.weights.view(name), parameter.data, rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_without_an_optimizer_is_told() -> None:
+    with raises(UsageError, "group_without_optimizer", groups=[1]):
+        Store(grouped(nn.Linear(4, 3)), {0: SGD(0.1)})
+
+
+# --- an optimizer of the user's own --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SignSGD(Optimizer):
+    """Steps of equal size against the sign of the momentum."""
+
+    lr: float = 0.01
+    momentum: float = 0.9
+
+    def hub_optimizer(self, sections: Sections) -> HubOptimizer:
+        return HubSignSGD(self, sections)
+
+
+class HubSignSGD:
+    linear = False
+
+    def __init__(self, optimizer: SignSGD, sections: Sections) -> None:
+        self.optimizer, self.lr, self.state = optimizer, optimizer.lr, memory(sections, "momentum")
+
+    def begin(self, factor: float) -> None:
+        self.lr = self.optimizer.lr * factor
+
+    def apply(
+        self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
+    ) -> None:
+        momentum = self.state[f"momentum/{index}"][span].lerp_(direction[0][0], 1 - self.optimizer.momentum)
+        torch.add(source, momentum.sign(), alpha=-self.lr, out=target)
+
+
+OWN = [(a_job(optimizer=SignSGD()), Synchronous()), (a_job(), LocalSGD(steps=2, server=SignSGD(0.02)))]
+
+
+@pytest.mark.parametrize(("job", "strategy"), OWN, ids=["job", "server"])
+def test_an_optimizer_of_ones_own_is_trained_saved_and_resumed(
+    job: Job, strategy: Strategy, tmp_path: Path
+) -> None:
+    """The stopped run comes to the model of the one that was not, and can be replayed."""
+    whole = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6")
+    fit(job, deepcopy(strategy), fleet(1), until="epochs>=3", out=tmp_path)
+    resumed = fit(job, deepcopy(strategy), fleet(1), until="epochs>=6", out=tmp_path, resume=True)
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert replay(tmp_path).difference is None
+
+
+class Bare(Optimizer):
+    lr = 0.1
+
+
+@dataclass(frozen=True)
+class Silent(Optimizer):
+    lr: float = 0.1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "code"), [(Bare(), "no_dataclass"), (Silent(), "optimizer_without_arithmetic")]
+)
+def test_an_optimizer_that_cannot_be_used_is_told_before_the_run(optimizer: Optimizer, code: str) -> None:
+    with raises(UsageError, code, given=type(optimizer).__name__):
+        fit(a_job(optimizer=optimizer), Synchronous(), fleet(), until="epochs>=1")
 
 
 @pytest.mark.parametrize("measure", [0, 1, 2])

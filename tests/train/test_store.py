@@ -402,7 +402,7 @@ def test_kept_versions_are_saved_and_loaded() -> None:
         (
             make_store(momentum=0.9).state_tensors(),
             "other_optimizer",
-            {"found": ["momentum/0"], "needed": []},
+            {"found": ["0/momentum/0"], "needed": []},
         ),
         (Store(other_model(), SGD(0.1)).state_tensors(), "other_model", {"tensors": "weights"}),
         ({}, "missing_tensors", {"found": []}),

@@ -109,7 +109,7 @@ def embedding() -> Job:
         return nn.Sequential(nn.Embedding(ROWS, WIDTH), nn.Linear(WIDTH, 1))
 
     rule = oddlot.SGD(lr=0.1)
-    return Job(model, (words, targets), nn.functional.mse_loss, batch=8, optimizer=rule, name="words")
+    return Job(model, (words, targets), nn.functional.mse_loss, batch_size=8, optimizer=rule, name="words")
 
 
 def ran(strategy: Strategy, on: Place, codec: Codec | None = None, **settings: Any) -> oddlot.Run:

@@ -53,7 +53,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
     folder.mkdir(parents=True)
     FORMS[form](folder)
     job = cifar10(data_dir=str(tmp_path / "data"), batch=4)
-    images, labels = job.data
+    images, labels = job.train_data
     assert (images.shape, images.dtype, labels.dtype) == ((20, 3, 32, 32), np.uint8, np.int64)
     # The published files' order is kept, single pictures go by class and name.
     in_turn = form.startswith("python")
@@ -61,7 +61,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
     assert labels.tolist() == [label for label, _ in expected]
     for image, (label, number) in zip(images, expected, strict=True):
         np.testing.assert_array_equal(image, picture(label, number).transpose(2, 0, 1))
-    assert job.evaluation[1].tolist() == list(range(10))
+    assert job.eval_data[1].tolist() == list(range(10))
     assert isinstance(images, np.memmap)
     assert Path(str(images.filename)).parent.parent == tmp_path / "cache"
 
@@ -70,7 +70,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
 def test_the_job_can_be_trained(tmp_path: Path, model: str) -> None:
     tree(tmp_path, batches())
     job = cifar10(str(tmp_path), model, batch=4)
-    images, labels = (torch.from_numpy(np.array(part)) for part in job.data)
+    images, labels = (torch.from_numpy(np.array(part)) for part in job.train_data)
     network = job.model()
     scaled = network[0](images)  # type: ignore[index]  # the first layer
     assert scaled.mean((0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-5)
@@ -133,27 +133,27 @@ def test_the_data_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Where the environment says, and in the unpacked folder itself; the form without loss comes first."""
     monkeypatch.setenv("ODDLOT_DATA", str(tree(tmp_path, batches())))
     archive(tmp_path / "cifar10.tar", {})
-    assert len(cifar10().data[0]) == 20
+    assert len(cifar10().train_data[0]) == 20
     assert find(tmp_path / FOLDER).files == find(tmp_path).files
     assert [file.name for file in find(tmp_path).files] == [name for part in PARTS.values() for name in part]
     monkeypatch.chdir(tmp_path / FOLDER)
-    assert len(cifar10(".").data[0]) == 20
+    assert len(cifar10(".").train_data[0]) == 20
 
 
 def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
     path = tree(tmp_path, dict(photos())) / "train" / "cat" / "0000.png"
-    assert cifar10(str(tmp_path)).data[0][6, 2, 0, 0] == 60
+    assert cifar10(str(tmp_path)).train_data[0][6, 2, 0, 0] == 60
     path.write_bytes(encoded(picture(3, 9)))
-    assert cifar10(str(tmp_path)).data[0][6, 2, 0, 0] == 69
+    assert cifar10(str(tmp_path)).train_data[0][6, 2, 0, 0] == 69
     (path.parent / "0002.png").write_bytes(encoded(picture(3, 2)))
-    assert len(cifar10(str(tmp_path)).data[0]) == 21
+    assert len(cifar10(str(tmp_path)).train_data[0]) == 21
 
 
 def test_the_command_line_trains_on_it_and_says_when_it_decodes(
     oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree(tmp_path, dict(photos()))
-    words = ("--data", str(tmp_path), "--set", "job.batch=10")
+    words = ("--data", str(tmp_path), "--set", "job.batch_size=10")
     answer = oddlot(
         "train", "cifar10", "--until", "epochs>=1", "--workers", "1", "--set", "threads=1", *words
     )

@@ -72,7 +72,7 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
     job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch=64)
     torch.manual_seed(0)
     weights = {name: value.clone() for name, value in job.model().state_dict().items()}
-    one, other = (job.data.__getitems__(range(low, low + 64)) for low in (0, 64))
+    one, other = (job.train_data.__getitems__(range(low, low + 64)) for low in (0, 64))
 
     def losses(*before: int) -> list[float]:
         model = job.model()
@@ -93,7 +93,7 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
 
 
 def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Oddlot) -> None:
-    settings = ("task_options.hidden=16", "job.batch=32", "job.optimizer.lr=0.02")
+    settings = ("task_options.hidden=16", "job.batch_size=32", "job.optimizer.lr=0.02")
     words = [word for setting in settings for word in ("--set", setting)]
     words += ["--strategy", "local_sgd", "--until", "epochs>=2", "--workers", "1"]
     metrics = oddlot.json("train", "xmc", "--data", str(folder), *words)["metrics"]
@@ -183,7 +183,7 @@ def test_bad_options_are_told(options: dict[str, Any], code: str, key: str, fold
 def test_a_label_that_stands_twice_is_one(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("1 3 6\n1 1:1\n")
     (tmp_path / "train.txt").write_text("2 3 6\n4,1,4,2,1 1:1\n3,3 2:1\n")
-    data: Any = xmc(str(tmp_path), hidden=4).data
+    data: Any = xmc(str(tmp_path), hidden=4).train_data
     assert data.__getitems__([0, 1])[3].tolist() == [[4, 1, 2], [3, -1, -1]]
 
 

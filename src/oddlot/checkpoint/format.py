@@ -36,7 +36,7 @@ CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifes
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
 """the name of a part of the log, in its folder"""
-MOST_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 """of a safetensors file: what its library reads"""
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
@@ -284,7 +284,7 @@ def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
 def _layout(file: IO[bytes]) -> Any:
     """The layout in the metadata of a safetensors file."""
     length = int.from_bytes(file.read(8), "little")
-    if length > MOST_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length:,} bytes")
     header = json.loads(file.read(length))
     return json.loads(header["__metadata__"]["layout"])

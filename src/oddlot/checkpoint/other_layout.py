@@ -7,7 +7,7 @@ from oddlot.checkpoint.format import Checkpoint
 from oddlot.core.errors import CheckpointError
 from oddlot.train.flat_buffer import Layout
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
@@ -21,8 +21,8 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
     different = {name: (was.get(name), now.get(name)) for name in {**was, **now}}
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     lines = [f"\n  {name}: {pair[0]} in the run, {pair[1]} now" for name, pair in different.items()]
-    more = f"\n  and {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
-    told = "".join(lines[:MOST_NAMED]) + more or " they are in another order"
+    more = f"\n  and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""
+    told = "".join(lines[:MAX_NAMED]) + more or " they are in another order"
     path = checkpoint.storage.path(checkpoint.name)
     raise CheckpointError(
         f"checkpoint {path} has other tensors than the job's model:{told}\nResume with the model that began the run, "
@@ -34,10 +34,11 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
 
 
 def _described(layout: Mapping[str, Any]) -> dict[str, str]:
-    """The dtype and shape of each tensor, and its role if it is not trainable."""
+    """The dtype and shape of each tensor, its role if it is not trainable, and its group if that is not 0."""
     found = {}
     for entry in layout["entries"]:
         section = layout["sections"][entry["section"]]
         role = "" if section["role"] == "trainable" else f"{section['role']} "
-        found[str(entry["name"])] = f"{role}{section['dtype']} {list(entry['shape'])}"
+        group = f" in group {section['group']}" if section["group"] else ""
+        found[str(entry["name"])] = f"{role}{section['dtype']} {list(entry['shape'])}{group}"
     return found

@@ -19,7 +19,7 @@ from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage
 from oddlot.core.errors import JobError
 from oddlot.core.user_warnings import warn
 
-MOST_PARTS = 100
+MAX_PARTS = 100
 KEEP = 3
 LONG_WRITE_SECONDS = 60.0
 """Seconds of writing one checkpoint after which its place is reported as hanging."""
@@ -35,7 +35,7 @@ class LogCopy:
 
     def catch_up(self, records: int, size: int) -> tuple[Part, ...]:
         """All parts, with what has come since the last call: the log has had so many records and bytes."""
-        if len(self.parts) >= MOST_PARTS:  # one part again, so that no manifest grows for ever
+        if len(self.parts) >= MAX_PARTS:  # one part again, so that no manifest grows for ever
             self.parts, self._records, self._bytes = (), 0, 0
         if size > self._bytes:
             name = f"{LOG_PARTS}/{self._records}-{records}-{self.life}.jsonl"

@@ -15,7 +15,7 @@ from oddlot.cli import options
 from oddlot.cli.robust_stdio import lasting_output
 from oddlot.cli.run_command import FLAGS, Asked, without_nan
 from oddlot.config.given_files import check_kinds
-from oddlot.core.errors import CheckpointError, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.printable import printable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def simulate(
     force: options.Force = False,
     chaos: options.ChaosFile = None,
     seeds: options.Seeds = None,
-    maths: options.Maths = True,
+    computes: options.Compute = True,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -107,15 +107,16 @@ def simulate(
         from oddlot.engines.simulated.config import Simulated
 
         table = settings.table
-        return Simulated.of(read_fleet(machines), table.seed or 0, table.in_flight or 1, maths)
+        seed = settings.fit_options().get("seed", 0)
+        return Simulated.of(read_fleet(machines), seed, table.in_flight or 1, computes)
 
     _find_modules_here()
-    command = ["simulate", task, "--machines", machines, *([] if maths else ["--no-maths"])]
+    command = ["simulate", task, "--machines", machines, *([] if computes else ["--no-compute"])]
     asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
     else:
-        asked.estimate(machines, seeds, maths)
+        asked.estimate(machines, seeds, computes)
 
 
 @app.command()
@@ -154,12 +155,10 @@ def _describe_strategy(name: str) -> None:
     from inspect import getdoc
 
     from oddlot.config.describe import describe_settings
-    from oddlot.strategies.registry import BY_NAME, WRAPPERS
+    from oddlot.strategies.registry import strategy_class
 
-    known = {**BY_NAME, **WRAPPERS}
-    if name not in known:
-        raise UnknownName("strategy", name, known)
-    kind = known[name]
+    _find_modules_here()
+    kind = strategy_class(name)
     print(name)
     for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
         print(f"    {line}".rstrip())

@@ -16,9 +16,16 @@ SETTINGS = (
         "evaluate_every",
         "in_flight",
     ),
-    *("job.batch", "job.clip_norm", "job.device", "job.keep_optimizer", "job.optimizer", "job.optimizer.lr"),
     *(
-        "job.schedule",
+        "job.batch_size",
+        "job.max_grad_norm",
+        "job.device",
+        "job.keep_optimizer",
+        "job.optimizer",
+        "job.optimizer.lr",
+    ),
+    *(
+        "job.lr_schedule",
         "keep_checkpoints",
         "keep_shards",
         "max_update_ratio",

@@ -28,8 +28,8 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="A setting of a job file, such as codec=bf16, in_flight=2, evaluate_every='100 versions', job.batch=64. "
-        "Repeatable.",
+        help="A setting of a job file, such as codec=bf16, in_flight=2, evaluate_every='100 versions', "
+        "job.batch_size=64. Repeatable.",
         autocompletion=completing.settings,
     ),
 ]
@@ -95,7 +95,7 @@ Seeds = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Simulate N runs each, spot and on demand: medians and ranges."),
 ]
-Maths = Annotated[
-    bool, typer.Option("--maths/--no-maths", help="Train, or only keep the time (for large fleets).")
+Compute = Annotated[
+    bool, typer.Option("--compute/--no-compute", help="Train, or only keep the time (for large fleets).")
 ]
 Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="Fleet file.")]

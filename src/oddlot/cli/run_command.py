@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oddlot.config.job_file import JobFile, Override
-    from oddlot.engines.base import Place
+    from oddlot.engines.base import EngineConfig
     from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
     from oddlot.history.metrics import Tally
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SIGNALLED = 128
 """and the signal's number: what a shell makes of a program that a signal has ended"""
-MOST_COLUMNS = 1000
+MAX_COLUMNS = 1000
 """of a table, whatever the terminal has"""
 FLAGS = {
     "strategy": ("strategy", "name"),
@@ -67,7 +67,7 @@ class Asked:
     on_workers: bool = False
     """whether processes are to be started for it"""
 
-    def run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
+    def run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
         """Do it, and say what came of it. Workers' processes import PyTorch while this one does."""
         from oddlot.engines.local.fork_client import end_early, start_early
 
@@ -78,7 +78,7 @@ class Asked:
         finally:
             end_early()
 
-    def _run(self, suffix: str, place: "Callable[[JobFile], Place]") -> None:
+    def _run(self, suffix: str, place: "Callable[[JobFile], EngineConfig]") -> None:
         from oddlot.history.run_folder import RunFolder
 
         if self.resume and self.force:
@@ -142,7 +142,7 @@ class Asked:
         """UsageError: real and virtual seconds and dollars would be added up."""
         from oddlot.history.run_folder import ON, RunFolder
 
-        run, begun = RunFolder(folder), {"Local": "train", "Simulated": "simulate"}
+        run, begun = RunFolder(folder), {"local": "train", "simulated": "simulate"}
         command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
         if command and command != self.command[0]:
             is_of = f"{folder} is a run of `oddlot {command}`, on another clock"
@@ -184,7 +184,7 @@ class Asked:
         flags += [["--set", text] for text in self.sets]
         return resuming([*self.command, *chain(*flags), *self.arguments[len(self.command) :]], folder)
 
-    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], Place]", folder: Path) -> int:
+    def _fit(self, settings: "JobFile", place: "Callable[[JobFile], EngineConfig]", folder: Path) -> int:
         """Train and say what came of it. The signal that has stopped it, if one has."""
         from rich.console import Console
 
@@ -223,7 +223,7 @@ class Asked:
             return f"nothing was trained before {run.ended}: no machine ever came"
         return f"nothing was trained before {run.ended}: set a later goal (--until)"
 
-    def estimate(self, machines: str, seeds: int, maths: bool) -> None:
+    def estimate(self, machines: str, seeds: int, computes: bool) -> None:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
         from oddlot.run.signals import StopWish
 
@@ -232,7 +232,7 @@ class Asked:
             raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
         with StopWish().heard() as stop:  # from the first import until all is told
             try:
-                done = self._estimate(machines, seeds, maths)
+                done = self._estimate(machines, seeds, computes)
             except KeyboardInterrupt:  # the second one
                 print("killed", file=sys.stderr)
                 raise typer.Exit(SIGNALLED + signal.SIGINT) from None
@@ -240,7 +240,7 @@ class Asked:
             print(f"stopped; runs that were done: {done}", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stop.signal)
 
-    def _estimate(self, machines: str, seeds: int, maths: bool) -> int:
+    def _estimate(self, machines: str, seeds: int, computes: bool) -> int:
         """How many runs were done."""
         from rich.console import Console
         from rich.measure import Measurement
@@ -252,7 +252,7 @@ class Asked:
 
         settings = JobFile.read(self.task, self.overrides())
         fleet, table = read_fleet(machines), settings.table
-        options = settings.fit_options() | {"seed": table.seed or 0, "in_flight": table.in_flight or 1}
+        options = {"seed": 0} | settings.fit_options() | {"in_flight": table.in_flight or 1}
         console = Console(stderr=self.as_json, quiet=self.quiet)
         folder = self.flags["out"] or table.out
 
@@ -269,7 +269,7 @@ class Asked:
                     settings.strategy(),
                     fleet,
                     seeds=seeds,
-                    maths=maths,
+                    computes=computes,
                     out=folder,
                     told=told,
                     chaos=self._chaos(names_in(fleet.machines)),
@@ -279,7 +279,7 @@ class Asked:
                 found = stopped.found
         if found:
             shown = estimates(f"{settings.name} on {machines}", found)
-            whole = Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), shown).maximum
+            whole = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), shown).maximum
             console.width = max(console.width, whole)  # a figure is never cut
             console.print(shown, soft_wrap=True)
         self._tell_runs(found, folder, console)
@@ -319,7 +319,7 @@ class Asked:
     def _trained(
         self,
         settings: "JobFile",
-        place: "Callable[[JobFile], Place]",
+        place: "Callable[[JobFile], EngineConfig]",
         folder: Path,
         observer: "Observer",
         tally: "Tally",
@@ -334,7 +334,7 @@ class Asked:
             told = f"{url} is gone when this command ends: name a lasting place"
             raise UsageError(told, "not_persistent", url=url)
         job = settings.job()
-        tally.size = len(Batches(job.data, job.collate))
+        tally.size = len(Batches(job.train_data, job.collate))
         try:
             with settings.source.placed((), ("job",), ("strategy",)):
                 on = place(settings)

@@ -8,7 +8,6 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from oddlot.core.commands import Blend, Step
 from oddlot.core.events import Evaluated
 from oddlot.core.printable import printable
 from oddlot.formatting import moment
@@ -30,7 +29,6 @@ class Watch:
         run = RunFolder(folder)
         self.title = Figures.title_of(run.settings())
         self.follower = Follower(run)
-        self.merged_at = 0.0
         self.heard_at = time.monotonic()
         """by this program's clock: when the log last grew"""
         self.waits = ""
@@ -47,13 +45,11 @@ class Watch:
         """Read what is new; the line that tells of it, if the last one is a while ago."""
         new, tally = self.follower.read(), self.follower.tally
         for record in new:
-            if any(isinstance(action, Step | Blend) for action in record.actions):
-                self.merged_at = record.now
             if isinstance(record.event, Evaluated):
                 self.line = f"{moment(tally.seconds)}   {progress(tally)}   {quality(tally)}"
         if new:
             self.heard_at = time.monotonic()
-        waits = "" if self.follower.ended else waits_for(tally, self.now, self.merged_at)
+        waits = "" if self.follower.ended else waits_for(tally, self.now)
         stopped = stopped_process(self.follower.run.path) if waits else 0
         if stopped:
             waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"

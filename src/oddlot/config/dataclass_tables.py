@@ -77,6 +77,8 @@ class Choice:
     """when no kind is named; None: one has to be"""
     hinted: Callable[[Collection[str]], Collection[str]] | None = None
     """by the names of the kinds around this one: those that may be meant where it lacks a key; None: all"""
+    elsewhere: Callable[[str], type[Table]] | None = None
+    """Makes the table of a kind that is not among `tables`, by its import path. UsageError: there is none."""
 
     def read(self, value: Any, info: ValidationInfo) -> Table:
         """The table of the kind that is named."""
@@ -93,10 +95,16 @@ class Choice:
             except ValidationError as error:
                 raise retold(error, partial(self._hint_at_kinds, what, around)) from None
         name = str(value.get(chooser, ""))
-        if name not in self.tables:
-            raise about(self._unknown(what, name))
         context = {**(info.context or {}), AROUND: (*around, (what, name))}
-        return self.tables[name].model_validate(value, context=context)
+        return self._table(what, name).model_validate(value, context=context)
+
+    def _table(self, what: str, name: str) -> type[Table]:
+        if name in self.tables:
+            return self.tables[name]
+        if self.elsewhere is None or ":" not in name:
+            raise about(self._unknown(what, name))
+        with as_fault():
+            return self.elsewhere(name)
 
     def _unknown(self, what: str, name: str) -> UsageError:
         if name:

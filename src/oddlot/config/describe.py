@@ -27,8 +27,8 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
             if kind in INSIDE:
                 yield from describe_settings(type(inside()), f"{prefix}{name}.", inside())
         elif is_dataclass(default) and not isinstance(default, type):
-            if kinds := KINDS.get(hints[name]):
-                kind_now = next(word for word, one in kinds.items() if isinstance(default, one))
+            kinds = KINDS.get(hints[name], {})
+            if kind_now := next((word for word, one in kinds.items() if isinstance(default, one)), ""):
                 yield f'{prefix}{name}.kind = "{kind_now}"   # {", ".join(kinds)}'
                 others = (word for word in kinds if word != kind_now)
                 for word in others:

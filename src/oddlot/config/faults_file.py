@@ -17,7 +17,7 @@ from oddlot.faults.plan import Chaos, Fault, check_count
 from oddlot.machines.market_traces import alive_rows
 from oddlot.machines.text_files import checked_path
 
-MOST_LOST = 1_000_000
+MAX_LOST = 1_000_000
 """machines of a preemption trace"""
 
 
@@ -35,8 +35,8 @@ def _times(lines: list[str]) -> Iterator[float]:
     rows, total = list(alive_rows(lines)), 0
     for (_, before), (time, now) in pairwise(rows):
         total += (lost := max(0, int(before - now)))
-        if total > MOST_LOST:
-            told = f"more than {MOST_LOST:,} machines are lost: take a trace of fewer"
+        if total > MAX_LOST:
+            told = f"more than {MAX_LOST:,} machines are lost: take a trace of fewer"
             raise UsageError(told, "too_many_machines", machines=total)
         yield from [time] * lost
 

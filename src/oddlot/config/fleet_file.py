@@ -49,7 +49,7 @@ from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.text_files import checked_path
 from oddlot.machines.time_series import Steps
 
-MOST_MACHINES = 1_000_000
+MAX_MACHINES = 1_000_000
 KINDS: dict[str, type[delays.Delay]] = {
     "deterministic": delays.Deterministic,
     "exponential": delays.Exponential,
@@ -337,8 +337,8 @@ def _spelled_out(
     for where, tables in (("machines", file.machines), ("zones", file.zones)):
         for index, table in enumerate(tables):
             total += table.count or 1
-            if total > MOST_MACHINES:
-                told = f"these are more than {MOST_MACHINES:,} machines: take fewer"
+            if total > MAX_MACHINES:
+                told = f"these are more than {MAX_MACHINES:,} machines: take fewer"
                 raise placed(where, index, UsageError(told, "too_many_machines", "count", machines=total))
             try:
                 whole = [table.zone(offers)] if where == "zones" else _numbered(table.make(), table.count)

@@ -15,7 +15,7 @@ server = { lr = 0.7, momentum = 0.9, nesterov = true }
 [job.optimizer]
 lr = 0.05                                      # the rest as the task has it; with `kind`, another optimizer
 
-[job.schedule]
+[job.lr_schedule]
 kind = "cosine"                                # or "linear", "steps"
 epochs = 30
 """
@@ -26,23 +26,41 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 
-from oddlot.config.dataclass_tables import Change, Choice, Maker, as_fault, change_of, table_of, validator
+from oddlot.config.dataclass_tables import (
+    Change,
+    Choice,
+    Maker,
+    as_fault,
+    change_of,
+    column,
+    table_of,
+    validator,
+)
 from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said
 from oddlot.config.toml_text import check_text
-from oddlot.core.errors import MOST_CHARACTERS, UsageError, joined
+from oddlot.core.errors import MAX_CHARACTERS, UsageError, joined
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.strategy import Strategy
-from oddlot.core.strategy_wrapper import Inner
-from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, OVER_ZERO, SEED, at_least
+from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least, hints_of
+from oddlot.run.config import RunConfig
 from oddlot.run.goals import Every
 from oddlot.strategies import Synchronous
-from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
+from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS, strategy_class
 from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
 from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
 from oddlot.workloads import check_task, load_task
@@ -74,7 +92,7 @@ NAMED: dict[tuple[str, ...], str] = {
     **dict.fromkeys(STRATEGIES, "name"),
     **{(*table, key): "kind" for table in STRATEGIES for key in ("server", "switch")},
     ("job", "optimizer"): "kind",
-    ("job", "schedule"): "kind",
+    ("job", "lr_schedule"): "kind",
 }
 """Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
 CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
@@ -100,7 +118,17 @@ OF_STRATEGIES |= {
 STRATEGY_TABLES: dict[str, Any] = {
     name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()
 }
-STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"])
+
+
+@cache
+def _table_elsewhere(name: str) -> type[Table]:
+    """The table of a user's own strategy."""
+    kind = strategy_class(name)
+    choices = {**OF_STRATEGIES, **({Inner: _inside(kind)} if issubclass(kind, Wrapper) else {})}
+    return table_of(kind, choices=choices, name=name)
+
+
+STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsewhere=_table_elsewhere)
 
 
 def _inside(wrapper: type) -> Choice:
@@ -129,16 +157,34 @@ STRATEGY_TABLES |= {
 class JobTable(Table):
     """What of the task's job is to be otherwise."""
 
-    batch: Count | None = None
+    batch_size: Count | None = None
     device: str | None = None
     keep_optimizer: bool | None = None
     optimizer: Annotated[Maker | Change, BeforeValidator(OPTIMIZER.read)] | None = None
-    schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
-    clip_norm: Positive | None = None
+    lr_schedule: Annotated[Maker, BeforeValidator(SCHEDULE.read)] | None = None
+    max_grad_norm: Positive | None = None
 
 
-class RunTable(Table):
-    """A whole job file."""
+def _run_setting(hint: Any) -> Any:
+    """The column of a run setting; rhythms are texts, and no text is empty."""
+    if hint is Every:
+        return Annotated[str, BeforeValidator(_rhythm)]
+    return Text if hint is str else column(hint)
+
+
+def _rhythm(value: object, info: ValidationInfo) -> str:
+    with as_fault():
+        Every.parse(value, info.field_name or "")
+    return str(value)
+
+
+SET_OTHERWISE = {"codec", "chaos", "about"}
+"""run settings that a job file does not have, or by names"""
+RUN_SETTINGS = {name: hint for name, hint in hints_of(RunConfig).items() if name not in SET_OTHERWISE}
+
+
+class FileTable(Table):
+    """What a job file has beside the run settings."""
 
     task: str
     task_options: dict[str, pydantic.JsonValue] = pydantic.Field({})
@@ -148,26 +194,9 @@ class RunTable(Table):
     threads: Count | None = None
     in_flight: Count | None = None
     dollars_per_hour: Price | None = None
-    until: Text | None = None
-    seed: Seed | None = None
     codec: Literal["plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16"] | None = None
-    evaluate_every: str | None = None
-    checkpoint_every: str | None = None
     checkpoints: Text | None = None
-    keep_checkpoints: Count | None = None
-    shards: Count | None = None
-    keep_shards: bool | None = None
-    epoch_barrier: bool | None = None
-    skip_bad: bool | None = None
-    max_update_ratio: Annotated[float, AfterValidator(validator(OVER_ZERO))] | None = None
     out: Text | None = None
-
-    @field_validator("evaluate_every", "checkpoint_every", mode="before")
-    @classmethod
-    def _rhythm(cls, value: object, info: ValidationInfo) -> str:
-        with as_fault():
-            Every.parse(value, info.field_name or "")
-        return str(value)
 
     @field_validator("task")
     @classmethod
@@ -175,6 +204,11 @@ class RunTable(Table):
         with as_fault():
             check_task(value)
         return value
+
+
+_COLUMNS: dict[str, Any] = {name: (_run_setting(hint) | None, None) for name, hint in RUN_SETTINGS.items()}
+RunTable: type[FileTable] = create_model("RunTable", __base__=FileTable, **_COLUMNS)
+"""A whole job file."""
 
 
 def _unnamed(key: str, around: Mapping[str, Any]) -> str | None:
@@ -208,7 +242,7 @@ class Override:
             check_text(f"{name} = {value}")
             parsed = tomllib.loads(f"value = {value}")["value"]
         except UsageError as error:
-            begin = name if len(name) <= MOST_CHARACTERS else f"{name[:MOST_CHARACTERS]}..."
+            begin = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
             raise error.retold(f"--set {begin}: {error}", flag=f"--set {begin}") from None
         except ValueError:  # no TOML, or a whole number that Python refuses for its many digits
             parsed = value
@@ -281,7 +315,7 @@ class Source:
 class JobFile:
     """A job file, or a task alone, with what the command line says on top of it."""
 
-    table: RunTable
+    table: FileTable
     source: Source
 
     @classmethod
@@ -329,7 +363,7 @@ class JobFile:
         table = self.table.job
         said = {
             name: getattr(table, name)
-            for name in ("batch", "device", "keep_optimizer", "clip_norm", "schedule")
+            for name in ("batch_size", "device", "keep_optimizer", "max_grad_norm", "lr_schedule")
         }
         changes: dict[str, Any] = {
             name: value.make() if isinstance(value, Maker) else value
@@ -346,7 +380,7 @@ class JobFile:
     def fit_options(self) -> dict[str, Any]:
         """Those arguments of `fit` that were given."""
         codec = self.table.codec
-        return self._given(*FIT_OPTIONS) | ({} if codec is None else {"codec": _codec(codec)})
+        return self._given(*RUN_SETTINGS, "checkpoints") | ({} if codec is None else {"codec": _codec(codec)})
 
     def local(self) -> "Local":
         """The worker processes."""
@@ -372,9 +406,3 @@ def _codec(name: str) -> "Codec":
     halves = {"bf16": Half("bf16"), "fp16": Half("fp16")}
     of = halves.get(name.rpartition("_")[2], Plain())
     return NonZero(of) if name.startswith("nonzero") else of
-
-
-FIT_OPTIONS = (
-    *("until", "seed", "evaluate_every", "checkpoint_every", "checkpoints", "keep_checkpoints"),
-    *("shards", "keep_shards", "epoch_barrier", "skip_bad", "max_update_ratio"),
-)

@@ -20,9 +20,9 @@ from oddlot.machines.text_files import check_regular, not_utf8, unreadable
 
 KeyPath = Sequence[str | int]
 AnyTable = TypeVar("AnyTable", bound="Table")
-MOST_LETTERS = 10_000_000
+MAX_LETTERS = 10_000_000
 """of a file"""
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 """of a file, that are listed"""
 
 
@@ -78,13 +78,13 @@ def read_text(path: Path) -> str:
     check_regular(path)
     try:
         with path.open(encoding="utf-8-sig") as file:  # some editors begin with a mark
-            text = file.read(MOST_LETTERS + 1)
+            text = file.read(MAX_LETTERS + 1)
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from None
-    if len(text) > MOST_LETTERS:
-        told = f"{path} has more than {MOST_LETTERS:,} letters: that is no such file"
+    if len(text) > MAX_LETTERS:
+        told = f"{path} has more than {MAX_LETTERS:,} letters: that is no such file"
         raise UsageError(told, "file_too_large", path=str(path))
     return text
 
@@ -114,10 +114,10 @@ def read_table(path: Path, kind: type[AnyTable]) -> tuple[str, AnyTable]:
 def explain(path: Path, text: str, error: ValidationError) -> UsageError:
     """What `error` found in the file, one line each: file, line, key and remedy. Of many faults, the first ones."""
     found = faults(error)
-    lines = [(locate(text, keys), fault) for keys, fault in found[:MOST_FAULTS]]
+    lines = [(locate(text, keys), fault) for keys, fault in found[:MAX_FAULTS]]
     lines.sort(key=lambda line: (line[0], str(line[1])))
     told = [at_line(path, number, fault) for number, fault in lines]
-    if more := len(found) - MOST_FAULTS:
+    if more := len(found) - MAX_FAULTS:
         told += [UsageError(f"{path}: and {more:,} more", "more_errors", path=str(path), more=more)] * (
             more > 0
         )

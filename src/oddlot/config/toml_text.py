@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from oddlot.core.errors import UsageError
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """of a key: tomllib takes time that grows as their square"""
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'  # up to two quotes may stand before the closing ones
@@ -21,7 +21,7 @@ _STRING = re.compile(
 )
 _LONG_NUMBER = re.compile(r"0[xob][0-9A-Fa-f_]{100}")
 """Python makes it, and refuses then to write it in an error"""
-_LONG_KEY = re.compile(rf"(?:\.[\w \t-]*+){{{MOST_PARTS}}}")
+_LONG_KEY = re.compile(rf"(?:\.[\w \t-]*+){{{MAX_PARTS}}}")
 
 
 class Statement(NamedTuple):
@@ -43,8 +43,8 @@ def check_text(text: str) -> None:
     """UsageError: a key has too many parts, or a whole number too many digits."""
     bare = _STRING.sub("s", text)
     if _LONG_KEY.search(bare):
-        told = f"a key has more than {MOST_PARTS} parts with dots between them"
-        raise UsageError(told, "nested_too_deeply", most=MOST_PARTS)
+        told = f"a key has more than {MAX_PARTS} parts with dots between them"
+        raise UsageError(told, "nested_too_deeply", most=MAX_PARTS)
     if _LONG_NUMBER.search(bare):
         raise UsageError("a whole number has too many digits", "too_many_digits")
 

@@ -59,13 +59,13 @@ from oddlot.core.records import Record
 from oddlot.core.serialization import Misfit, from_plain, to_plain
 from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
-from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of, task_name
 from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
 
 ECHO = "echo"
 HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
 """a worker that has sent nothing for so many times its task's timeout, and for so many seconds, is killed"""
-MOST_KEPT = 16
+MAX_KEPT = 16
 """versions that a strategy may hold at once: each is a whole model"""
 
 
@@ -205,7 +205,7 @@ class Conductor:
 
     def _refused(self, event: Refused) -> Iterator[Event | Skip]:
         if not self.expects(event.task):
-            yield from self._cancelled(Cancelled(event.task, event.task.rpartition(":")[0]))
+            yield from self._cancelled(Cancelled(event.task, node_of(event.task)))
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
@@ -322,7 +322,7 @@ class Conductor:
             told = f"{command} is impossible: weights are pulled, by a share from 0 to 1"
             raise ProtocolError(told, "invalid_pull", pull=command.pull)
         version = self._version(command.version, command)
-        task_id = f"{node}:{self.tasks_made + 1}"
+        task_id = task_name(node, self.tasks_made + 1)
         spans = self._lease(task_id, command)
         if not spans:
             return None, None
@@ -432,9 +432,9 @@ class Conductor:
     def _keep(self, command: Keep) -> tuple[Action, None]:
         self._version(command.version, command)
         key = str(command.version)
-        if key not in self.kept and len(self.kept) == MOST_KEPT:
+        if key not in self.kept and len(self.kept) == MAX_KEPT:
             raise ProtocolError(
-                f"{command} is impossible: {MOST_KEPT} versions are kept, release one of them",
+                f"{command} is impossible: {MAX_KEPT} versions are kept, release one of them",
                 "too_many_kept",
             )
         self.kept[key] = self.kept.get(key, 0) + 1

@@ -17,9 +17,9 @@ from oddlot.core.spans import Span
 from oddlot.core.strategy import Strategy
 from oddlot.core.worker_stats import Member
 
-MOST_IN_FLIGHT = 100_000
-MOST_HOLDS = 1_000_000
-MOST_DOUBLINGS = 1_000
+MAX_IN_FLIGHT = 100_000
+MAX_HOLDS = 1_000_000
+MAX_DOUBLINGS = 1_000
 """the largest power of two that a float has"""
 
 
@@ -51,7 +51,7 @@ def _check(holds: bool, what: str) -> None:
 def _check_counts(books: Conductor) -> None:
     _check(0 <= books.now < inf, f"now = {books.now}")
     _check(books.batch >= 1, f"batch = {books.batch}")
-    _check(1 <= books.in_flight <= MOST_IN_FLIGHT, f"in_flight = {books.in_flight}")
+    _check(1 <= books.in_flight <= MAX_IN_FLIGHT, f"in_flight = {books.in_flight}")
     _check(books.version >= 0 <= books.tasks_made, f"version {books.version} after {books.tasks_made} tasks")
     _check(all(map(isfinite, books.alarms)), "an alarm that is not finite")
     _check(not any(isnan(when) for when, _, _ in books.deadlines.heap), "a deadline that is not a number")
@@ -59,7 +59,7 @@ def _check_counts(books: Conductor) -> None:
         known = (
             version.isascii() and version.isdecimal() and len(version) < 20 and int(version) <= books.version
         )
-        _check(known and 1 <= holds <= MOST_HOLDS, f"version {version[:20]}, kept {holds} times,")
+        _check(known and 1 <= holds <= MAX_HOLDS, f"version {version[:20]}, kept {holds} times,")
 
 
 def _check_ledger(ledger: Ledger) -> None:
@@ -109,7 +109,7 @@ def _check_spans(spans: Iterable[Span], first: int, stop: int, epochs: range) ->
 def _check_workers(books: Conductor) -> None:
     _check(books.busy.keys() == books.roster.members.keys(), "workers that are not on the roster")
     _check(books.slots.keys() <= books.busy.keys() >= books.stalled.keys(), "slots of an unknown worker")
-    _check(all(0 <= free <= MOST_IN_FLIGHT for free in books.slots.values()), "the number of free slots")
+    _check(all(0 <= free <= MAX_IN_FLIGHT for free in books.slots.values()), "the number of free slots")
     free = {node for node, slots in books.slots.items() if slots}
     _check(books.idle.keys() == free, "idle workers without a free slot")
 
@@ -127,6 +127,6 @@ def _check_member(member: Member) -> None:
     counts = member.results, member.samples, member.drops_in_a_row, member.merges_in_a_row
     _check(min(counts) >= 0, "a worker's count below 0")
     doublings = member.halvings, member.lapses
-    _check(0 <= min(doublings) <= max(doublings) <= MOST_DOUBLINGS, "a worker's halvings or lapses")
+    _check(0 <= min(doublings) <= max(doublings) <= MAX_DOUBLINGS, "a worker's halvings or lapses")
     times = member.joined, member.pace, member.median, member.slow, *member.seconds_per_sample
     _check(all(0 <= seconds < inf for seconds in times), "a worker's time")

@@ -7,7 +7,7 @@ from math import inf
 
 from oddlot.core.tasks import TaskId
 
-MOST_STALE = 64
+MAX_STALE = 64
 """entries of tasks that are over, and twice as many as there are open ones"""
 
 
@@ -41,7 +41,7 @@ class Deadlines:
 
     def forget(self, still_open: Collection[TaskId]) -> None:
         """Let go of tasks that are over: the first ones, or all where there are many."""
-        if len(self.heap) > 2 * len(still_open) + MOST_STALE:
+        if len(self.heap) > 2 * len(still_open) + MAX_STALE:
             self._keep([entry for entry in self.heap if entry[1] in still_open])
         while self.heap and self.heap[0][1] not in still_open:
             heappop(self.heap)

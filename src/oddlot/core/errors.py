@@ -22,7 +22,7 @@ from typing import Any, Self
 from oddlot.core.spans import Span
 from oddlot.core.suggestions import nearest, or_nearest
 
-MOST_CHARACTERS = 60
+MAX_CHARACTERS = 60
 
 
 class OddlotError(Exception):
@@ -170,4 +170,4 @@ class OddlotWarning(UserWarning):
 def short(value: object) -> str:
     """The value as Python writes it, or the beginning of that."""
     text = repr(value)
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "..."

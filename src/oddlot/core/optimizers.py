@@ -1,10 +1,11 @@
-"""How a direction becomes a step, as plain data. The numerics live with the tensors (`train`)."""
+"""How a direction becomes a step, as plain data. The arithmetic is where the tensors are (`train`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from oddlot.core.errors import UsageError
-from oddlot.core.validation import AboveZero, FromZeroBelowOne, NotNegative, check_settings
+from oddlot.core.validation import AboveZero, NotNegative, WithinOne, check_settings
 
 
 def _two_from_zero_below_one(betas: object) -> str:
@@ -19,25 +20,50 @@ def _two_from_zero_below_one(betas: object) -> str:
 Betas = Annotated[tuple[float, float], _two_from_zero_below_one]
 
 
+class Optimizer:
+    """Base class of the settings of the hub's optimizers: dataclasses with a learning rate.
+
+    An optimizer of your own is a dataclass that subclasses it and has `hub_optimizer`. Its fields are plain data, so
+    that they can be saved.
+    """
+
+    __slots__ = ()
+
+    lr: float
+
+    def hub_optimizer(self, sections: Mapping[int, Any]) -> Any:
+        """Return a new `HubOptimizer` (`oddlot.train.optimizer_math`) for these 1-D tensors of trainable parameters.
+
+        SGD, Adam and AdamW do not have it: the hub knows their arithmetic. UsageError: nor does this one.
+        """
+        name = type(self).__name__
+        told = f"{name} does not say how the hub steps with it: give it a method hub_optimizer(sections)"
+        raise UsageError(told, "optimizer_without_arithmetic", "optimizer", given=name)
+
+
 @dataclass(frozen=True, slots=True)
-class SGD:
-    """Stochastic gradient descent with optional momentum, as `torch.optim.SGD` computes it."""
+class SGD(Optimizer):
+    """Stochastic gradient descent with optional momentum, as `torch.optim.SGD` computes it.
+
+    The momentum may be negative, which makes up for the momentum that many asynchronous workers add (Mitliagkas et al.,
+    "Asynchrony begets Momentum", 2016).
+    """
 
     lr: NotNegative = 0.05
-    momentum: FromZeroBelowOne = 0.0
+    momentum: WithinOne = 0.0
     nesterov: bool = False
     weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.nesterov and not self.momentum:
+        if self.nesterov and self.momentum <= 0:
             raise UsageError(
                 "nesterov = True needs a momentum above 0", "nesterov_without_momentum", "nesterov"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class Adam(Optimizer):
     """Adam with L2 regularisation (Kingma and Ba, 2015), as `torch.optim.Adam` computes it."""
 
     lr: NotNegative = 1e-3
@@ -50,7 +76,7 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True)
-class AdamW:
+class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`."""
 
     lr: NotNegative = 1e-3
@@ -60,6 +86,3 @@ class AdamW:
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-
-Optimizer = SGD | Adam | AdamW

@@ -1,13 +1,14 @@
 """Dataclasses to JSON-able data and back, driven by their type hints.
 
 A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
-becomes a list. Reading needs the type that was written, and a union of dataclasses is told apart by "is". Of a
-dataclass that holds another one of whatever class, the type is `Outer[Inner]`.
+becomes a list. Reading needs the type that was written. A union of dataclasses is told apart by "is", and so are the
+subclasses of a base class that is no dataclass (`Optimizer`), to which users add. Of a dataclass that holds another one
+of whatever class, the type is `Outer[Inner]`.
 
 Reading checks every value against its hint, because a file may hold anything: `Misfit` names the value and its place.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -86,6 +87,8 @@ def _reader(kind: Any) -> _Reader:
         return lambda plain: origin(map(read, _listed(plain)))
     if origin in (dict, Mapping):
         return _dict_reader(_reader(arguments[1]))
+    if isinstance(kind, type) and kind not in (Any, object) and any(map(is_dataclass, _subclasses(kind))):
+        return _base_reader(kind)
     if hasattr(kind, "_fields"):
         return _row_reader(tuple(get_type_hints(kind).values()), lambda parts: kind(*parts))
     return lambda plain: plain
@@ -186,6 +189,24 @@ def _dataclass_reader(kind: Any) -> _Reader:
         return kind(**values)
 
     return read
+
+
+def _base_reader(base: type) -> _Reader:
+    """Of any dataclass that subclasses `base` when a value is read, the newest one of its name."""
+
+    def read(plain: Any) -> Any:
+        word = _table(plain, base.__name__).get("is")
+        kinds = [kind for kind in _subclasses(base) if kind.__name__ == word and is_dataclass(kind)]
+        return _reader(kinds[-1])(plain) if kinds else _misfit(word, f"a known {base.__name__}")
+
+    return read
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    kinds: list[type] = base.__subclasses__()
+    for kind in kinds:
+        yield kind
+        yield from _subclasses(kind)
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> _Reader:

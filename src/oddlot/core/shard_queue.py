@@ -8,7 +8,7 @@ from math import inf
 from oddlot.core.spans import Span
 from oddlot.core.tasks import NodeId
 
-MOST_SPANS = 64
+MAX_SPANS = 64
 """of a lease: a task stays a small message, however torn what came back is"""
 
 
@@ -56,7 +56,7 @@ class Lane:
         return found
 
     def take(self, samples: int) -> tuple[Span, ...]:
-        """Up to `samples` samples of one epoch, in at most `MOST_SPANS` spans: returned ones first, then fresh ones.
+        """Up to `samples` samples of one epoch, in at most `MAX_SPANS` spans: returned ones first, then fresh ones.
 
         One more where it would be left alone. Where nothing of its epoch is left, the next one is begun.
         """
@@ -64,7 +64,7 @@ class Lane:
             self.epoch, self.at = self.epoch + 1, self.first
         taken: list[Span] = []
         several = samples > 1
-        while samples and len(taken) < MOST_SPANS and (span := self._first()):
+        while samples and len(taken) < MAX_SPANS and (span := self._first()):
             epoch, start, last = span
             if taken and epoch != taken[0].epoch:
                 break

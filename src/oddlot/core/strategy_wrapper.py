@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy, Traits
@@ -35,15 +35,14 @@ class Wrapper(Strategy, Generic[Inner]):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        inner: Any = self.inner
-        if not isinstance(inner, Strategy) or not is_dataclass(inner):
-            raise InvalidValue("inner", inner, "a strategy, such as Synchronous(): a dataclass with `on`")
-        while inner is not None:
-            if type(inner) is type(self):
-                kind = type(self).__name__
-                told = f"{kind} is inside already: once is enough"
-                raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
-            inner = getattr(inner, "inner", None)
+        if not _is_strategy(self.inner):
+            raise InvalidValue(
+                "inner", self.inner, "a strategy, such as Synchronous(): a dataclass with `on`"
+            )
+        if type(self) in map(type, layers(self.inner)):
+            kind = type(self).__name__
+            told = f"{kind} is inside already: once is enough"
+            raise UsageError(told, "wrapper_twice", key="inner", wrapper=kind)
 
     def traits(self, batch_size: int) -> Traits:
         """Those of the strategy inside."""
@@ -54,3 +53,15 @@ class Wrapper(Strategy, Generic[Inner]):
         """As the strategy inside. UsageError, about a setting of `inner`."""
         with _about_inner():
             self.inner.validate(workers, metrics)
+
+
+def _is_strategy(value: object) -> bool:
+    return isinstance(value, Strategy) and is_dataclass(value)
+
+
+def layers(strategy: Strategy) -> list[Strategy]:
+    """Return the strategy and, of a wrapper, those inside it, the innermost last."""
+    found = [strategy]
+    while isinstance(found[-1], Wrapper):
+        found.append(found[-1].inner)
+    return found

@@ -21,6 +21,26 @@ Kind = Literal["gradient", "delta", "weights"]
 steps) are directions, merged by `Step`; `weights` (the end of local steps) is a point, merged by `Blend`."""
 
 
+def life_name(machine: str, life: int) -> NodeId:
+    """Return the id of a machine's worker: `w1` in its first life, `w1.2` in its second."""
+    return machine if life == 1 else f"{machine}.{life}"
+
+
+def machine_of(node: NodeId) -> str:
+    """Return the machine of a worker: `w1` of `w1.2`."""
+    return node.partition(".")[0]
+
+
+def task_name(node: NodeId, number: int) -> TaskId:
+    """Return the id of a node's task: `w1:17`."""
+    return f"{node}:{number}"
+
+
+def node_of(task: TaskId) -> NodeId:
+    """Return the node of a task: `w1` of `w1:17`. Empty for text that is no task id."""
+    return task.rpartition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One piece of work: compute on these samples from that version, and answer with this kind."""

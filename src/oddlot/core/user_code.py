@@ -7,9 +7,9 @@ from typing import Any
 
 from oddlot.core.errors import JobError
 
-MOST_OF_TEXT = 1_000
+MAX_TEXT_CHARACTERS = 1_000
 """characters of an exception's own text"""
-MOST_OF_TRACE = 5_000
+MAX_TRACE_CHARACTERS = 5_000
 """characters of a traceback"""
 
 
@@ -26,17 +26,17 @@ def trace_of(error: BaseException) -> str:
         text = ""
         with suppress(Exception):  # of a user's class that cannot be shown
             text = str(each)
-        if len(text) > MOST_OF_TEXT:
-            trace = trace.replace(text, f"{text[:MOST_OF_TEXT]}... ({len(text):,} characters)")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            trace = trace.replace(text, f"{text[:MAX_TEXT_CHARACTERS]}... ({len(text):,} characters)")
     return shortened(trace)
 
 
 def shortened(text: str) -> str:
-    """Return at most `MOST_OF_TRACE` characters: a long text loses those behind its first fifth."""
-    if len(text) <= MOST_OF_TRACE:
+    """Return at most `MAX_TRACE_CHARACTERS` characters: a long text loses those behind its first fifth."""
+    if len(text) <= MAX_TRACE_CHARACTERS:
         return text
-    head, mark = text[: MOST_OF_TRACE // 5], f"\n... ({len(text):,} characters) ...\n"
-    return head + mark + text[len(head) + len(mark) - MOST_OF_TRACE :]
+    head, mark = text[: MAX_TRACE_CHARACTERS // 5], f"\n... ({len(text):,} characters) ...\n"
+    return head + mark + text[len(head) + len(mark) - MAX_TRACE_CHARACTERS :]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

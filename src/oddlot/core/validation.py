@@ -1,7 +1,7 @@
 """What settings may be, said beside their hints: `lr: NotNegative = 0.1`, `steps: AtLeastOne = 8`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from math import inf
 from numbers import Integral, Real
@@ -48,6 +48,7 @@ AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 AboveZero = Annotated[float, ABOVE_ZERO]
 OverZero = Annotated[float, OVER_ZERO]
+WithinOne = Annotated[float, Must("above -1 and below 1", lambda value: -1 < value < 1)]
 FromZeroBelowOne = Annotated[float, Must("at least 0 and below 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, SEED]
 
@@ -79,10 +80,18 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
     if are_classes and not any(is_a(value, kind) for kind in kinds):
-        yield " or ".join(_WORDS.get(kind, f"{kind.__name__}(...)") for kind in kinds)
+        yield " or ".join(map(_word, kinds))
     for part, kind in zip(parts, kinds, strict=True):
         if part is not kind and (is_a(value, kind) if are_classes else len(parts) == 1):
             yield from (must for check in part.__metadata__ if (must := check(value)))
+
+
+def _word(kind: type) -> str:
+    """What a value of a class is called; of a base class, with one of its subclasses."""
+    examples: list[type] = [] if kind in _WORDS or is_dataclass(kind) else kind.__subclasses__()
+    if examples:
+        return f"of class {kind.__name__}, such as {examples[0].__name__}(...)"
+    return _WORDS.get(kind, f"{kind.__name__}(...)")
 
 
 def is_a(value: Any, kind: type) -> bool:

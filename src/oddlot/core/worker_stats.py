@@ -10,7 +10,7 @@ SECONDS_UNTIL_ANY_ANSWER = 600.0
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
 PATIENCE = 4.0
-LEAST_PATIENCE_SECONDS = 1.0
+MIN_PATIENCE_SECONDS = 1.0
 REMEMBERED = 20
 NEWEST_COUNTS = 0.1
 """the weight of the newest result in the usual pace of all"""
@@ -147,4 +147,4 @@ class Roster:
             least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN
             usual = PATIENCE * (self.usual or 0.0) * samples
             return max(learnt, usual, least * 2.0**member.lapses)
-        return float(max(learnt, LEAST_PATIENCE_SECONDS) * 2.0**member.lapses)
+        return float(max(learnt, MIN_PATIENCE_SECONDS) * 2.0**member.lapses)

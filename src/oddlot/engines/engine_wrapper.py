@@ -9,7 +9,7 @@ from oddlot.engines.host import Message
 
 
 class Around:
-    """Mailbox, port and faults of `engine`."""
+    """Mailbox and port of `engine`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -51,27 +51,3 @@ class Around:
     def loaded(self) -> Collection[TaskId]:
         """The open tasks that read their version's memory no more."""
         return tuple(self.engine.loaded())
-
-    def kill(self, node: NodeId) -> None:
-        """As kill -9 does."""
-        self.engine.kill(node)
-
-    def leave(self, node: NodeId) -> None:
-        """As SIGTERM does."""
-        self.engine.leave(node)
-
-    def slow(self, node: NodeId, factor: float) -> None:
-        """Have it wait after each step."""
-        self.engine.slow(node, factor)
-
-    def freeze(self, node: NodeId) -> None:
-        """As SIGSTOP does."""
-        self.engine.freeze(node)
-
-    def thaw(self, node: NodeId) -> None:
-        """Let it go on."""
-        self.engine.thaw(node)
-
-    def bar(self, machine: str, barred: bool) -> None:
-        """Whether a machine that is gone stays away."""
-        self.engine.bar(machine, barred)

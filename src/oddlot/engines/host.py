@@ -24,7 +24,7 @@ from oddlot.core.errors import ProtocolError, Refusal
 from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Refused, Stimulus, Ticked
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
-from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
 Observer = Callable[[Record], None]
 """Sees every record after it was acted on. It may write files and keep figures; it decides nothing."""
@@ -46,7 +46,7 @@ class Change(Protocol):
 
 
 class Store(Protocol):
-    """The model, and how it changes. `oddlot.train.store.Store`, or a shadow that skips the maths."""
+    """The model, and how it changes. `oddlot.train.store.Store`, or a shadow that computes nothing."""
 
     def acquire(self, version: int) -> Any:
         """The weights of a version, unchanged until they are released."""
@@ -97,7 +97,7 @@ class Arrival:
 
     facts: Facts
     payload: Any
-    """with `release()`, to give its memory back; None where the maths is skipped"""
+    """with `release()`, to give its memory back; None where nothing is computed"""
 
 
 Message = Stimulus | Arrival
@@ -159,7 +159,7 @@ class Host:
         facts = arrival.facts
         if not self.conductor.expects(facts.id):
             self._discard(arrival)
-            lies = facts.sender != facts.id.rpartition(":")[0] or facts.samples < 1
+            lies = facts.sender != node_of(facts.id) or facts.samples < 1
             self.handle(Refused(facts.id, "an echo that lies") if lies else Arrived(facts), now)
             return
         for task in self.port.loaded():
@@ -255,7 +255,7 @@ class Host:
             case Evict(node):
                 self.port.evict(node)
             case HandOver(task_id):
-                self.port.hand_over(task_id, task_id.rpartition(":")[0])
+                self.port.hand_over(task_id, node_of(task_id))
 
     def _tell(self) -> str:
         lines = [f"  {record.now:.3f} {record.event} -> {list(record.actions)}\n" for record in self.story]
@@ -263,6 +263,6 @@ class Host:
 
 
 def _changed(version: int, change: Change | None) -> Changed:
-    """Without figures where the maths is skipped, and without those that are too large to be numbers."""
+    """Without figures where nothing is computed, and without those that are too large to be numbers."""
     norm, inner = (None, None) if change is None else (change.norm, change.inner)
     return Changed(version, *(None if one is None or not isfinite(one) else one for one in (norm, inner)))

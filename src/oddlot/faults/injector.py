@@ -13,8 +13,8 @@ from typing import Any
 
 from oddlot.core.events import Cancelled, Joined, Leaving, Lost, Refused, Struck
 from oddlot.core.random_streams import stream
-from oddlot.core.tasks import NodeId
-from oddlot.engines.base import Engine
+from oddlot.core.tasks import NodeId, machine_of
+from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import Around
 from oddlot.engines.host import Arrival, Message
 from oddlot.faults.plan import ANSWERED, LASTING, Chaos, Fault
@@ -45,6 +45,7 @@ class Disturbed(Around):
     def __init__(
         self,
         engine: Engine,
+        faults: FaultInjection,
         chaos: Chaos,
         version: Callable[[], int],
         save: Callable[[], None],
@@ -53,6 +54,7 @@ class Disturbed(Around):
         life: int = 0,
     ) -> None:
         super().__init__(engine)
+        self.faults = faults
         self.version, self.save = version, save
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.entries = 0
@@ -159,7 +161,7 @@ class Disturbed(Around):
         """What lasts longer than the hub's last life goes on, in the next lives of the same machines."""
         fault, begun, sufferers = doom.fault, dict[str, float](), set[str]()
         for time, event in struck:
-            machine = event.node.partition(".")[0]
+            machine = machine_of(event.node)
             if event.fault == doom.name:
                 begun[machine] = time
             if event.fault.removesuffix(GOES_ON) == doom.name and event.node in left:
@@ -210,10 +212,10 @@ class Disturbed(Around):
         match fault.kind:
             case "kill":
                 self.here[node] = False
-                self.engine.kill(node)
+                self.faults.kill(node)
             case "leave":
                 self.here[node] = False
-                self.engine.leave(node)
+                self.faults.leave(node)
             case _:
                 until = inf if fault.for_seconds is None else self.now + fault.for_seconds
                 self._outdo(fault.kind, node, until, fault.factor or 0.0)
@@ -231,11 +233,11 @@ class Disturbed(Around):
         lasting = [one for one in self.lasting[kind, node] if one[0] > self.now]
         self.lasting[kind, node] = lasting
         if kind == "slow":
-            self.engine.slow(node, max((factor for _, factor in lasting), default=0.0))
+            self.faults.slow(node, max((factor for _, factor in lasting), default=0.0))
         elif lasting:
-            self.engine.freeze(node)
+            self.faults.freeze(node)
         else:
-            self.engine.thaw(node)
+            self.faults.thaw(node)
 
     def _kill_hub(self) -> None:
         self.save()

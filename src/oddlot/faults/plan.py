@@ -20,7 +20,9 @@ from typing import Annotated
 
 from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.suggestions import or_nearest
+from oddlot.core.tasks import machine_of
 from oddlot.core.validation import AboveZero, Must, NotNegative, Seed, check_settings
+from oddlot.engines.base import EngineConfig
 from oddlot.machines.capacity import Capacity
 
 LASTING = {"freeze", "slow"}
@@ -28,6 +30,8 @@ LASTING = {"freeze", "slow"}
 ANSWERED = {"delay", "drop", "corrupt"}
 """They strike the machine's next answer: it comes later, never (as if the machine had given up), with bad numbers."""
 KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
+OF_WORKERS = {"kill", "leave"} | LASTING
+"""Kinds that the engine injects. The others happen to messages, or to the hub."""
 
 
 def _is_kind(kind: str) -> str:
@@ -52,9 +56,9 @@ Versions = Annotated[tuple[int, ...], Must("a list of whole numbers, not negativ
 Often = Annotated[float, Must("finite and at least 0.001", lambda seconds: 0.001 <= seconds < inf)]
 """oftener, a run would do nothing else"""
 Rate = Annotated[float, Must("above 0 and at most 3,600,000", lambda rate: 0 < rate <= 3_600_000)]
-MOST_FAULTS = 5_000
+MAX_FAULTS = 5_000
 """of a run: each may have many times"""
-MOST_TOLD = 4
+MAX_TOLD = 4
 """times of a fault in its name"""
 
 
@@ -92,7 +96,7 @@ class Fault:
 
     def is_for(self, node: str) -> bool:
         """Whether it may strike this life of a machine."""
-        return self.machine in {"", node.partition(".")[0]}
+        return self.machine in {"", machine_of(node)}
 
     def __str__(self) -> str:
         told = [
@@ -139,14 +143,14 @@ def _short(value: object) -> str:
     if not isinstance(value, tuple | list):
         return f"{value:g}"
     told = [f"{time:g}" for time in value]
-    return ",".join(told if len(told) <= MOST_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
+    return ",".join(told if len(told) <= MAX_TOLD else [*told[:2], f"...{len(told) - 3} more...", told[-1]])
 
 
 def check_count(faults: int) -> None:
     """UsageError: more faults than a run can have."""
-    if faults > MOST_FAULTS:
-        told = f"{faults:,} faults are more than {MOST_FAULTS:,}: give a fault many times, in `at_seconds` or a `file`"
-        raise UsageError(told, "too_many_faults", "faults", given=faults, most=MOST_FAULTS)
+    if faults > MAX_FAULTS:
+        told = f"{faults:,} faults are more than {MAX_FAULTS:,}: give a fault many times, in `at_seconds` or a `file`"
+        raise UsageError(told, "too_many_faults", "faults", given=faults, most=MAX_FAULTS)
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class Chaos:
         check_settings(self)
         faults: object = self.faults
         if not isinstance(faults, Sequence) or not all(isinstance(one, Fault) for one in faults):
-            raise InvalidValue("faults", faults, "a list of oddlot.Fault")
+            raise InvalidValue("faults", faults, "a list of oddlot.faults.Fault")
         check_count(len(faults))
 
     def named(self) -> list[tuple[str, Fault]]:
@@ -173,9 +177,28 @@ class Chaos:
             names.append(f"{text} #{counts[text]}" if counts[text] > 1 else text)
         return list(zip(names, self.faults, strict=True))
 
+    def check_engine(self, engine: EngineConfig) -> None:
+        """Raise UsageError if the engine cannot inject a fault, or has no such machine."""
+        for place, fault in enumerate(self.faults):
+            if not engine.faults or (fault.kind in OF_WORKERS and fault.kind not in engine.faults):
+                raise _cannot_inject(engine, fault.kind, f"faults.{place}.kind")
+        if self.capacity is not None and "preempt" not in engine.faults:
+            raise _cannot_inject(engine, "preempt", "capacity")
+        if self.capacity is not None and not engine.respawn:
+            told = "a capacity brings machines back, and Local(respawn=False) replaces none"
+            raise UsageError(told, "capacity_without_respawn", "chaos")
+        self.check_machines(engine.names)
+
     def check_machines(self, names: Sequence[str]) -> None:
         """UsageError: a fault is for a machine that is not among these; its key is the way to it."""
         known = frozenset(names)
         for place, fault in enumerate(self.faults):
             if fault.machine and fault.machine not in known:
                 raise UnknownName("machine", fault.machine, names[:100], key=f"faults.{place}.machine")
+
+
+def _cannot_inject(engine: EngineConfig, kind: str, key: str) -> UsageError:
+    known = sorted(engine.faults)
+    can = f"of workers' faults it can inject {', '.join(known)}" if known else "it injects no faults"
+    told = f"the {engine.kind} engine cannot inject `{kind}`: {can}"
+    return UsageError(told, "fault_not_supported", key, engine=engine.kind, fault=kind, known=known)

@@ -6,8 +6,8 @@ from typing import Any
 
 from oddlot.core.events import Evaluated, Joined, Lost, Struck
 from oddlot.core.random_streams import stream
-from oddlot.core.tasks import NodeId
-from oddlot.engines.base import Engine
+from oddlot.core.tasks import NodeId, machine_of
+from oddlot.engines.base import Engine, FaultInjection
 from oddlot.engines.engine_wrapper import Around
 from oddlot.engines.host import Message
 from oddlot.engines.simulated.stalled import stalled
@@ -25,8 +25,11 @@ class Preempted(Around):
     Times are those of the run's clock: a resumed run finds the capacity as it is then.
     """
 
-    def __init__(self, engine: Engine, capacity: Capacity, names: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, engine: Engine, faults: FaultInjection, capacity: Capacity, names: Sequence[str], seed: int
+    ) -> None:
         super().__init__(engine)
+        self.faults = faults
         self.names = names
         self.moves = capacity.moves(len(names), stream(seed, NAME))
         self.move = next(self.moves, None)
@@ -42,7 +45,7 @@ class Preempted(Around):
         while self.move is not None and self.move[0] <= engine.now:
             self._turn()
         for name, away in self.away.items():
-            engine.bar(name, away)
+            faults.bar(name, away)
 
     @property
     def is_spent(self) -> bool:
@@ -68,7 +71,7 @@ class Preempted(Around):
             return self.struck.pop()
         while self.move is not None and self.move[0] <= self.now:
             name, away = self._turn()
-            self.engine.bar(name, away)
+            self.faults.bar(name, away)
             if away and (node := self.nodes.pop(name, "")):
                 return self._take(node)
         due = self.move[0] if self.move else inf
@@ -94,7 +97,7 @@ class Preempted(Around):
 
     def _joined(self, node: NodeId) -> None:
         """One that had been on its way when its machine was taken away is gone at once."""
-        name = node.partition(".")[0]
+        name = machine_of(node)
         if self.away[name]:
             self.struck.append(self._take(node))
         else:
@@ -102,10 +105,10 @@ class Preempted(Around):
 
     def _take(self, node: NodeId) -> Struck:
         """Away with it."""
-        self.engine.kill(node)
+        self.faults.kill(node)
         return Struck(NAME, KIND, node)
 
     def _lost(self, node: NodeId) -> None:
-        name = node.partition(".")[0]
+        name = machine_of(node)
         if self.nodes.get(name) == node:
             del self.nodes[name]

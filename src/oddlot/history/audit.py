@@ -18,8 +18,8 @@ from oddlot.core.records import Record
 from oddlot.core.spans import Span, samples_in, split
 from oddlot.core.tasks import TaskId, UpdateId
 
-MOST_FAULTS = 10
-MOST_TO_COME = 3
+MAX_FAULTS = 10
+MAX_TO_COME = 3
 """epochs under way that are told one by one"""
 
 
@@ -54,8 +54,8 @@ class Proof:
     @property
     def _still(self) -> str:
         """What is to come of the oldest epochs: a hole that lasts is seen here."""
-        told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MOST_TO_COME]]
-        told += ["more of later ones"] if len(self.to_come) > MOST_TO_COME else []
+        told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MAX_TO_COME]]
+        told += ["more of later ones"] if len(self.to_come) > MAX_TO_COME else []
         return f" (to come: {', '.join(told)})" if told else ""
 
 
@@ -80,10 +80,10 @@ def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
         holes += [(epoch, size - here)] if here < size else []
     last = max([epochs, *(epoch + 1 for epoch in sheets.pieces)])
     absent = (epoch for epoch in range(last) if epoch not in sheets.pieces)
-    holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MOST_FAULTS))])
+    holes = sorted([*holes, *((epoch, size) for epoch in islice(absent, MAX_FAULTS))])
     faults += [_hole(epoch, count) for epoch, count in holes if epoch < epochs]
     return Proof(
-        size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MOST_FAULTS]), tuple(holes)
+        size, whole, merged - sheets.skipped, sheets.skipped, tuple(faults[:MAX_FAULTS]), tuple(holes)
     )
 
 

@@ -1,11 +1,13 @@
 """What a run costs: every machine's time at the price of that time, from the log alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
-from oddlot.core.events import Joined, Resumed
+from oddlot.core.events import Gone, Joined, Lost, Ordered, Priced, Resumed
 from oddlot.core.tasks import NodeId
+from oddlot.history.worker_timeline import Worker
 
 
 @dataclass(slots=True)
@@ -33,8 +35,8 @@ class Account:
 
 
 @dataclass
-class Bill:
-    """Kept up to date record by record; times are seconds of the run's clock."""
+class Cost:
+    """What a run costs, kept up to date record by record; times are seconds of the run's clock."""
 
     now: float = 0.0
     dollars: float = 0.0
@@ -67,6 +69,23 @@ class Bill:
         self.seconds_served += passed if self.here else 0.0
         self.worker_seconds += passed * len(self.here)
         self.now = now
+
+    def hear(self, event: Joined | Priced | Ordered | Gone | Lost, workers: Mapping[NodeId, Worker]) -> None:
+        """Take an event into account; `workers` are those that joined before it."""
+        match event:
+            case Ordered(node, price, zone):
+                self.ordered(node, price, zone)
+            case Joined():
+                self.joined(event)
+            case Priced(zone, price):
+                self.priced(zone, price)
+            case Gone(node) | Lost(node):
+                worker = workers.get(node)
+                self.gone(node)
+                if worker is None:
+                    self.lost(node, 0.0)
+                elif isinstance(event, Lost) and worker.tasks:
+                    self.lost(node, max(worker.begun, worker.heard))
 
     @property
     def presence(self) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from oddlot.checkpoint.disk import open_to_append, open_to_read
 from oddlot.core.errors import UsageError
 
 LOCK = "lock"
-MOST_BYTES = 1_000
+MAX_BYTES = 1_000
 """of the file that are read"""
 
 
@@ -33,4 +33,4 @@ def hold(folder: Path, closing: ExitStack) -> None:
 def read_holder(folder: Path) -> str:
     """The line in which the process that holds the lock, or has held it last, names itself."""
     with open_to_read(folder / LOCK) as file:
-        return file.read(MOST_BYTES).decode(errors="replace")
+        return file.read(MAX_BYTES).decode(errors="replace")

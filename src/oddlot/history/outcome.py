@@ -14,14 +14,14 @@ FAILED = "failed: "
 """how the ending of a run begins that has failed"""
 INTERRUPTED = "interrupted"
 """how a run ends that Ctrl-C or SIGTERM has stopped, as in `oddlot.run.result`"""
-MOST_LINES = 3
+MAX_LINES = 3
 COUNTED = ("versions", "updates", "samples_merged")
 
 
 def in_short(error: Exception) -> str:
     """What a run's summary says of a failure: its lines or, of a long one (a traceback), the first and the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines if len(lines) <= MOST_LINES else [lines[0], lines[-1]])
+    return " ".join(lines if len(lines) <= MAX_LINES else [lines[0], lines[-1]])
 
 
 def read_ending(run: RunFolder) -> dict[str, Any]:

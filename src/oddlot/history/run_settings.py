@@ -10,12 +10,12 @@ from oddlot.core.errors import CheckpointError, UsageError
 
 FORMAT = 1
 SETTINGS = "run.json"
-MOST_NAMED = 10
+MAX_NAMED = 10
 """runs of a folder"""
 COMMAND = "command"
 """in what a run's starter noted: the arguments of `oddlot` that began it, beside settings and folder"""
 COMMANDS = ("train", "simulate")
-WHERE_SAID = {"schedule", "clip_norm", "keep_optimizer", "maths"}
+WHERE_SAID = {"lr_schedule", "max_grad_norm", "keep_optimizer", "computes"}
 """settings that are in run.json only where they were said"""
 
 
@@ -70,7 +70,7 @@ def no_run(path: Path) -> CheckpointError:
         beside = (path.parent / SETTINGS).exists()
         hint = f"the run is its folder, {path.parent}" if beside else "name the folder of a run"
         return CheckpointError(f"{path} is a file: {hint}", "not_a_folder", path=str(path))
-    inside = sorted(str(each.parent) for each in path.glob(f"*/{SETTINGS}"))[:MOST_NAMED]
+    inside = sorted(str(each.parent) for each in path.glob(f"*/{SETTINGS}"))[:MAX_NAMED]
     hint = f"; some are in folders of it: {', '.join(inside)}" if inside else ""
     told = f"there is no run in {path}{hint}" if path.exists() else f"there is no folder {path}"
     return CheckpointError(told, "no_run", path=str(path), inside=inside)

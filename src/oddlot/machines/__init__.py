@@ -1,1 +1,35 @@
-"""What a machine is, for the simulator: its speed, its moods, its link, its price, how long it stays."""
+"""Machines, real or simulated: how fast they are, when they are there, and what they cost."""
+
+from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
+from oddlot.machines.delay_models import (
+    Deterministic,
+    Erlang,
+    Exponential,
+    Lognormal,
+    ShiftedExponential,
+    Trace,
+)
+from oddlot.machines.machine import Lifetime, Link, Machine
+from oddlot.machines.market import Fleet, Hub, Offer, Zone
+from oddlot.machines.time_series import Steps
+
+__all__ = [
+    "Alive",
+    "Always",
+    "Deterministic",
+    "Erlang",
+    "Exponential",
+    "Fleet",
+    "Hub",
+    "Lifetime",
+    "Link",
+    "Lognormal",
+    "Machine",
+    "Memoryless",
+    "Offer",
+    "Pools",
+    "ShiftedExponential",
+    "Steps",
+    "Trace",
+    "Zone",
+]

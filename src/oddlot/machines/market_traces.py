@@ -15,7 +15,7 @@ from oddlot.core.errors import InvalidValue, UnknownName, UsageError
 from oddlot.machines.text_files import read_packed
 from oddlot.machines.time_series import Steps
 
-MOST_SECONDS = 1e15
+MAX_SECONDS = 1e15
 """of a gap in a trace"""
 CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
 AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
@@ -169,8 +169,8 @@ def _skypilot(text: str, inverted: bool) -> Steps:
     except (TypeError, LookupError):
         told = 'it is not {"metadata": {"gap_seconds": ...}, "data": [...]}'
         raise UsageError(told, "other_format") from None
-    if not _is_count(gap) or not 0 < gap < MOST_SECONDS:
-        raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MOST_SECONDS:g}")
+    if not _is_count(gap) or not 0 < gap < MAX_SECONDS:
+        raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MAX_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise InvalidValue("data", data, "a list of whole numbers")
     if inverted and (most := max(data)) > 1:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from oddlot.core.errors import InvalidValue, UsageError
 
 Parsed = TypeVar("Parsed")
-MOST_BYTES = 200_000_000
+MAX_BYTES = 200_000_000
 """of a record, unpacked"""
 
 
@@ -22,14 +22,14 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     check_regular(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from None
     except (EOFError, zlib.error) as error:
         told = f"{path} is not a whole gzip file: {error}"
         raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
-    if len(data) > MOST_BYTES:
-        told = f"{path} has more than {MOST_BYTES:,} bytes: that is no trace"
+    if len(data) > MAX_BYTES:
+        told = f"{path} has more than {MAX_BYTES:,} bytes: that is no trace"
         raise UsageError(told, "file_too_large", path=str(path))
     try:
         return parse(data.decode().removeprefix("\ufeff"))

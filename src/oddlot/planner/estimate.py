@@ -89,7 +89,7 @@ def estimate(
     fleet: Fleet,
     *,
     seeds: int = 5,
-    maths: bool = True,
+    computes: bool = True,
     in_flight: int = 1,
     seed: int = 0,
     out: str | PathLike[str] | None = None,
@@ -98,7 +98,7 @@ def estimate(
 ) -> list[Estimate]:
     """Simulate the job on the fleet as it is, and with its zones bought on demand, `seeds` times each.
 
-    `maths=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
+    `computes=False` keeps the time and trains nothing: for large fleets, and goals such as "epochs>=20". Each run has a
     seed of its own, from `seed` on, and with `out` a folder of its own in there. `options` are those of `fit`; `told`
     hears of every run before it begins. A run that fails, such as one whose machines never come back, counts as failed
     beside those that do not: its summary has None for every figure. UsageError as `fit`, before anything is done; the
@@ -116,7 +116,7 @@ def estimate(
         for bought, number in product(ways, range(seed, seed + seeds)):
             told(bought, number)
             folder = None if out is None else Path(out) / f"{bought.replace(' ', '-') or 'seed'}-{number}"
-            on = Simulated.of(ways[bought], number, in_flight, maths)
+            on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
                 summary = fit(job, strategy, on, seed=number, out=folder, **options).summary
             except (JobError, UsageError) as error:
@@ -175,7 +175,7 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     for name, (figure, tell) in TOLD.items():
         known = [one.values(figure) for one in found]
         if not any(known) or (figure == "samples_returned" and not any(map(any, known))):
-            continue  # nothing is learnt without the maths, and few strategies have anything handed back
+            continue  # a run that computes nothing learns nothing, and few strategies have anything handed back
         cells = [_range(values, tell) for values in known]
         # No ratio of all runs to those that did not fail.
         alike = compared and len(set(map(len, known))) == 1

@@ -61,7 +61,7 @@ class OverTime:
     def _ends(self) -> dict[str, float]:
         """How far the furthest run has come."""
         reached = [
-            (course.seconds, run.tally.versions, run.tally.samples_merged, run.tally.dollars)
+            (course.seconds, run.tally.versions, run.tally.samples.merged, run.tally.dollars)
             for run, course in zip(self.runs, self.courses, strict=True)
         ]
         return dict(zip(ACROSS, map(float, map(max, *reached, (0.0,) * len(ACROSS))), strict=True))
@@ -86,7 +86,7 @@ class OverTime:
 
     def _of_quality(self) -> Iterator[str]:
         """The loss and each metric over all that is known, two side by side."""
-        rows = (row for run in self.runs for row in run.tally.history)
+        rows = (row for run in self.runs for row in run.tally.quality.history)
         metrics = (name for row in rows for name in row if name not in VERSION_FIGURES)
         for metric in dict.fromkeys(["loss", *metrics]):
             plots = (
@@ -108,7 +108,7 @@ class OverTime:
     def _quality(self, metric: str, figure: str) -> Iterator[Line]:
         """A metric of each run over one of `ACROSS`; the loss while training too."""
         for number, (run, course, name) in enumerate(zip(self.runs, self.courses, self.names, strict=True)):
-            rows = run.tally.history
+            rows = run.tally.quality.history
             points = [(_place(row, figure, run.tally.size), row[metric]) for row in rows if metric in row]
             moments = course.progress if metric == "loss" else []
             losses = [

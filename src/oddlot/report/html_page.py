@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oddlot.core.errors import UsageError
 from oddlot.formatting import availability, cost, duration, money, overwritten, samples, traffic
-from oddlot.history.metrics import WASTES
+from oddlot.history.counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.readable import readable
 from oddlot.report.run_report import Figures
@@ -17,11 +17,11 @@ from oddlot.report.timeline import Course, Lane
 MARK = '<meta name="generator" content="oddlot">'
 """by which a page is known that may be written anew"""
 LONGEST_HEAD = 1_000
-MOST_FAULTS = 100
-MOST_BARS = 24
-MOST_COLUMNS = 3
+MAX_FAULTS = 100
+MAX_BARS = 24
+MAX_COLUMNS = 3
 """of the table of several runs, while it is no wider than the text"""
-LEAST_DOLLARS = 1e-9
+MIN_DOLLARS = 1e-9
 """what is less comes of rounding"""
 LINKS = {"up": "up", "down": "down", "data": "samples"}
 """what travels: a figure `bytes_...`, and how it is told"""
@@ -38,7 +38,7 @@ FIGURES: dict[str, Callable[[Figures], str]] = {
     "strategy": lambda run: readable(run.settings["strategy"]),
     "ended": lambda run: run.summary["ended"],
     "quality": lambda run: (
-        ", ".join(f"{name} {value:.4f}" for name, value in run.tally.metrics.items()) or "-"
+        ", ".join(f"{name} {value:.4f}" for name, value in run.tally.quality.metrics.items()) or "-"
     ),
     "time": lambda run: (
         duration(run.tally.seconds)
@@ -53,8 +53,8 @@ FIGURES: dict[str, Callable[[Figures], str]] = {
     "store": lambda run: overwritten(run.summary),
     "faults": lambda run: run.struck,
     "workers": lambda run: (
-        f"{run.tally.workers_lost:,} lost, {run.tally.workers_left:,} left with notice, "
-        f"{run.tally.starts_lost:,} lost while they started"
+        f"{run.tally.timeline.workers_lost:,} lost, {run.tally.timeline.workers_left:,} left with notice, "
+        f"{run.tally.timeline.starts_lost:,} lost while they started"
     ),
 }
 """the closing figures, as they are told of a run"""
@@ -165,7 +165,7 @@ def _summary(runs: Sequence[Figures], names: Sequence[str]) -> str:
         if any(map(tell, runs))
     ]
     body.append(f"<tr><th>proof</th>{''.join(_proof(run, len(runs) == 1) for run in runs)}</tr>")
-    kind = "wide many" if len(runs) > MOST_COLUMNS else "wide"
+    kind = "wide many" if len(runs) > MAX_COLUMNS else "wide"
     return (
         f"<div class='{kind}'><table>{f'<tr><th></th>{head}</tr>' * bool(head)}{''.join(body)}</table></div>"
     )
@@ -191,17 +191,17 @@ def _machines(run: Figures, course: Course, longest: float) -> Iterator[str]:
     resumes = [(at, "resumed") for at in course.resumed]
     yield lanes("what every machine did", spells, faults, longest, resumes, key="lanes")
     yield bars("staleness of the merged updates, in versions", list(_staleness(course)), key="staleness")
-    rest = {"skipped": run.tally.samples_skipped, "handed back": run.tally.samples_returned}
-    reasons = {"used": run.tally.samples_merged, **run.tally.wasted, **rest}
+    rest = {"skipped": run.tally.samples.skipped, "handed back": run.tally.samples.returned}
+    reasons = {"used": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
     told = [
         Bar(why, {"": count}, f"{count:,} {WASTES.get(why, '')}".rstrip()) for why, count in reasons.items()
     ]
     yield bars("samples: used, and wasted why", told, key="waste")
     yield bars("bytes on every link", list(_links(run, machines)), key="bytes")
     bill = {name: lane.dollars for name, lane in machines.items()}
-    bill |= {"the hub": run.tally.bill.dollars_of_hub} if run.tally.bill.dollars_of_hub else {}
+    bill |= {"the hub": run.tally.cost.dollars_of_hub} if run.tally.cost.dollars_of_hub else {}
     lost = run.tally.dollars - sum(bill.values())
-    bill |= {"lost work": lost} if lost > LEAST_DOLLARS else {}
+    bill |= {"lost work": lost} if lost > MIN_DOLLARS else {}
     paid = [Bar(name, {"": dollars}, money(dollars)) for name, dollars in bill.items()]
     if run.has_prices:
         yield bars("the bill", paid, key="bill")
@@ -217,9 +217,9 @@ def _in_order(name: str) -> tuple[str, int, str]:
 
 def _links(run: Figures, machines: Mapping[str, Lane]) -> Iterator[Bar]:
     """Bytes by machine, and those of lost work, of which the log that holds knows only the sum."""
-    rest = {name: getattr(run.tally, f"bytes_{name}") for name in LINKS}
+    rest = {name: getattr(run.tally.traffic, f"bytes_{name}") for name in LINKS}
     for machine, lane in machines.items():
-        sent = {name: getattr(lane, f"bytes_{name}") for name in LINKS}
+        sent = {name: getattr(lane.traffic, f"bytes_{name}") for name in LINKS}
         rest = {name: count - sent[name] for name, count in rest.items()}
         yield _link(machine, sent)
     yield _link("lost work", rest)
@@ -233,7 +233,7 @@ def _link(machine: str, sent: Mapping[str, int]) -> Bar:
 def _staleness(course: Course) -> Iterator[Bar]:
     """A bar for each staleness or, where there are many, for each range of them."""
     most = max(course.staleness, default=0)
-    width = most // MOST_BARS + 1
+    width = most // MAX_BARS + 1
     for first in range(0, most + 1, width):
         count = sum(course.staleness[behind] for behind in range(first, first + width))
         name = f"{first}" if width == 1 else f"{first} to {first + width - 1}"
@@ -249,5 +249,5 @@ def _faults(run: Figures) -> str:
         f"<td>{escape(fault.node or 'the hub')}</td><td>{escape(fault.fault)}</td></tr>"
         for now, fault in run.faults
     ]
-    more = f"<p>and {len(rows) - MOST_FAULTS:,} more</p>" if len(rows) > MOST_FAULTS else ""
-    return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MOST_FAULTS])}</table>{more}"
+    more = f"<p>and {len(rows) - MAX_FAULTS:,} more</p>" if len(rows) > MAX_FAULTS else ""
+    return f"<h2>Faults on purpose</h2><table>{''.join(rows[:MAX_FAULTS])}</table>{more}"

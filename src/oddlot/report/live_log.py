@@ -120,13 +120,13 @@ def stopped_process(folder: Path) -> int:
     return 0
 
 
-def waits_for(tally: Tally, now: float, merged_at: float) -> str:
-    """Why no merge has come for a while; empty as long as that is nothing unusual.
+def waits_for(tally: Tally, now: float) -> str:
+    """Return why there was no merge for a while; empty as long as that is not unusual.
 
-    `now` and the time of the last merge are in seconds of the run's clock.
+    `now` is in seconds of the run's clock.
     """
-    usual = (merged_at / tally.versions) if tally.versions else 0.0
-    if now - merged_at < max(PATIENCE_SECONDS, USUAL_TIMES * usual):
+    usual = (tally.merged_at / tally.versions) if tally.versions else 0.0
+    if now - tally.merged_at < max(PATIENCE_SECONDS, USUAL_TIMES * usual):
         return ""
     here = {name: row for name, row in tally.workers.items() if not row.gone}
     working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
@@ -138,4 +138,4 @@ def waits_for(tally: Tally, now: float, merged_at: float) -> str:
         return "all workers wait: there is nothing to give them, or the final version is being measured"
     told = [f"{name}, at its task for {duration(now - since)}" for since, name in working[:3]]
     more = f" and {len(working) - 3} more" if len(working) > 3 else ""
-    return f"no merge for {duration(now - merged_at)}: it waits for {'; '.join(told)}{more}"
+    return f"no merge for {duration(now - tally.merged_at)}: it waits for {'; '.join(told)}{more}"

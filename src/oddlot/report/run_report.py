@@ -84,7 +84,7 @@ class Figures:
     @property
     def told(self) -> str:
         """The proof in one line, with what did not count and why."""
-        void = [f"{count:,} {reason}" for reason, count in self.tally.wasted.items() if count]
+        void = [f"{count:,} {reason}" for reason, count in self.tally.samples.wasted.items() if count]
         return f"{self.proof}; assigned for nothing: {', '.join(void) or 'none'}"
 
     @property
@@ -108,12 +108,12 @@ class Figures:
     @property
     def virtual(self) -> bool:
         """Whether clock and money are a simulated fleet's."""
-        return self.settings.get(ON) == "Simulated"
+        return self.settings.get(ON) == "simulated"
 
     @property
     def has_prices(self) -> bool:
         """Whether the log has any price, so that costs are known."""
-        bill = self.tally.bill
+        bill = self.tally.cost
         prices = (price for account in bill.accounts.values() for _, price in account.prices)
         return bool(self.tally.dollars) or any(prices)
 

@@ -15,10 +15,10 @@ from oddlot.formatting import clock
 WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 10, 40
 LANE = 18
-MOST_LANES = 48
+MAX_LANES = 48
 LETTER = 6.5
 """the width of a small one, on average"""
-WIDER, MOST_WIDER = 2.0, 2
+WIDER, MAX_WIDER = 2.0, 2
 """pixels by which a line is wider for each one of another colour that lies on it, and how many count"""
 NEAR, HIDDEN = 1.0, 0.5
 """pixels between lines that hide each other, and the share of a line that has to be hidden for it to matter"""
@@ -82,7 +82,7 @@ def lines(
             path += "h0.1"
             style, thick = style.replace("mark line", "mark line point"), 6.0
         if over:
-            style += f' style="stroke-width: {thick + WIDER * min(over, MOST_WIDER):.1f}"'
+            style += f' style="stroke-width: {thick + WIDER * min(over, MAX_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = legend_of(drawn) if named and len(drawn) > 1 else []
     return _figure(title, HEIGHT, parts, legend_told(legend + _legend_of(moments)), key, width)
@@ -179,10 +179,10 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     """All, or of many some from everywhere among them, as those who are alike often stand together; and what to say."""
-    if len(rows) <= MOST_LANES:
+    if len(rows) <= MAX_LANES:
         return rows, ""
-    step = (len(rows) - 1) / (MOST_LANES - 1)
-    return [rows[round(step * at)] for at in range(MOST_LANES)], f" ({MOST_LANES} of {len(rows):,})"
+    step = (len(rows) - 1) / (MAX_LANES - 1)
+    return [rows[round(step * at)] for at in range(MAX_LANES)], f" ({MAX_LANES} of {len(rows):,})"
 
 
 def nothing(title: str, key: str = "") -> str:

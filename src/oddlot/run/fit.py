@@ -2,26 +2,24 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from os import PathLike
 from typing import Any
 
-from oddlot.checkpoint.writer import KEEP
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy
-from oddlot.engines.base import Place
+from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.faults.plan import Chaos
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.goals import Every
+from oddlot.run.config import RunConfig, settings_told, with_settings
 from oddlot.run.result import INTERRUPTED, Run
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
-from oddlot.train.gates import MAX_UPDATE_RATIO
 from oddlot.train.job import Job
-from oddlot.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
 
@@ -41,74 +39,35 @@ class Interrupted(KeyboardInterrupt):
 def fit(
     job: Job,
     strategy: Strategy,
-    on: Place | None = None,
+    engine: EngineConfig | None = None,
     *,
-    until: str = "",
-    seed: int = 0,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
-    evaluate_every: str = "1 epochs",
-    checkpoint_every: str = "60 seconds",
     checkpoints: str | PathLike[str] | None = None,
-    keep_checkpoints: int = KEEP,
-    codec: Codec | None = None,
-    shards: int | None = None,
-    keep_shards: bool = True,
-    epoch_barrier: bool = False,
-    skip_bad: bool = False,
-    max_update_ratio: float | None = MAX_UPDATE_RATIO,
-    chaos: Chaos | None = None,
     observers: Sequence[Observer] = (),
-    about: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    **settings: Any,
 ) -> Run:
     """Train the job with the strategy on worker processes of this machine, or on a simulated fleet.
 
-    `on` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. The run ends at
-    `until`, such as "accuracy>=0.98 or epochs>=20" (default: the job's own). With `out`, the log, checkpoints and
-    the model go into that folder; `resume` goes on from its newest whole checkpoint, `force` throws away what is there.
-    `checkpoints` is another place for checkpoints, a folder or any URL that fsspec reaches (`s3://bucket/run`). All
-    that another machine needs lies there too: `resume` with a new `out` fetches it. The newest `keep_checkpoints` are
-    kept.
-    `about` is plain data of yours that run.json keeps.
+    `engine` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. With `out`,
+    log, checkpoints and model go into that folder; `resume` goes on from its newest whole checkpoint, `force`
+    overwrites what is there. `checkpoints` is another place for checkpoints, a folder or any URL that fsspec reaches
+    (`s3://bucket/run`). All that another machine needs lies there too: `resume` with a new `out` fetches it. Observers
+    see every record after it was acted on; one that raises `StopRun` ends the run as a goal does. On a terminal a line
+    shows the progress, unless `quiet`. The other keywords are the run settings:
 
-    `evaluate_every` and `checkpoint_every` are rhythms such as "100 versions", "30 seconds" or "1 epochs". `codec`
-    encodes updates on their way to the hub (`Half("bf16")`; None: `NonZero()` for a job that is sparse, else
-    `Plain()`). With `shards` the data are cut into so many fixed parts, and a worker is preferably given what it has
-    had before; data that lie in parts (`Shards`) are cut so anyway. None: of a resumed run, its own; for strategies of
-    whole shards (`VCASGD`, `FederatedAveraging`) one for each worker, or fewer of at least 10 minibatches; else 1.
-    A machine keeps the shards that it has had, unless
-    `keep_shards` is false: then each task brings its data along. `epoch_barrier` begins an epoch only when the one
-    before is wholly merged; otherwise they overlap. Samples whose numbers are bad three times stop the run and are
-    named; `skip_bad` skips them. The same goes for samples that three processes computed when they crashed, exited or
-    hung. An update counts as bad numbers too if its norm is over `max_update_ratio` times the running median (None: any
-    is accepted). `chaos` says what is to go wrong on purpose. Observers see every record after
-    it was acted on; one that raises `StopRun` ends the run as a goal does. On a terminal a line shows the progress,
-    unless `quiet`.
+    {settings}
 
     Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
     job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved
     and stopped.
     """
-    _check_folders(out, checkpoints, resume, force, chaos, quiet)
-    settings = Settings(
-        until=until,
-        seed=seed,
-        codec=codec,
-        shards=shards,
-        keep_shards=keep_shards,
-        epoch_barrier=epoch_barrier,
-        skip_bad=skip_bad,
-        max_update_ratio=max_update_ratio,
-        chaos=chaos,
-        evaluate_every=Every.parse(evaluate_every, "evaluate_every"),
-        checkpoint_every=Every.parse(checkpoint_every, "checkpoint_every"),
-        keep_checkpoints=keep_checkpoints,
-        about={} if about is None else about,
-    )
+    _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
+    config = RunConfig.of(settings)
     _check_observers(observers)
-    recipe = Recipe(job, strategy, Local() if on is None else on, settings)
+    recipe = Recipe(job, strategy, Local() if engine is None else engine, config)
     folder = RunFolder(out, checkpoints) if out is not None else None
     with (
         folder.claimed(resume, force) if folder else nullcontext(),
@@ -122,6 +81,11 @@ def fit(
     if run.ended == INTERRUPTED:
         raise Interrupted(run, training.stop.signal)
     return run
+
+
+if fit.__doc__ is not None:  # it is under python -OO
+    fit.__doc__ = fit.__doc__.replace("    {settings}", settings_told())
+fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined]  # functions may have one
 
 
 @contextmanager

@@ -20,7 +20,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _PER_SECOND: dict[str, Callable[[Tally], float]] = {
     "seconds": lambda _: 1.0,
     "hours": lambda _: 1 / 3600,
-    "dollars": lambda tally: tally.bill.dollars_per_second,
+    "dollars": lambda tally: tally.cost.dollars_per_second,
 }
 """how fast figures grow while nothing happens"""
 TIME_FIGURES = frozenset(_PER_SECOND)
@@ -111,7 +111,7 @@ class Goal:
             name, compare, value = term.figure, term.reached_by, term.value
             if (name, compare) == ("epochs", ">=") and value.is_integer():
                 continue
-            known = name != "loss" or not self.evaluated or tally.evaluated_version >= 0
+            known = name != "loss" or not self.evaluated or tally.quality.evaluated_version >= 0
             figure = tally.value(name) if known else None
             if figure is not None and _COMPARE[compare](figure, value):
                 return term
@@ -135,7 +135,7 @@ def _term(part: str, known: Sequence[str]) -> Term:
     if name not in known:
         told = f"there is no figure {name!r}: {or_nearest(name, known)}"
         if name == "accuracy":
-            told += ". Job(evaluation=..., metrics={'accuracy': oddlot.accuracy}) measures it"
+            told += ". Job(eval_data=..., metrics={'accuracy': oddlot.accuracy}) measures it"
         raise UnknownName("figure", name, known, key="until").retold(told)
     if name not in GOAL_FIGURES:
         return Term(name, compare, value)
@@ -151,6 +151,9 @@ class Every:
 
     count: float
     unit: str
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {self.unit}"
 
     @classmethod
     def parse(cls, text: object, name: str = "the rhythm") -> "Every":

@@ -17,14 +17,16 @@ from rich.text import Text
 from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Resumed
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
+from oddlot.core.tasks import machine_of
 from oddlot.formatting import availability, cost, duration, moment, money, overwritten, samples, traffic
-from oddlot.history.metrics import Tally, WorkerRow
+from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import EFFECTIVE_BATCH, FILES
+from oddlot.history.worker_timeline import Worker
 from oddlot.run.goals import Goal
 from oddlot.run.spec import Recipe
 
 DRAWS_A_SECOND = 4
-MOST_ROWS = 16
+MAX_ROWS = 16
 SECONDS_BETWEEN_LINES = 2.0
 LONG_ALONE_SECONDS = 60.0
 """before anybody has come, that it is told"""
@@ -148,10 +150,10 @@ class Opening:
 
     def replay(self, record: Record) -> None:
         """What a resumed run had done before is counted, and not said again."""
-        wasted, version = self.tally.samples_wasted, self.tally.versions
+        wasted, version = self.tally.samples.wasted.total(), self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
-            again = self.tally.samples_wasted - wasted
+            again = self.tally.samples.wasted.total() - wasted
             self.going_on = (
                 f"going on from version {version:,}, epoch {self.tally.epochs:.1f}, after "
                 f"{duration(record.now)}; {again:,} samples merged or under way since are computed again"
@@ -221,9 +223,9 @@ class Picture:
     def draw(self, at: float | None = None) -> RenderableType:
         """The picture of this moment: of the tally's, or of a later one on the run's clock."""
         tally = self.tally
-        if not tally.samples_merged:
+        if not tally.samples.merged:
             self.progress.clear()  # the workers' start is no training
-        self.progress.append((tally.seconds if at is None else at, tally.samples_merged))
+        self.progress.append((tally.seconds if at is None else at, tally.samples.merged))
         (began, before), (now, after) = self.progress[0], self.progress[-1]
         rate = f"   {(after - before) / (now - began):,.0f} samples/s" if now > began else ""
         self.spinner.update(text=Text(printable(f"{self.title}   {duration(now)}")))
@@ -247,7 +249,15 @@ def progress(tally: Tally) -> str:
     """How far the run has come, in a few words."""
     cost = [money(tally.dollars)] if tally.dollars else []
     parts = [f"epoch {tally.epochs:.1f}", f"version {tally.versions:,}", *cost]
-    return "   ".join(filter(None, [*parts, went(tally.workers_lost, tally.workers_left, tally.starts_lost)]))
+    return "   ".join(
+        filter(
+            None,
+            [
+                *parts,
+                went(tally.timeline.workers_lost, tally.timeline.workers_left, tally.timeline.starts_lost),
+            ],
+        )
+    )
 
 
 def went(lost: int, left: int, starts: int) -> str:
@@ -258,32 +268,32 @@ def went(lost: int, left: int, starts: int) -> str:
 
 def quality(tally: Tally) -> str:
     """How good the model is, as far as it is known."""
-    metrics = [f"{name} {value:.4f}" for name, value in dict(tally.metrics).items() if name != "loss"]
-    loss = [] if tally.training_loss is None else [f"training loss {tally.training_loss:.4f}"]
-    older = metrics and tally.evaluated_version < tally.versions
-    of = [f"(of version {tally.evaluated_version:,})"] if older else []
+    metrics = [f"{name} {value:.4f}" for name, value in dict(tally.quality.metrics).items() if name != "loss"]
+    loss = [] if tally.quality.training_loss is None else [f"training loss {tally.quality.training_loss:.4f}"]
+    older = metrics and tally.quality.evaluated_version < tally.versions
+    of = [f"(of version {tally.quality.evaluated_version:,})"] if older else []
     return printable("   ".join([*loss, *metrics, *of]))
 
 
-def worker_table(workers: list[tuple[str, WorkerRow]], now: float) -> RenderableType:
+def worker_table(workers: list[tuple[str, Worker]], now: float) -> RenderableType:
     """A row for every worker that is here or was not replaced; of many, the first ones and a count of the rest."""
-    workers = sorted(workers, key=lambda worker: (len(worker[0].partition(".")[0]), worker[0]))
-    newest = {name.partition(".")[0]: (name, row) for name, row in workers}
+    workers = sorted(workers, key=lambda worker: (len(machine_of(worker[0])), worker[0]))
+    newest = {machine_of(name): (name, row) for name, row in workers}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for header in ("worker", "state", "samples"):
         table.add_column(header, justify="right" if header == "samples" else "left")
-    for name, row in list(newest.values())[:MOST_ROWS]:
+    for name, row in list(newest.values())[:MAX_ROWS]:
         since = f" for {duration(now - row.since)}" if now - row.since >= 1 else ""
         style = {"lost": "red", "leaving": "yellow", "left": "dim", "waiting": "dim"}.get(row.state, "")
         table.add_row(Text(printable(name)), Text(row.state + since, style), f"{row.samples:,}")
-    more = [row.state for _, row in list(newest.values())[MOST_ROWS:]]
+    more = [row.state for _, row in list(newest.values())[MAX_ROWS:]]
     if more:
         counts = ", ".join(f"{more.count(state)} {state}" for state in sorted(set(more)))
         table.add_row(f"and {len(more)} more", counts, "")
     return table
 
 
-def trouble(tally: Tally, workers: list[tuple[str, WorkerRow]]) -> str:
+def trouble(tally: Tally, workers: list[tuple[str, Worker]]) -> str:
     """Why nothing happens, or what went wrong; mostly nothing."""
     if not workers:
         return "starting the workers"

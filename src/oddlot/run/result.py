@@ -21,7 +21,7 @@ class Metrics(dict[str, float]):
     def __missing__(self, name: str) -> float:
         error = UnknownName("metric", name, list(self))
         if not self:
-            told = "the run measured no metrics: pass Job(evaluation=..., metrics={...})"
+            told = "the run measured no metrics: pass Job(eval_data=..., metrics={...})"
             raise error.retold(told)
         raise error
 

@@ -23,7 +23,7 @@ def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float)
     if shards < workers:
         warn(
             f"{strategy} assigns whole shards, but shards = {shards} is fewer than the {workers} workers: some wait or "
-            "train on the same shard. Use fewer workers, a smaller job.batch or shards=N (--set shards=N)",
+            "train on the same shard. Use fewer workers, a smaller job.batch_size or shards=N (--set shards=N)",
             "few_shards",
             strategy=strategy,
             shards=shards,
@@ -32,7 +32,7 @@ def warn_of_shards(strategy: str, shards: int, workers: int, minibatches: float)
     if minibatches < LEAST:
         warn(
             f"a shard has {minibatches:.3g} minibatches: with under {LEAST}, {strategy} learns little in an epoch. "
-            "Use fewer shards or a smaller job.batch",
+            "Use fewer shards or a smaller job.batch_size",
             "small_shards",
             strategy=strategy,
             shards=shards,

@@ -14,11 +14,11 @@ from oddlot.run.shard_count import LEAST
 
 LARGE_SHARE = 1 / 3
 """of the assigned samples, lost with machines, above which the run gives the advice"""
-FEWEST_LOSSES = 5
+MIN_LOSSES = 5
 """below which a mean lifetime says little"""
 TASKS_A_LIFE = 10
 """that fit into the mean lifetime with the advised task size; about a tenth is then lost"""
-MOST_TASKS = 1_000
+MAX_TASKS = 1_000
 """newest ones, whose times are kept"""
 
 
@@ -31,9 +31,9 @@ class ShortLives:
         self.shards = shards if traits.whole_shards else None
         """number of shards, if a task is a whole shard"""
         self.batch = batch
-        self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch"
+        self.setting = f"strategy.{traits.task_setting}" if traits.task_setting else "job.batch_size"
         """what sizes other tasks"""
-        self.seconds: deque[float] = deque(maxlen=MOST_TASKS)
+        self.seconds: deque[float] = deque(maxlen=MAX_TASKS)
 
     def __call__(self, record: Record) -> None:
         """Take note of a finished task."""
@@ -43,11 +43,11 @@ class ShortLives:
     def warn(self) -> None:
         """Warn if more than a third of the samples was lost with machines, and shorter tasks would avoid that."""
         tally = self.tally
-        lost = tally.wasted["lost"] / max(1, tally.samples_assigned)
-        losses = tally.workers_lost + tally.workers_left
-        if lost <= LARGE_SHARE or losses < FEWEST_LOSSES or not self.seconds:
+        lost = tally.samples.wasted["lost"] / max(1, tally.samples.assigned)
+        losses = tally.timeline.workers_lost + tally.timeline.workers_left
+        if lost <= LARGE_SHARE or losses < MIN_LOSSES or not self.seconds:
             return
-        task, life = median(self.seconds), tally.bill.worker_seconds / losses
+        task, life = median(self.seconds), tally.cost.worker_seconds / losses
         parts: float = ceil(task * TASKS_A_LIFE / life) if life else 1
         if parts < 2:
             return

@@ -3,29 +3,26 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from oddlot.checkpoint.writer import KEEP
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import InvalidValue, UsageError, short
 from oddlot.core.ledger import Ledger
 from oddlot.core.spans import Span, minibatch_cuts
 from oddlot.core.strategy import Strategy, Traits
-from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.core.strategy_wrapper import layers
 from oddlot.core.user_warnings import warn
-from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings
-from oddlot.engines.base import Place
-from oddlot.faults.plan import Chaos
+from oddlot.engines.base import EngineConfig
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.history.run_settings import FORMAT
+from oddlot.run.config import RunConfig
 from oddlot.run.effective_batch import UPDATE, EffectiveBatch, effective_batch
-from oddlot.run.goals import Every, Goal
+from oddlot.run.goals import Goal
 from oddlot.run.shard_count import default_shards, warn_of_shards
 from oddlot.train.data import Batches, Cuts, order
 from oddlot.train.flat_buffer import Layout
-from oddlot.train.gates import MAX_UPDATE_RATIO
 from oddlot.train.job import Job, accuracy, choose_device
 from oddlot.train.lr_schedules import Schedule, by_samples, factor_at
 from oddlot.train.sharded_data import Shards
@@ -35,54 +32,27 @@ FEW = 10
 """samples: so few that the data may be something else than was meant"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a run goes, apart from job, strategy and engine; see `oddlot.fit`."""
-
-    until: str = ""
-    """empty: the job's own"""
-    seed: Seed = 0
-    codec: Codec | None = None
-    """None: `NonZero()` for a job that is sparse, else `Plain()`"""
-    shards: AtLeastOne | None = None
-    """None: of a resumed run, its own; else by strategy, batch and workers (see `default_shards`)"""
-    keep_shards: bool = True
-    epoch_barrier: bool = False
-    skip_bad: bool = False
-    max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
-    """of an update's norm to the running median; None or infinity: any"""
-    chaos: Chaos | None = None
-    evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
-    checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
-    keep_checkpoints: AtLeastOne = KEEP
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What is to be done, checked before anything starts."""
 
     job: Job
     strategy: Strategy
-    on: Place
-    settings: Settings
+    engine: EngineConfig
+    config: RunConfig
 
     def __post_init__(self) -> None:
         _check_job(self.job)
         _check_strategy(self.strategy)
-        _check_place(self.on)
-        check_settings(self.settings)
+        _check_engine(self.engine)
         _check_codec(self.codec)
-        _check_about(self.settings.about)
+        _check_about(self.config.about)
         choose_device(self.job.device)  # raises UsageError now, not later
         self._check_shards()
         self._check_sizes()
-        if self.settings.chaos is not None:
-            self.settings.chaos.check_machines(self.on.names)
-            if self.settings.chaos.capacity is not None and not getattr(self.on, "respawn", True):
-                told = "a capacity brings machines back, and Local(respawn=False) replaces none"
-                raise UsageError(told, "capacity_without_respawn", "chaos")
-        self.strategy.validate(self.on.workers, self._measured)
+        if self.config.chaos is not None:
+            self.config.chaos.check_engine(self.engine)
+        self.strategy.validate(self.engine.workers, self._measured)
         self._warn_of_shards()
         self._warn_of_no_gradients()
         self._warn_of_unequal_loads()
@@ -94,8 +64,8 @@ class Recipe:
     @property
     def codec(self) -> Codec:
         """How updates travel."""
-        if self.settings.codec is not None:
-            return self.settings.codec
+        if self.config.codec is not None:
+            return self.config.codec
         from oddlot.wire.nonzero_blocks import NonZero
 
         return NonZero() if self.job.sparse else Plain()
@@ -103,20 +73,22 @@ class Recipe:
     def _warn_of_shards(self) -> None:
         """A strategy whose tasks are whole shards needs enough of them, of enough minibatches."""
         if self.traits.whole_shards:
-            minibatches = self.samples / self.shards / self.job.batch
-            warn_of_shards(_name(_layers(self.strategy)[-1]), self.shards, self.on.workers, minibatches)
+            minibatches = self.samples / self.shards / self.job.batch_size
+            warn_of_shards(_name(layers(self.strategy)[-1]), self.shards, self.engine.workers, minibatches)
 
     def _warn_of_no_gradients(self) -> None:
         """A strategy that adapts to them never would."""
-        if self.traits.reads_gradients and not getattr(self.on, "maths", True):
-            name = _name(_layers(self.strategy)[-1])
-            told = f"{name} adapts to gradients, and without the maths there are none: it stays as it begins"
+        if self.traits.reads_gradients and not self.engine.computes:
+            name = _name(layers(self.strategy)[-1])
+            told = (
+                f"{name} adapts to gradients, and with computes=False there are none: it stays as it begins"
+            )
             warn(told, "no_gradients_to_adapt_to", strategy=name)
 
     def _warn_of_unequal_loads(self) -> None:
         """A strategy that measures rounds of equal loads would get none to measure."""
         if self.traits.varies_loads and self.traits.measured_loads:
-            name = _name(_layers(self.strategy)[-1])
+            name = _name(layers(self.strategy)[-1])
             warn(
                 f"{name} measures rounds of equal loads, and the strategy around it changes them: use it alone",
                 "unequal_loads",
@@ -125,7 +97,7 @@ class Recipe:
 
     def _warn_of_one_minibatch(self) -> None:
         """A task that ends with its first minibatch in any case cannot be ended by a deadline."""
-        traits, batch = self.traits, self.job.batch
+        traits, batch = self.traits, self.job.batch_size
         if traits.task_samples is None or not traits.hands_over or traits.varies_loads:
             return
         if len(minibatch_cuts(traits.task_samples, batch)) == 2:
@@ -143,31 +115,31 @@ class Recipe:
         batch = self.effective_batch
         unused = [name for name in ("local_optimizer", "keep_optimizer") if getattr(self.job, name)]
         if unused and batch and batch.step == UPDATE:
-            name = _name(_layers(self.strategy)[-1])
+            name = _name(layers(self.strategy)[-1])
             told = f"{' and '.join(unused)}: not used, since workers of {name} send gradients and take no local steps. "
             told += "Use a strategy such as LocalSGD; the hub steps with Job(optimizer=...)"
             warn(told, "no_local_steps", settings=unused, strategy=name)
 
     def _check_shards(self) -> None:
         """Where the data lie in parts, these are the shards; elsewhere none has a sample alone."""
-        shards, samples, data = self.settings.shards, self.samples, self.job.data
+        shards, samples, data = self.config.shards, self.samples, self.job.train_data
         if isinstance(data, Shards) and shards not in {None, 1, len(data.parts)}:
             told = f"shards = {shards}: the data lie in {len(data.parts)} parts"
             raise UsageError(told, "shards_beside_parts", "shards", shards=shards, parts=len(data.parts))
-        if shards and self.job.batch > 1 and 1 < shards <= samples < 2 * shards:
+        if shards and self.job.batch_size > 1 and 1 < shards <= samples < 2 * shards:
             told = f"shards = {shards} of {samples} samples: a shard would have one alone"
             raise UsageError(told, "shard_of_one_sample", "shards", shards=shards, samples=samples)
 
     def _check_sizes(self) -> None:
         """An epoch has a sample for everybody and everything."""
-        workers = "machines" if hasattr(self.on, "machines") else "workers"
-        own = {"batch": "job.batch", workers: workers, "shards": "shards"}
-        sizes = {"batch": self.job.batch, workers: self.on.workers, "shards": self.shards}
+        workers = self.engine.workers_setting
+        own = {"batch_size": "job.batch_size", workers: workers, "shards": "shards"}
+        sizes = {"batch_size": self.job.batch_size, workers: self.engine.workers, "shards": self.shards}
         traits = self.traits
         if traits.task_samples is not None and not traits.local_steps:  # which end with the epoch
             sizes[traits.task_setting] = traits.task_samples
         hint = "; a list is a data set of its items, and a tuple of arrays or tensors one of their rows"
-        hint = hint if isinstance(self.job.data, list | tuple) and self.samples < FEW else ""
+        hint = hint if isinstance(self.job.train_data, list | tuple) and self.samples < FEW else ""
         for name, size in sizes.items():
             if size > self.samples:
                 setting = own.get(name, f"strategy.{name}")
@@ -184,47 +156,47 @@ class Recipe:
     @cached_property
     def samples(self) -> int:
         """The samples of an epoch."""
-        return len(Batches(self.job.data, self.job.collate))
+        return len(Batches(self.job.train_data, self.job.collate))
 
     @cached_property
     def shards(self) -> int:
         """The number of shards: of data in parts, that of the parts."""
-        if isinstance(self.job.data, Shards):
-            return len(self.job.data.parts)
-        slots = self.on.workers * self.on.in_flight
-        default = default_shards(self.traits, self.samples, self.job.batch, slots)
-        return self.settings.shards or default
+        if isinstance(self.job.train_data, Shards):
+            return len(self.job.train_data.parts)
+        slots = self.engine.workers * self.engine.in_flight
+        default = default_shards(self.traits, self.samples, self.job.batch_size, slots)
+        return self.config.shards or default
 
     @property
     def cuts(self) -> Cuts:
         """The shards: where the data lie in parts, these parts."""
-        data = self.job.data
+        data = self.job.train_data
         return data.cuts if isinstance(data, Shards) else self.shards
 
     def resuming(self, saved: Any) -> "Recipe":
         """Return this with the `saved` number of shards of the run that it resumes, unless another one is set."""
-        if self.settings.shards is not None or type(saved) is not int or not 1 <= saved <= self.samples:
+        if self.config.shards is not None or type(saved) is not int or not 1 <= saved <= self.samples:
             return self  # what does not fit is found when all settings are compared
-        return self if saved == self.shards else replace(self, settings=replace(self.settings, shards=saved))
+        return self if saved == self.shards else replace(self, config=replace(self.config, shards=saved))
 
     @property
     def effective_batch(self) -> EffectiveBatch | None:
         """The samples of one step, where that is known."""
-        return effective_batch(self.traits, self.job.batch, self.on.workers)
+        return effective_batch(self.traits, self.job.batch_size, self.engine.workers)
 
     @cached_property
     def traits(self) -> Traits:
         """What the strategy says of itself."""
-        return self.strategy.traits(self.job.batch)
+        return self.strategy.traits(self.job.batch_size)
 
     @cached_property
     def goal(self) -> Goal:
         """When the run ends."""
-        until, metrics = self.settings.until or self.job.until, self.job.metrics
+        until, metrics = self.config.until or self.job.until, self.job.metrics
         if not until:
             told = 'until says when the run ends: "epochs>=10", "accuracy>=0.98 or seconds>=60", ...'
             raise UsageError(told, "missing_setting", name="until")
-        goal = Goal.parse(until, metrics, self.job.evaluation is not None)
+        goal = Goal.parse(until, metrics, self.job.eval_data is not None)
         for figure, compare, value in goal.terms:
             beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
             if metrics.get(figure) is accuracy and beyond:
@@ -235,16 +207,14 @@ class Recipe:
 
     def _check_reachable(self, until: str, goal: Goal) -> None:
         """Some alternative may come true one day."""
-        if all(term.figure == "dollars" for term in goal.terms) and not getattr(
-            self.on, "dollars_per_hour", 1
-        ):
+        if all(term.figure == "dollars" for term in goal.terms) and not self.engine.dollars_per_hour:
             told = f"until = {until!r} never comes: no machine has a price (dollars_per_hour)"
             raise UsageError(told, "goal_without_price", "until", given=until)
         measured = {"loss", *self.job.metrics}
-        if all(term.figure in measured for term in goal.terms) and not getattr(self.on, "maths", True):
+        if all(term.figure in measured for term in goal.terms) and not self.engine.computes:
             raise UsageError(
-                f"until = {until!r} never comes: with maths=False (--no-maths) nothing is trained or measured",
-                "goal_without_maths",
+                f"until = {until!r} never comes: with computes=False (--no-compute) nothing is trained or measured",
+                "goal_without_compute",
                 "until",
                 given=until,
             )
@@ -252,7 +222,7 @@ class Recipe:
     @property
     def _measured(self) -> list[str]:
         """What is evaluated."""
-        none = self.job.evaluation is None or not getattr(self.on, "maths", True)
+        none = self.job.eval_data is None or not self.engine.computes
         return [] if none else ["loss", *self.job.metrics]
 
     @property
@@ -263,46 +233,56 @@ class Recipe:
     @property
     def schedule(self) -> Callable[[int], float] | None:
         """The factor on its learning rate, by samples merged."""
-        return by_samples(self.job.schedule, self.samples)
+        return by_samples(self.job.lr_schedule, self.samples)
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
         """The samples by their index in the data, which the books do not know."""
-        how, size = self.settings, self.samples
+        how, size = self.config, self.samples
         parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
         return sorted(int(row) for part in parts for row in part)
 
     @property
     def epoch_barrier(self) -> bool:
         """Whether an epoch waits for the one before: the setting, or what the strategy needs."""
-        return self.settings.epoch_barrier or self.traits.epoch_barrier
+        return self.config.epoch_barrier or self.traits.epoch_barrier
+
+    @property
+    def settings_anew(self) -> dict[str, int | None]:
+        """What of the books' settings a resumed run may change."""
+        return {
+            "in_flight": self.engine.in_flight,
+            "epochs": self.goal.epochs,
+            "epoch_barrier": self.epoch_barrier,
+            "skip_bad": self.config.skip_bad,
+        }
 
     def conductor(self) -> Conductor:
         """The books of a run that begins."""
-        how = self.settings
+        how = self.config
         cuts = list(self.cuts) if isinstance(self.cuts, tuple) else []
         barrier, epochs = self.epoch_barrier, self.goal.epochs
         ledger = Ledger(self.samples, epochs, self.shards, barrier, how.skip_bad, cuts=cuts)
         strategy = deepcopy(self.strategy)  # it gathers state
-        scheduled = self.job.schedule is not None
-        return Conductor(strategy, ledger, self.job.batch, self.on.in_flight, how.seed, scheduled)
+        scheduled = self.job.lr_schedule is not None
+        return Conductor(strategy, ledger, self.job.batch_size, self.engine.in_flight, how.seed, scheduled)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
         """What a run and its continuation must have in common."""
         job = self.job
-        given = {"schedule": _schedule(job.schedule), "clip_norm": job.clip_norm}
+        given = {"lr_schedule": _schedule(job.lr_schedule), "max_grad_norm": job.max_grad_norm}
         given |= {"keep_optimizer": job.keep_optimizer or None}
-        given |= {"maths": None if getattr(self.on, "maths", True) else False}
+        given |= {"computes": None if self.engine.computes else False}
         return {
             "format": FORMAT,
             "job": self.job.name,
             "parameters": {entry.name: list(entry.shape) for entry in layout.entries},
             "samples": self.samples,
-            "batch": self.job.batch,
+            "batch_size": self.job.batch_size,
             "optimizer": repr(self.job.optimizer),
             **{name: value for name, value in given.items() if value is not None},
             "strategy": _settings(self.strategy),
-            "seed": self.settings.seed,
-            "shards": self.settings.shards or self.shards,
+            "seed": self.config.seed,
+            "shards": self.config.shards or self.shards,
         }
 
 
@@ -317,11 +297,6 @@ def _schedule(schedule: Schedule | None) -> str | None:
 
 def _name(strategy: object) -> str:
     return type(strategy).__name__
-
-
-def _layers(strategy: Any) -> list[Any]:
-    """The strategy; of a wrapper it, and what is inside."""
-    return [strategy, *_layers(strategy.inner)] if isinstance(strategy, Wrapper) else [strategy]
 
 
 def _given(strategy: Any) -> dict[str, Any]:
@@ -342,8 +317,8 @@ def _settings(strategy: Any) -> str:
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
         raise InvalidValue("job", job, "an oddlot.Job, which is made of a model, data and a loss")
-    if job.schedule is not None:
-        factor_at(job.schedule, 0.0)  # raises JobError now, not later
+    if job.lr_schedule is not None:
+        factor_at(job.lr_schedule, 0.0)  # raises JobError now, not later
 
 
 def _check_strategy(strategy: object) -> None:
@@ -365,11 +340,11 @@ def _check_strategy(strategy: object) -> None:
 
 
 def _check_evaluation(job: Job) -> None:
-    if job.evaluation is None and job.metrics:
-        told = f"the metrics {', '.join(job.metrics)} need Job(evaluation=...)"
-        raise UsageError(told, "no_evaluation_set", "evaluation", metrics=[*job.metrics])
-    if job.evaluation is not None:
-        Batches(job.evaluation, job.collate, "the evaluation set")
+    if job.eval_data is None and job.metrics:
+        told = f"the metrics {', '.join(job.metrics)} need Job(eval_data=...)"
+        raise UsageError(told, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
+    if job.eval_data is not None:
+        Batches(job.eval_data, job.collate, "the evaluation set")
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
         told = f"metrics: {', '.join(sorted(taken))} is a figure of every run: take another name"
@@ -391,6 +366,6 @@ def _check_about(about: object) -> None:
         raise UsageError(told, "no_plain_data", "about", reason=str(error)) from None
 
 
-def _check_place(on: object) -> None:
-    if isinstance(on, type) or not hasattr(on, "begin"):
-        raise InvalidValue("on", on, "oddlot.Local(workers=2) or oddlot.Simulated(machines)")
+def _check_engine(engine: object) -> None:
+    if isinstance(engine, type) or not isinstance(engine, EngineConfig):
+        raise InvalidValue("engine", engine, "oddlot.Local(workers=2) or oddlot.Simulated(machines)")

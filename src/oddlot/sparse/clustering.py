@@ -9,7 +9,7 @@ from oddlot.sparse.kernels import tables
 from oddlot.sparse.products import Product
 from oddlot.sparse.threads import Crew
 
-MOST_CLUSTERS = 1 << 13
+MAX_CLUSTERS = 1 << 13
 """all of which are scored for each example"""
 REACH = 0.15
 """of the lengths of a hidden vector and of a cluster's spread, so much is added to its mean logit: the largest of some
@@ -32,7 +32,7 @@ class Clustering:
         rows, columns = weight.shape
         chance = np.random.default_rng(seed)
         if self.codes.shape[1] != rows:
-            self._make_room(rows, columns, min(MOST_CLUSTERS, max(1, rows // self.each)))
+            self._make_room(rows, columns, min(MAX_CLUSTERS, max(1, rows // self.each)))
         crew.share(kernels.measure_lengths, weight, self.scales)
         chosen = chance.choice(rows, len(self.centers), replace=False)
         self.centers[:] = weight[chosen] * self.scales[chosen, None]

@@ -11,7 +11,7 @@ from oddlot.sparse.errors import coded, invalid_value
 from oddlot.sparse.kernels import rows as kernels
 from oddlot.sparse.validation import check_flag, check_number
 
-MOST_CORRECTED = 1 << 22
+MAX_CORRECTED = 1 << 22
 """steps of which the correction of Adam's moments' beginning is kept, at most"""
 EPSILON = 2.0**-24
 """half of what a float32 near 1 can tell apart"""
@@ -124,7 +124,7 @@ class Adam:
         """What the moments' beginning at 0 does to a step, by its number, until a float32 no longer tells."""
         b1, b2 = self.betas
         gone = max(log(EPSILON) / log(beta) if beta else 1.0 for beta in self.betas)
-        steps = np.maximum(1, np.arange(int(min(gone, MOST_CORRECTED)) + 2))
+        steps = np.maximum(1, np.arange(int(min(gone, MAX_CORRECTED)) + 2))
         return (np.sqrt(1 - b2**steps) / (1 - b1**steps)).astype(np.float32)
 
 

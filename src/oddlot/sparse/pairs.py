@@ -13,10 +13,10 @@ from oddlot.sparse.threads import Crew
 
 BUCKETS = 256
 """so many positions that are written to at once stay in a core's cache"""
-LEAST_SHIFT = 6
+MIN_SHIFT = 6
 ROW_IN_PAIRS = 8.0
 """what a row costs, in pairs: its weights and moments are read and written once, however many pairs it has"""
-PAIRS_EACH, LEAST_CHUNKS, MOST_CHUNKS = 16, 4, 16
+PAIRS_EACH, MIN_CHUNKS, MAX_CHUNKS = 16, 4, 16
 """of an example in a chunk, about; how many chunks there are, a power of two: no more threads have something to do"""
 
 
@@ -43,7 +43,7 @@ class Pairs:
     """row, example and slot of every pair"""
 
     def __post_init__(self) -> None:
-        self.shift = max(LEAST_SHIFT, int(np.ceil(np.log2(max(1, self.matrix_rows) / BUCKETS))))
+        self.shift = max(MIN_SHIFT, int(np.ceil(np.log2(max(1, self.matrix_rows) / BUCKETS))))
         self.buckets = (self.matrix_rows >> self.shift) + 1
         self.bucket_starts = np.zeros(self.buckets + 1, np.int64)
 
@@ -53,7 +53,7 @@ class Pairs:
         starts: NDArray[Any],
         counts: NDArray[Any],
         rows: NDArray[Any],
-        chunks: int = MOST_CHUNKS,
+        chunks: int = MAX_CHUNKS,
     ) -> None:
         """Sort the pairs: example e has `counts[e]` of them, whose rows stand in `rows` from `starts[e]` on."""
         positions = np.empty((crew.parts, self.buckets), np.int64)
@@ -106,7 +106,7 @@ def chunks_for(pairs: int, examples: int) -> int:
     """How many, where each has a hidden gradient of its own for every example, which is to be little beside its
     pairs."""
     wanted = pairs / (PAIRS_EACH * max(1, examples))
-    return min(MOST_CHUNKS, max(LEAST_CHUNKS, 1 << max(0, int(wanted).bit_length() - 1)))
+    return min(MAX_CHUNKS, max(MIN_CHUNKS, 1 << max(0, int(wanted).bit_length() - 1)))
 
 
 def sparse_rows(rows: NDArray[np.int64], values: NDArray[np.float32], like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from oddlot.sparse.kernels import rounding as kernels
 from oddlot.sparse.threads import Crew
 
-MOST_COLUMNS = int((1 << 31) / kernels.LARGEST**2)
+MAX_COLUMNS = int((1 << 31) / kernels.LARGEST**2)
 """of 8 bits, so that a sum of products has its place in 32"""
 
 
@@ -30,7 +30,7 @@ class Product:
         self.free = list[NDArray[Any]]()
         """room for the products of a batch, which somebody takes while using it: several threads may ask at once"""
         self.matrix, self.scales = torch.from_numpy(matrix), np.ones(len(matrix), np.float32)
-        self.in_bytes = matrix.shape[1] <= MOST_COLUMNS and has_bytes()
+        self.in_bytes = matrix.shape[1] <= MAX_COLUMNS and has_bytes()
         if self.in_bytes:
             whole, self.scales = rounded(crew, matrix)
             self.matrix = torch.from_numpy(whole)

@@ -23,7 +23,7 @@ from oddlot.sparse.pairs import Pairs, chunks_for, sparse_rows
 from oddlot.sparse.sampler import Sampler, check_sampler
 from oddlot.sparse.samplers import Clusters
 from oddlot.sparse.threads import Crew
-from oddlot.sparse.validation import MOST_SEED, TOO_LARGE, check_number, check_parameters, check_whole
+from oddlot.sparse.validation import MAX_SEED, TOO_LARGE, check_number, check_parameters, check_whole
 
 logger = logging.getLogger(__name__)
 STREAM, STEP = 1_000_003, 2_654_435_761
@@ -79,7 +79,7 @@ class SampledLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        check_whole(0, MOST_SEED, seed=0 if seed is None else seed)
+        check_whole(0, MAX_SEED, seed=0 if seed is None else seed)
         std = in_features**-0.5 if std is None else std
         check_number(0, inf, std=std)
         self.in_features, self.out_features = in_features, out_features

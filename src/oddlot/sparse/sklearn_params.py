@@ -7,7 +7,7 @@ from typing import Any, Self
 from oddlot.sparse.errors import coded
 from oddlot.sparse.optimizers import Adam, Moments
 from oddlot.sparse.sampler import Sampler, check_sampler
-from oddlot.sparse.validation import MOST_SEED, check_flag, check_number, check_whole
+from oddlot.sparse.validation import MAX_SEED, check_flag, check_number, check_whole
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -45,7 +45,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
         check_whole(hidden=self.hidden, epochs=self.epochs, batch=self.batch, patience=self.patience)
-        check_whole(0, MOST_SEED, seed=self.seed)
+        check_whole(0, MAX_SEED, seed=self.seed)
         if self.labels is not None:
             check_whole(labels=self.labels)
         check_number(0, inf, lr=self.lr, input_lr=self.input_lr, input_std=self.input_std)

@@ -18,7 +18,7 @@ from oddlot.sparse.optimizers import Adam, Optimizer, alike, bytes_of_row, check
 from oddlot.sparse.pairs import Pairs, sparse_rows
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import (
-    MOST_SEED,
+    MAX_SEED,
     TOO_LARGE,
     as_array,
     check_number,
@@ -53,7 +53,7 @@ class SparseInputLinear(nn.Module):
     ) -> None:
         super().__init__()
         check_whole(in_features=in_features, out_features=out_features)
-        check_whole(0, MOST_SEED, seed=0 if seed is None else seed)
+        check_whole(0, MAX_SEED, seed=0 if seed is None else seed)
         check_number(0, inf, std=std)
         self.in_features, self.out_features = in_features, out_features
         self._check(optimizer)

@@ -18,7 +18,7 @@ from oddlot.sparse.threads import Crew
 EACH, GROUPS = 8, 32
 """rows of a cluster, about, and groups of centers that a row is compared with: finer than in training, where clusters
 are made over and over"""
-LEAST_ROUNDS, MOST_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
+MIN_ROUNDS, MAX_ROUNDS, ROWS_IN_ROUNDS = 5, 20, 600_000
 """of k-means, and rows that are looked at in all of them, about"""
 COPIES = 2
 """clusters that a row is in: it is found by either, so that half as many clusters are looked into"""
@@ -28,7 +28,7 @@ SHARE_THAT_PAYS = 1 / 20
 """of the clusters: with more of them, row by row, all rows are scored in less time as one product"""
 CALIBRATED = 512
 """examples by which the clusters for a recall are counted"""
-MOST_WANTED = 100
+MAX_WANTED = 100
 """labels of an example: for more, all are scored"""
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Index:
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32], seed: int = 0) -> None:
         needs = (2 + COPIES) * weight.size + bytes_held()
         check_memory(needs, f"finding few of {len(weight):,} rows, beside what is held,")
-        rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
+        rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, ROWS_IN_ROUNDS // len(weight)))
         self.weight, self.bias, self.clustering = weight, bias, Clustering(EACH, rounds, GROUPS)
         self.clustering.update(Crew(), weight, bias, seed)
         self.begins, self.members = self.clustering.spread(Crew(), weight, COPIES, seed)
@@ -96,7 +96,7 @@ class Search:
     def probes_for(self, k: int, recall: float) -> tuple[int, float]:
         """The fewest clusters, 4, 5, 6, 7, 8, 10, 12 ..., that have this recall of the k largest logits, and the recall
         that they have; 0 and 1.0 where all rows are to be scored."""
-        if self.missing or k > MOST_WANTED:
+        if self.missing or k > MAX_WANTED:
             return 0, 1.0
         with self.lock:
             if (k, recall) not in self.known:

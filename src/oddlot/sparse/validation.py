@@ -13,7 +13,7 @@ from torch import Tensor
 from oddlot.sparse.errors import coded, invalid_value
 
 OURS = {"oddlot", "torch"}
-MOST, MOST_SEED = (1 << 31) - 1, (1 << 63) - 1
+MOST, MAX_SEED = (1 << 31) - 1, (1 << 63) - 1
 TOO_LARGE = 1e15
 """for a gradient: a few thousand squares of such numbers are more than a float32 can hold"""
 

@@ -14,14 +14,19 @@ from oddlot.strategies.federated_averaging import FederatedAveraging
 from oddlot.strategies.local_sgd import LocalSGD
 from oddlot.strategies.proportional_load import ProportionalLoad
 from oddlot.strategies.quorum import Quorum
+from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByPlateau
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.strategies.vc_asgd import VCASGD
 
 __all__ = [
+    "VCASGD",
     "AdaptiveK",
     "AdaptiveLoad",
     "Asynchronous",
     "BackupTasks",
+    "ByError",
+    "ByGradients",
+    "ByPlateau",
     "Deadline",
     "Downpour",
     "ElasticAveraging",
@@ -33,7 +38,6 @@ __all__ = [
     "Strategy",
     "Synchronous",
     "Traits",
-    "VCASGD",
     "View",
     "Wrapper",
     "assign",

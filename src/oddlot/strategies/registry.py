@@ -66,7 +66,7 @@ def strategy_class(name: str) -> type[Strategy]:
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(import_module(module_name), class_name, None)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
         reason = trace_of(error)
         told = f"the strategy {name} cannot be imported:\n{reason}"
         raise UsageError(told, "strategy_not_importable", "name", given=name, reason=reason) from None

@@ -12,11 +12,11 @@ STRATEGIES = {
     "downpour": "Add what workers changed in several local steps as it arrives.",
     "vc_asgd": "Average each worker's weights into the model as they arrive, after one pass over a shard.",
 }
-"""by the names in `oddlot.strategies.BY_NAME`"""
+"""by the names in `oddlot.strategies.registry.BY_NAME`"""
 WRAPPERS = {
     "quorum": "Around rounds: close one once a share of the workers has answered; late ones count less.",
     "backup_tasks": "Around a strategy: idle workers repeat a late task, and the first answer counts.",
     "deadline": "Around a strategy: a task that takes too long ends early and returns what is done.",
     "proportional_load": "Around a strategy: faster workers get larger tasks.",
 }
-"""by the names in `oddlot.strategies.WRAPPERS`"""
+"""by the names in `oddlot.strategies.registry.WRAPPERS`"""

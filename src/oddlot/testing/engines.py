@@ -1,9 +1,9 @@
 """What every engine must keep: one suite of misfortunes, run on each.
 
     def test_my_engine() -> None:
-        check_engine(lambda workers: MyPlace(workers))
+        check_engine(lambda workers: MyEngine(workers))
 
-`MyPlace` is what `fit` would take as `on`: see `oddlot.engines.base.Place`.
+`MyEngine` is an engine's config, which `fit` takes: see `oddlot.engines.base.EngineConfig`.
 
 Workers that were killed must come back under a new name: `Local(respawn=True)`, machines with `seconds_to_return`.
 """
@@ -20,9 +20,10 @@ from oddlot.core.events import Arrived, Cancelled, Event, Joined, Leaving, Lost,
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.tasks import NodeId
-from oddlot.engines.base import Place
+from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Arrival, Message
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.run.training import Training, prepared
 from oddlot.strategies import Asynchronous, Deadline, Synchronous
 from oddlot.testing.books import Books
@@ -36,6 +37,8 @@ class DrivenRun:
 
     def __init__(self, training: Training) -> None:
         self.host, self.engine = training.host, training.opened.engine
+        assert training.opened.faults is not None, "the suite needs fault injection"
+        self.faults = training.opened.faults
         self.records: list[Record] = []
         self._books = Books()
         self.host.observers.append(self._note)
@@ -135,51 +138,51 @@ class Sleeper(Strategy):
 
 
 @contextmanager
-def trial(place: Place, strategy: Strategy) -> Iterator[DrivenRun]:
+def trial(place: EngineConfig, strategy: Strategy) -> Iterator[DrivenRun]:
     """A small job on this engine."""
     rows = torch.arange(SAMPLES, dtype=torch.float32).reshape(-1, 1) / SAMPLES
     job = Job(
         lambda: torch.nn.Linear(1, 1),
         (rows, 2 * rows),
         torch.nn.functional.mse_loss,
-        batch=BATCH,
+        batch_size=BATCH,
         device="cpu",
     )
-    with prepared(Recipe(job, strategy, place, Settings(until=f"epochs>={EPOCHS}"))) as training:
+    with prepared(Recipe(job, strategy, place, RunConfig(until=f"epochs>={EPOCHS}"))) as training:
         yield DrivenRun(training)
 
 
-def a_worker_dies_while_computing(make: Callable[[int], Place]) -> None:
+def a_worker_dies_while_computing(make: Callable[[int], EngineConfig]) -> None:
     """Its samples go to others, and nobody waits for it."""
     with trial(make(2), Synchronous()) as run:
         node = run.joined()
-        run.engine.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # so that it has surely not answered
         run.deliver(Joined(node))
         assert run.host.conductor.busy[node], "a worker that joins is given work"
-        run.engine.kill(node)
+        run.faults.kill(node)
         run.until(lambda: run.has(Lost, node))
         run.finish()
         assert not run.answers(node, echo=False)
 
 
-def a_worker_dies_after_sending(make: Callable[[int], Place]) -> None:
+def a_worker_dies_after_sending(make: Callable[[int], EngineConfig]) -> None:
     """What it had sent counts once; what it was given since is computed by others."""
     with trial(make(2), Asynchronous()) as run:
         while not isinstance(message := run.next(), Arrival):
             run.deliver(message)
         node = message.facts.sender
-        run.engine.kill(node)
+        run.faults.kill(node)
         run.deliver(message)
         assert run.answers(node, echo=False) == 1
         run.until(lambda: run.has(Lost, node))
         run.finish()
 
 
-def a_worker_joins_in_mid_round(make: Callable[[int], Place]) -> None:
+def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
     """The replacement of a lost worker, under a new name, brings updates too."""
     with trial(make(2), Asynchronous()) as run:
         node = run.joined()
-        run.engine.kill(node)
+        run.faults.kill(node)
         run.deliver(Joined(node))
         run.until(lambda: run.has(Joined, f"{node}.2"))
         run.until(lambda: run.answers(f"{node}.2", echo=False) > 0 or run.host.conductor.done)
@@ -187,54 +190,54 @@ def a_worker_joins_in_mid_round(make: Callable[[int], Place]) -> None:
         assert node not in run.host.conductor.slots
 
 
-def a_worker_answers_late(make: Callable[[int], Place]) -> None:
+def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
     """Its lease lapses, others compute the samples, and its answer is an echo."""
     with trial(make(2), Impatient()) as run:
         node = run.joined()
-        run.engine.freeze(node)
+        run.faults.freeze(node)
         run.deliver(Joined(node))
         run.until(lambda: run.host.conductor.roster.members[node].lapses > 0)
         assert not any(task.node == node for task in run.host.conductor.open.values())
-        run.engine.thaw(node)
+        run.faults.thaw(node)
         run.until(lambda: run.answers(node, echo=True) > 0)
         run.finish()
 
 
-def a_worker_is_told_to_stop(make: Callable[[int], Place]) -> None:
+def a_worker_is_told_to_stop(make: Callable[[int], EngineConfig]) -> None:
     """It stops before its next minibatch, says so instead of answering, and is given work again."""
     with trial(make(1), Quitter()) as run:
         node = run.joined()
-        run.engine.freeze(node)  # so that it has surely not come to the last minibatch
+        run.faults.freeze(node)  # so that it has surely not come to the last minibatch
         run.deliver(Joined(node))
         run.until(lambda: not run.host.conductor.open)
-        run.engine.thaw(node)
+        run.faults.thaw(node)
         run.until(lambda: run.has(Cancelled, node))
         assert not run.answers(node, echo=True)
         run.finish()
 
 
-def a_worker_hands_over(make: Callable[[int], Place]) -> None:
+def a_worker_hands_over(make: Callable[[int], EngineConfig]) -> None:
     """Asked for what it has done before it has begun, it does a minibatch; the rest of its samples goes back."""
     with trial(make(1), Deadline(Asynchronous(samples=SAMPLES), 0.1)) as run:
         node = run.joined()
-        run.engine.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # so that it has surely not answered
         run.deliver(Joined(node))
         run.until(lambda: any(isinstance(action, HandOver) for r in run.records for action in r.actions))
-        run.engine.thaw(node)
+        run.faults.thaw(node)
         run.until(lambda: run.answers(node, echo=False) > 0)
         brought = [r.event.update.samples for r in run.records if isinstance(r.event, Arrived)]
         assert brought == [BATCH]
         run.finish()
 
 
-def a_worker_leaves(make: Callable[[int], Place]) -> None:
+def a_worker_leaves(make: Callable[[int], EngineConfig]) -> None:
     """With notice, in the midst of a task: it is given nothing more, all that it has is answered, and it goes."""
     with trial(make(2), Asynchronous(samples=SAMPLES // 2)) as run:
         node = run.joined()
-        run.engine.freeze(node)  # so that it has surely not answered
+        run.faults.freeze(node)  # so that it has surely not answered
         run.deliver(Joined(node))
-        run.engine.leave(node)
-        run.engine.thaw(node)
+        run.faults.leave(node)
+        run.faults.thaw(node)
         run.until(lambda: run.has(Leaving, node))
         assert node not in run.host.conductor.slots
         run.until(lambda: not run.host.conductor.busy[node])
@@ -243,7 +246,7 @@ def a_worker_leaves(make: Callable[[int], Place]) -> None:
         run.finish()
 
 
-def an_alarm_rings(make: Callable[[int], Place]) -> None:
+def an_alarm_rings(make: Callable[[int], EngineConfig]) -> None:
     """At its time, not before, on whichever clock."""
     with trial(make(1), Sleeper()) as run:
         sleeper = run.host.conductor.strategy
@@ -253,15 +256,15 @@ def an_alarm_rings(make: Callable[[int], Place]) -> None:
         run.finish()
 
 
-def nobody_is_left(make: Callable[[int], Place]) -> None:
+def nobody_is_left(make: Callable[[int], EngineConfig]) -> None:
     """Without workers the run waits; it goes on when they are back."""
     with trial(make(2), Synchronous()) as run:
         nodes = [run.joined(), run.joined()]
         for node in nodes:
-            run.engine.freeze(node)
+            run.faults.freeze(node)
             run.deliver(Joined(node))
         for node in nodes:
-            run.engine.kill(node)
+            run.faults.kill(node)
         replacements = []
         while run.host.conductor.slots:
             if isinstance(message := run.next(), Joined):
@@ -287,7 +290,7 @@ SCENARIOS = (
 )
 
 
-def check_engine(make: Callable[[int], Place]) -> None:
+def check_engine(make: Callable[[int], EngineConfig]) -> None:
     """Run every scenario on the engine that `make(workers)` describes; an AssertionError tells what went wrong."""
     for scenario in SCENARIOS:
         scenario(make)

@@ -17,7 +17,7 @@ from oddlot.machines.delay_models import (
 )
 from oddlot.timing.survival import Numbers, survival_of
 
-MOST_STAGES = 10_000
+MAX_STAGES = 10_000
 WIDEST = 3.5
 """of the logarithms' standard deviations: beyond it no lognormal is fitted"""
 
@@ -58,7 +58,7 @@ def fit_delays(times: Sequence[float]) -> list[Fit]:
 
 def _models(times: Numbers) -> list[Delay]:
     shift = min(float(times[0]), 1 - 1e-9)
-    stages = int(np.clip(round(1 / max(float(times.var()), 1 / MOST_STAGES)), 1, MOST_STAGES))
+    stages = int(np.clip(round(1 / max(float(times.var()), 1 / MAX_STAGES)), 1, MAX_STAGES))
     spread = max(float(np.log(times).std()), 1e-9)
     found: list[Delay] = [Deterministic(), Exponential(), ShiftedExponential(shift), Erlang(stages)]
     return [*found, Lognormal(sqrt(expm1(spread**2)))] if spread < WIDEST else found

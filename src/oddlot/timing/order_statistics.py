@@ -14,12 +14,12 @@ from oddlot.timing.survival import Numbers
 
 POINTS, FEW_POINTS = 2_000, 200
 """at which survival functions are integrated, closer to each other where times are short; and to find their end"""
-MOST_JUMPS = 500
+MAX_JUMPS = 500
 """of survival functions that are steps, at which they are summed up; closer to each other where they are early or late,
 which decides how long the first few and all take"""
 NEVER = 1e-9
 """answers that come later still, of all workers', so few that they count for nothing"""
-MOST_KS = 64
+MAX_KS = 64
 """that are looked at unless said"""
 BLOCK = 1 << 22
 """chances that are held at once"""
@@ -35,7 +35,7 @@ def rounds_of(
     """
     workers, loads, ks = (_listed(*given) for given in (("workers", workers), ("loads", loads), ("ks", ks)))
     _check(workers, loads, ks)
-    ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MOST_KS).tolist()})
+    ks = ks or sorted({round(k) for k in np.geomspace(1, len(workers), MAX_KS).tolist()})
     return tuple(
         (k, samples, seconds)
         for samples in loads
@@ -88,9 +88,9 @@ def mean_seconds(workers: Sequence[Response], samples: int, ks: Sequence[int]) -
 def _jumps(measured: Sequence[Numbers]) -> Numbers:
     """When somebody may answer, from 0 on: all times that were measured, or some."""
     times = np.unique(np.concatenate([[0.0], *measured]))
-    if len(times) <= MOST_JUMPS:
+    if len(times) <= MAX_JUMPS:
         return times
-    ranks = np.geomspace(1, len(times), MOST_JUMPS // 2).round().astype(int)
+    ranks = np.geomspace(1, len(times), MAX_JUMPS // 2).round().astype(int)
     kept: Numbers = times[np.union1d(ranks - 1, len(times) - ranks)]
     return kept
 

@@ -8,13 +8,13 @@ from oddlot.core.commands import Abort, Start, Step
 from oddlot.core.events import Arrived, Cancelled, Event, Fitted, Joined, Leaving, Lost, Refused, Stimulus
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
-from oddlot.core.tasks import NodeId, TaskId
+from oddlot.core.tasks import NodeId, TaskId, node_of
 from oddlot.timing.order_statistics import rounds_of
 from oddlot.timing.response_times import Measured
 
-LEAST_ROUNDS, MOST_ROUNDS = 4, 8
+MIN_ROUNDS, MAX_ROUNDS = 4, 8
 """of which the latest are kept"""
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 """with more workers those that are about as fast are taken for alike"""
 ENOUGH = 0.75
 """of the workers have answered in a round that is learnt from"""
@@ -49,7 +49,7 @@ class RoundTimes:
         self.cancelled: dict[TaskId, Started] = {}
         """of whom nothing was heard since"""
         self.round: dict[NodeId, Answer] = {}
-        self.rounds: deque[dict[NodeId, Answer]] = deque(maxlen=MOST_ROUNDS)
+        self.rounds: deque[dict[NodeId, Answer]] = deque(maxlen=MAX_ROUNDS)
         self.wait = 0
         """steps until it may be told again"""
 
@@ -78,7 +78,7 @@ class RoundTimes:
             case Leaving(node) | Lost(node):
                 self.nodes.pop(node, None)
                 self.round.pop(node, None)
-                self.cancelled = {task: at for task, at in self.cancelled.items() if _node(task) != node}
+                self.cancelled = {task: at for task, at in self.cancelled.items() if node_of(task) != node}
                 self.wait = 0
             case Cancelled(task) | Refused(task):
                 self.started.pop(task, None)
@@ -99,10 +99,10 @@ class RoundTimes:
         if not self.round or len(self.round) < ENOUGH * there:
             return None
         for task, (since, samples) in (self.started | self.cancelled).items():
-            if (node := _node(task)) in self.nodes:
+            if (node := node_of(task)) in self.nodes:
                 self.round.setdefault(node, self._at_least(now - since, node, samples))
         self.rounds.append(self.round)
-        if len(self.rounds) < LEAST_ROUNDS or self.wait > 0:
+        if len(self.rounds) < MIN_ROUNDS or self.wait > 0:
             return None
         self.wait = STEPS_BETWEEN
         return self._fitted()
@@ -119,7 +119,7 @@ class RoundTimes:
         """Of the workers who are here now."""
         own = ([answers[node] for answers in self.rounds if node in answers] for node in self.nodes)
         known = sorted((answers for answers in own if answers), key=_pace)
-        groups = min(MOST_GROUPS, len(known))
+        groups = min(MAX_GROUPS, len(known))
         workers = list[Measured]()
         for group in range(groups):
             alike = known[group * len(known) // groups : (group + 1) * len(known) // groups]
@@ -134,12 +134,8 @@ def _teller(event: Event | Stimulus) -> NodeId | None:
         case Arrived(facts):
             return facts.sender
         case Cancelled(task) | Refused(task):
-            return _node(task)
+            return node_of(task)
     return None
-
-
-def _node(task: TaskId) -> NodeId:
-    return task.rpartition(":")[0]
 
 
 def _pace(answers: list[Answer]) -> float:

@@ -35,7 +35,7 @@ class Batches:
         self, data: Any, collate: Callable[[list[Any]], Any] | None = None, name: str = "data"
     ) -> None:
         self.data = data
-        self.setting = "data" if name == "data" else "evaluation"
+        self.setting = "train_data" if name == "data" else "eval_data"
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
         self.shards = data if isinstance(data, Shards) else None

@@ -31,10 +31,10 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 
     A plain metric is called once, with all outputs and targets; one with `update` sees every batch. All on the CPU.
     """
-    if job.evaluation is None:
-        told = "the strategy evaluates, and the job has nothing to measure on: Job(evaluation=...)"
-        raise UsageError(told, "no_evaluation_set", "evaluation")
-    data = Batches(job.evaluation, job.collate, "the evaluation set")
+    if job.eval_data is None:
+        told = "the strategy evaluates, and the job has nothing to measure on: Job(eval_data=...)"
+        raise UsageError(told, "no_evaluation_set", "eval_data")
+    data = Batches(job.eval_data, job.collate, "the evaluation set")
     learner.holds = None
     learner.weights.copy_(weights)
     modes = [(module, module.training) for module in learner.model.modules()]
@@ -57,7 +57,7 @@ def _look_at_all(
 ) -> tuple[float, list[Any]]:
     """The mean loss, and the outputs and targets of every batch, if a metric wants them all at once."""
     loss_sum, seen = 0.0, []
-    rows = job.evaluation_batch or max(job.batch, ROWS)
+    rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
         if job.training_step is not None and job.as_buffers:

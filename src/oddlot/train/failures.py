@@ -10,7 +10,7 @@ from oddlot.core.errors import JobError
 from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.train.data import Batches, Indices
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """rows that are named in a sentence"""
 _OF_DTYPE = re.compile(r"dtype|scalar type|[Tt]ype \(|type torch")
 """in PyTorch's errors about dtypes"""
@@ -44,8 +44,8 @@ def _named(rows: list[int]) -> str:
     """Return the rows as an index, such as `3, 7` or `0:256`."""
     if len(rows) > 2 and rows == list(range(rows[0], rows[-1] + 1)):
         return f"{rows[0]}:{rows[-1] + 1}"
-    more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-    return ", ".join(map(str, rows[:MOST_ROWS])) + more
+    more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
+    return ", ".join(map(str, rows[:MAX_ROWS])) + more
 
 
 def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] | None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -26,14 +26,23 @@ Role = Literal["trainable", "buffer", "counter", "without_gradient"]
 for each trainable parameter that had no gradient in its task."""
 
 
+Runs = dict[tuple[Role, torch.dtype, int], list[tuple[str, Tensor]]]
+"""The named tensors of each section, by role, dtype and parameter group."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A contiguous run of numbers of one role and dtype; `start` in bytes, `numbers` with the padding."""
+    """A contiguous run of numbers of one role, dtype and parameter group.
+
+    `start` is in bytes; `numbers` includes the padding.
+    """
 
     role: Role
     dtype: str
     start: int
     numbers: int
+    group: int = 0
+    """Parameter group of trainable parameters; 0 for every other role."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -70,29 +79,35 @@ class Layout:
     entries: tuple[Entry, ...]
 
     @classmethod
-    def from_module(cls, module: nn.Module, as_buffers: Collection[str] = ()) -> Self:
-        """The layout of a module.
+    def from_module(
+        cls,
+        module: nn.Module,
+        as_buffers: Collection[str] = (),
+        group_of: Callable[[str], int] = lambda _: 0,
+    ) -> Self:
+        """Return the layout of a module.
 
         Frozen parameters whose name fits one of the patterns `as_buffers` (`teacher.*`) are merged as buffers are.
+        `group_of` returns the parameter group of a trainable parameter. Each group has sections of its own.
         UsageError: nothing to train, a tensor that cannot be merged or saved, a pattern that fits no frozen parameter.
         """
         check_tensors(module)
-        groups: dict[tuple[Role, torch.dtype], list[tuple[str, Tensor]]] = {}
+        runs: Runs = {}
         for name, parameter in _trainable(module).items():
-            groups.setdefault(("trainable", parameter.dtype), []).append((name, parameter))
-        if not any(parameter.numel() for pairs in groups.values() for _, parameter in pairs):
+            runs.setdefault(("trainable", parameter.dtype, group_of(name)), []).append((name, parameter))
+        if not any(parameter.numel() for pairs in runs.values() for _, parameter in pairs):
             raise UsageError(
                 f"nothing to train: {type(module).__name__} has no parameter with requires_grad=True; "
                 "give the job a model with trainable parameters",
                 "nothing_to_train",
                 model=type(module).__name__,
             )
-        trainable = sum(map(len, groups.values()))
+        trainable = sum(map(len, runs.values()))
         for name, tensor in {**_frozen(module, as_buffers), **_persistent_buffers(module)}.items():
             if tensor.dtype in MERGEABLE:
                 role: Role = "counter" if name.rpartition(".")[2] in COUNTERS else "buffer"
-                groups.setdefault((role, tensor.dtype), []).append((name, tensor))
-        return cls(*_place(groups, trainable))
+                runs.setdefault((role, tensor.dtype, 0), []).append((name, tensor))
+        return cls(*_place(runs, trainable))
 
     @property
     def bytes(self) -> int:
@@ -313,19 +328,17 @@ def _round_up(count: int, unit: int = LINE_BYTES) -> int:
     return -(-count // unit) * unit
 
 
-def _place(
-    groups: Mapping[tuple[Role, torch.dtype], Sequence[tuple[str, Tensor]]], trainable: int
-) -> tuple[tuple[Section, ...], tuple[Entry, ...]]:
-    """One section for each group, one after the other, entries on cache lines; last, a byte for each trainable one."""
+def _place(runs: Runs, trainable: int) -> tuple[tuple[Section, ...], tuple[Entry, ...]]:
+    """Return a section for each run, with entries on cache lines; the last has a byte for each trainable parameter."""
     sections: list[Section] = []
     entries: list[Entry] = []
     start = 0
-    for (role, dtype), tensors in groups.items():
+    for (role, dtype, group), tensors in runs.items():
         offset = 0
         for name, tensor in tensors:
             entries.append(Entry(name, tuple(tensor.shape), len(sections), offset))
             offset += _round_up(tensor.numel(), LINE_BYTES // dtype.itemsize)
-        sections.append(Section(role, str(dtype).removeprefix("torch."), start, offset))
+        sections.append(Section(role, str(dtype).removeprefix("torch."), start, offset, group))
         start += _round_up(offset * dtype.itemsize)
     sections.append(Section("without_gradient", "uint8", start, _round_up(trainable)))
     return tuple(sections), tuple(entries)

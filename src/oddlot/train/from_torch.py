@@ -17,7 +17,7 @@ RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
 
 def check_not_from_torch(job: Any) -> None:
     """UsageError: the job has a DataLoader, an optimizer or a scheduler of PyTorch's, and what to pass instead."""
-    for name in ("data", "evaluation"):
+    for name in ("train_data", "eval_data"):
         if isinstance(value := getattr(job, name), DataLoader):
             raise _loader_given(name, value)
     if instead := _is_of(job.optimizer, torch.optim.Optimizer):
@@ -29,13 +29,14 @@ def check_not_from_torch(job: Any) -> None:
             f"worker's: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
         raise UsageError(told, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
-    if kind := _is_of(job.schedule, LRScheduler):
+    if kind := _is_of(job.lr_schedule, LRScheduler):
         told = (
-            f"schedule = {kind} is a scheduler of PyTorch's. Pass oddlot.Cosine(epochs=...), "
-            "oddlot.Linear(epochs=...), oddlot.MultiStep(at_epochs=...), or a function that takes the epochs done and "
+            f"lr_schedule = {kind} is a scheduler of PyTorch's. Pass oddlot.lr_schedules.Cosine(epochs=...), "
+            "oddlot.lr_schedules.Linear(epochs=...), oddlot.lr_schedules.MultiStep(at_epochs=...), or a function that "
+            "takes the epochs done and "
             "returns a factor on the learning rate"
         )
-        raise UsageError(told, "torch_object_given", "schedule", name="schedule", type=kind)
+        raise UsageError(told, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
 
 
 def _is_of(value: object, base: type) -> str:
@@ -47,7 +48,7 @@ def _is_of(value: object, base: type) -> str:
 def _loader_given(name: str, loader: "DataLoader[Any]") -> UsageError:
     batch = loader.batch_size
     words = [f"{name}=loader.dataset"]
-    words += [f"{'batch' if name == 'data' else 'evaluation_batch'}={batch}"] if batch else []
+    words += [f"{'batch_size' if name == 'train_data' else 'eval_batch_size'}={batch}"] if batch else []
     words += ["collate=loader.collate_fn"] if loader.collate_fn is not default_collate and batch else []
     told = (
         f"{name} is a DataLoader. Pass its dataset: Job({', '.join(words)}). oddlot shuffles the samples and makes the "

@@ -1,30 +1,100 @@
-"""Rejects updates that are far larger than recent ones: one of them can undo what was learned."""
+"""Gates decide which updates are merged: each looks at an update that has arrived, and may refuse it."""
 
 from bisect import bisect_left, insort
 from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite, sqrt
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from oddlot.core.errors import Refusal
-from oddlot.core.tasks import Kind, UpdateId
+from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train.flat_buffer import FlatBuffer
-from oddlot.train.vector_ops import chunks
+from oddlot.train.vector_ops import chunks, is_finite
 
 MAX_UPDATE_RATIO = 1000.0
 """the default: of an update's norm to the median of recent ones"""
 MIN_UPDATES, RECENT_UPDATES = 20, 100
-"""the guard is off until there are so many norms; the median is that of so many"""
+"""`UsualNorm` is off until there are so many norms; the median is that of so many"""
 USUAL_FACTOR = 10.0
 """an update is accepted within this factor of the largest accepted norm, or of both norms that were rejected last"""
 
 
-class Guard:
-    """Compares the norm of each update with the running median of its kind.
+@dataclass
+class Arrival:
+    """An update as gates see it."""
+
+    facts: Facts
+    kind: Kind
+    """What it came as."""
+    flat: FlatBuffer
+    weights: FlatBuffer
+    """The current version of the model."""
+    base: FlatBuffer | None = None
+    """The version that the task started from. None where it is gone."""
+
+    @cached_property
+    def norm(self) -> float | None:
+        """The Euclidean norm of a gradient or delta, or of weights' difference from their base; None without a base."""
+        if self.kind == "weights" and self.base is None:
+            return None
+        return norm_of(self.flat, self.base if self.kind == "weights" else None)
+
+
+class Gate(Protocol):
+    """Decides which updates are merged."""
+
+    def check(self, arrival: Arrival) -> None:
+        """Accept an update. Refusal: it is not merged."""
+
+
+def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[Gate, ...]:
+    """Return the gates of a run: an update fits the model, has finite numbers and a norm that is not far too large."""
+    return FitsModel(), Finite(), UsualNorm(max_update_ratio)
+
+
+class FitsModel:
+    """Refuses an update of another kind than was announced, or of another model."""
+
+    def check(self, arrival: Arrival) -> None:
+        """Accept an update. Refusal: it does not fit."""
+        facts, layout, needed = arrival.facts, arrival.flat.layout, arrival.weights.layout
+        if arrival.kind != facts.kind:
+            told = f"update {facts.id} was announced as {facts.kind} and came as {arrival.kind}"
+            raise Refusal(told, "other_kind", update=facts.id, announced=facts.kind, kind=arrival.kind)
+        if layout is not needed and layout.fingerprint != needed.fingerprint:
+            told = f"update {facts.id} is of another model: its block has another layout"
+            raise Refusal(told, "other_layout", update=facts.id, bytes=layout.bytes)
+
+
+class Finite:
+    """Refuses an update with NaN or infinity. A buffer may have infinities where the model's has some, as a mask."""
+
+    def check(self, arrival: Arrival) -> None:
+        """Accept an update. Refusal: it has numbers that are not finite."""
+        flat, weights = arrival.flat, arrival.weights
+        norm = norm_of(flat) if arrival.norm is None else arrival.norm
+        buffers = [(flat.section(at), weights.section(at)) for at in flat.layout.of_role("buffer")]
+        if isfinite(norm) and all(_is_sound(section, now) for section, now in buffers):
+            return
+        update, now = arrival.facts.id, dict(weights.views())
+        bad = {name: int((~view.isfinite() & now[name].isfinite()).sum()) for name, view in flat.views()}
+        bad = {name: count for name, count in bad.items() if count}
+        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        told = f"update {update} has numbers that are not finite in {', '.join(named[:3])}{more}"
+        raise Refusal(told, "numbers_not_finite", update=update, tensors=bad)
+
+
+class UsualNorm:
+    """Compares the norm of each update with the running median of its kind: one that is far too large can undo what was
+    learned.
 
     The norm is the Euclidean one of the trainable parameters: of a gradient or delta itself, of weights that of the
-    difference from the version that the task started from. A median of 0 switches the guard off, and so does
+    difference from the version that the task started from. A median of 0 switches the gate off, and so does
     `max_ratio=None`.
 
     A norm that is large for good reason is accepted: one that is within a factor of 10 of the largest so far (a rare
@@ -38,7 +108,12 @@ class Guard:
         self._largest: dict[Kind, float] = {}
         self._rejected: dict[Kind, deque[float]] = {}
 
-    def check(self, update: UpdateId, kind: Kind, norm: float) -> None:
+    def check(self, arrival: Arrival) -> None:
+        """Accept an update. Refusal: its norm is too large."""
+        if arrival.norm is not None:
+            self.note(arrival.facts.id, arrival.kind, arrival.norm)
+
+    def note(self, update: UpdateId, kind: Kind, norm: float) -> None:
         """Note the norm of an update. Refusal: it is too large, and is not noted."""
         recent = self._recent.setdefault(kind, deque(maxlen=RECENT_UPDATES))
         ordered = self._sorted.setdefault(kind, [])
@@ -65,6 +140,13 @@ class Guard:
             "(max_update_ratio=None accepts any)"
         )
         raise Refusal(told, "update_too_large", update=update, norm=norm, median=median)
+
+
+def _is_sound(section: Tensor, now: Tensor) -> bool:
+    """Finite, but where the model itself is not: a buffer may be a mask of infinities."""
+    if not section.is_floating_point() or is_finite(section):
+        return True
+    return not bool((~section.isfinite() & now.isfinite()).any())
 
 
 def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:

@@ -17,7 +17,7 @@ from oddlot.train.seeding import warn_of_rng
 
 ROWS = 256
 """samples that are evaluated at once, unless the job says otherwise"""
-FUNCTIONS = ("loss", "training_step", "predict", "local_optimizer", "schedule", "collate", "worker_init")
+FUNCTIONS = ("loss", "training_step", "predict", "local_optimizer", "lr_schedule", "collate", "worker_init")
 """fields of a Job that are functions, or None"""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
@@ -28,7 +28,7 @@ class Job:
     """Everything about a training that does not depend on where or by which strategy it runs.
 
     `model` makes the module; it is called once at the hub, for the initial weights, and once on every worker.
-    `data` and `evaluation` are map-style datasets, or tuples of arrays or tensors of equal length. A batch is what
+    `train_data` and `eval_data` are map-style datasets, or tuples of arrays or tensors of equal length. A batch is what
     `collate` makes of a list of samples (for arrays: a tuple of tensors), moved to `device`.
 
     The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`; it must be a
@@ -36,10 +36,10 @@ class Job:
     directions into steps at the hub; a worker's local steps (LocalSGD) use `local_optimizer(parameters)`, or the same
     rule as the hub's.
 
-    `schedule` is a factor on every learning rate, as a function of the epochs that have reached the model: a number
+    `lr_schedule` is a factor on every learning rate, as a function of the epochs that have reached the model: a number
     such as 2.5, the same under every strategy; `Cosine`, `Linear`, `MultiStep` are ready-made. It counts once, where a
     gradient becomes a step: at the hub, or in a worker's local steps, but not in a server rule that merges these.
-    `clip_norm` is the Euclidean norm to which the mean gradient of each minibatch is clipped before it is used.
+    `max_grad_norm` is the Euclidean norm to which the mean gradient of each minibatch is clipped before it is used.
 
     Float buffers are averaged, `num_batches_tracked` adds up, other integers and flags take one worker's value; frozen
     parameters whose names fit a pattern of `as_buffers` are merged likewise. A parameter without a gradient is left
@@ -47,31 +47,32 @@ class Job:
     in an attribute `rng` (numpy, random or torch) is seeded for each task, as the global ones are.
 
     `metrics` are functions of (outputs, targets) of the whole evaluation set or torchmetrics objects, by name;
-    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch` is samples per minibatch of
-    one worker, `evaluation_batch` those that are evaluated at once (None: 256, or `batch` if that is more). `device`
-    is `auto` (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is told otherwise.
+    `predict(model, batch)` gives both of a batch (None: `model(inputs), targets`). `batch_size` is samples per
+    minibatch of one worker, `eval_batch_size` those that are evaluated at once (None: 256, or `batch_size` if that is
+    more). `device` is `auto` (cuda, else mps, else cpu) or a torch device. `until` is when a run ends unless `fit` is
+    told otherwise.
     """
 
     model: Callable[[], nn.Module]
-    data: Any
+    train_data: Any
     loss: Callable[[Any, Any], Tensor] | None = None
     training_step: Callable[[nn.Module, Any], Tensor] | None = None
-    evaluation: Any = None
+    eval_data: Any = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """(outputs, targets) of a batch for the metrics; None: `model(inputs), targets`"""
     optimizer: Optimizer = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9))
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
-    schedule: Schedule | None = None
-    clip_norm: AboveZero | None = None
+    lr_schedule: Schedule | None = None
+    max_grad_norm: AboveZero | None = None
     """of the mean gradient of each minibatch; None: not clipped"""
     keep_optimizer: bool = False
     """a worker's local steps go on with the optimizer, and the moments, of its last task; otherwise each task begins
     with a fresh one"""
-    batch: AtLeastOne = 32
+    batch_size: AtLeastOne = 32
     """samples per minibatch of one worker: a synchronous step of 4 workers uses 4 times as many"""
-    evaluation_batch: AtLeastOne | None = None
-    """samples that are evaluated at once; None: 256, or `batch` if that is more"""
+    eval_batch_size: AtLeastOne | None = None
+    """samples that are evaluated at once; None: 256, or `batch_size` if that is more"""
     collate: Callable[[list[Any]], Any] | None = None
     as_buffers: Sequence[str] = ()
     """frozen parameters that `training_step` itself changes, by name or pattern (`teacher.*`): merged as buffers are"""
@@ -96,12 +97,12 @@ class Job:
         check_settings(self)
         for name in FUNCTIONS:
             _check_function(name, getattr(self, name))
-        if isinstance(self.schedule, type):
-            raise _class_given("schedule", self.schedule, "(...)")
+        if isinstance(self.lr_schedule, type):
+            raise _class_given("lr_schedule", self.lr_schedule, "(...)")
         if isinstance(self.as_buffers, str) or not all(isinstance(one, str) for one in self.as_buffers):
             raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]')
         _check_metrics(self.metrics)
-        warn_of_rng(self.data)
+        warn_of_rng(self.train_data)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, as a scalar tensor with its graph."""

@@ -68,8 +68,8 @@ class Learner:
     ) -> None:
         self.job, self.seed, self.shards, self.clock = job, seed, shards, clock
         self.device = device or torch.device("cpu")
-        self.batches, self.keep_shards = Batches(job.data, job.collate), keep_shards
-        self.schedule = by_samples(job.schedule, len(self.batches))
+        self.batches, self.keep_shards = Batches(job.train_data, job.collate), keep_shards
+        self.schedule = by_samples(job.lr_schedule, len(self.batches))
         seed_all(seed, self.device)  # as at the hub: what the factory draws by chance is the same everywhere
         self.model = job.model().to(self.device)
         copy_constants(self.model, constants)
@@ -86,7 +86,7 @@ class Learner:
             dict(zip(self.names, self.parameters, strict=True)),
             partial(_kept, self.model, layout),
         )
-        self.generators = generators_of(job.data)
+        self.generators = generators_of(job.train_data)
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
@@ -162,10 +162,10 @@ class Learner:
 
         def learn(loss: Tensor, samples: int) -> None:
             self.unchanged.check_trainable(local=False)
-            if self.job.clip_norm is None:
+            if self.job.max_grad_norm is None:
                 _backward(loss * samples if several else loss)
             else:
-                self._add_clipped(loss, samples if several else 1, self.job.clip_norm)
+                self._add_clipped(loss, samples if several else 1, self.job.max_grad_norm)
 
         work = self._minibatches(task, batches, stop, learn)
         self._note_gradients()
@@ -205,8 +205,8 @@ class Learner:
                 parameter.grad = None
             _backward(loss)
             self._note_gradients()
-            if self.job.clip_norm is not None:
-                clip(self.parameters, self.job.clip_norm)
+            if self.job.max_grad_norm is not None:
+                clip(self.parameters, self.job.max_grad_norm)
             optimizer = optimizer or made(make, self.parameters)
             if self.schedule:
                 pace = pace or _Pace(optimizer, self.schedule, task.merged)
@@ -218,7 +218,7 @@ class Learner:
         return work
 
     def _split(self, task: Task) -> list[Indices]:
-        return minibatches(task.spans, self.job.batch, self.seed, len(self.batches), self.shards)
+        return minibatches(task.spans, self.job.batch_size, self.seed, len(self.batches), self.shards)
 
     def _minibatches(
         self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn

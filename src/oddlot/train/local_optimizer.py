@@ -1,4 +1,4 @@
-"""The optimizer of local steps, by the job's rule."""
+"""The optimizer of local steps, by the settings of the hub's."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +15,12 @@ from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 
 
 class LocalOptimizer:
-    """Steps as the class of `torch.optim` with the rule's name takes them, to the bit: by the functions beneath it.
+    """Steps as the class of `torch.optim` with the same name takes them, to the bit: by the functions beneath it.
 
     Such a class itself imports PyTorch's compiler when it is first used, which takes seconds in the midst of a task.
     """
 
-    def __init__(self, rule: Optimizer, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, rule: SGD | Adam | AdamW, parameters: Sequence[Tensor]) -> None:
         self.rule = rule
         self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
         self.memory: dict[int, tuple[Tensor, ...]] = {}
@@ -102,8 +102,15 @@ class LocalOptimizer:
 
 
 def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
-    """The one for a rule; of Adam, where gradients are sparse, one that takes these."""
+    """The one for a rule; of Adam, where gradients are sparse, one that takes these.
+
+    JobError: the rule is an optimizer of the user's own, which only the hub can step with.
+    """
     parameters = list(parameters)
+    if not isinstance(rule, SGD | Adam | AdamW):
+        name = type(rule).__name__
+        told = f"{name} says how the hub steps, and this strategy takes local steps: pass Job(local_optimizer=...)"
+        raise JobError(told, "no_local_optimizer", optimizer=name)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
     if sparse and isinstance(rule, Adam) and not rule.weight_decay:
         from oddlot.sparse.lazy_adam import LazyAdam

@@ -1,6 +1,6 @@
 """The two merges, each a single pass over memory: a step along directions, a move towards points."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oddlot.train.flat_buffer import FlatBuffer, Role
-from oddlot.train.optimizer_math import Directions, Numerics
+from oddlot.train.optimizer_math import Directions, HubOptimizer
 from oddlot.train.step_counts import Stretch, Stretches
 from oddlot.train.vector_ops import chunks, mixer, move
 
@@ -80,40 +80,53 @@ class Meter:
 
 
 def step(
-    rule: Numerics,
+    optimizers: Mapping[int, HubOptimizer],
     weights: FlatBuffer,
     updates: Updates,
     out: FlatBuffer,
     stretches: Stretches,
     meter: Meter | None = None,
 ) -> None:
-    """Write one step of the rule along the sum of share x update into `out`, which may be `weights`.
+    """Write one step along the sum of share x update into `out`, which may be `weights`.
 
+    `optimizers` are those of the trainable sections, by index; their step has begun.
     Parameters in a stretch without a step keep their values.
     """
     shares = [share for _, share in updates]
     for index, source, target, streams in _sections("trainable", weights, updates, out):
-        mix = mixer(source)
-        summed = meter is not None or not rule.linear or source.dtype != _wide(source)
-        scratch = _scratch(source) if summed else source
-        for span, steps in _spans(stretches[index], source.device):
-            if steps is None and not meter:
-                target[span].copy_(source[span])
-                continue
+        optimizer = optimizers[index]
+        summed = meter is not None or not optimizer.linear or source.dtype != _wide(source)
+        for span, steps, direction in _directions(stretches[index], source, streams, shares, summed):
             old = source[span].clone() if meter else source[span]
-            direction: Directions = ([stream[span] for stream in streams], shares)
-            if summed:
-                mix(scratch[: old.numel()], 0.0, *direction)
-                direction = ([scratch[: old.numel()].to(source.dtype)], [1.0])
             if meter:
                 meter.watch(index, span, direction[0][0])
             if steps is None:
                 target[span].copy_(source[span])
             else:
-                rule.apply(index, span, steps, direction=direction, source=source[span], target=target[span])
+                optimizer.apply(
+                    index, span, steps, direction=direction, source=source[span], target=target[span]
+                )
             if meter:
                 meter.moved(old, target[span])
     _move_buffers(weights, updates, out)
+
+
+def _directions(
+    stretches: Sequence[Stretch],
+    section: Tensor,
+    streams: Sequence[Tensor],
+    shares: Sequence[float],
+    summed: bool,
+) -> Iterator[tuple[slice, int | None, Directions]]:
+    """The chunks of a section, each with its number of steps and its direction: one tensor where it is `summed`."""
+    mix, scratch = mixer(section), _scratch(section) if summed else section
+    for span, steps in _spans(stretches, section.device):
+        direction: Directions = ([stream[span] for stream in streams], shares)
+        if summed:
+            total = scratch[: span.stop - span.start]
+            mix(total, 0.0, *direction)
+            direction = ([total.to(section.dtype)], [1.0])
+        yield span, steps, direction
 
 
 def _spans(stretches: Sequence[Stretch], device: torch.device) -> Iterator[tuple[slice, int | None]]:

@@ -1,145 +1,221 @@
-"""The arithmetic of the rules: how a direction and what a rule remembers become a step, chunk by chunk."""
+"""The arithmetic of the hub's optimizers: how a direction and what is remembered become a step, chunk by chunk."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from math import sqrt
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from oddlot.core.errors import CheckpointError
+from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import mixer, move
 
 Directions = tuple[Sequence[Tensor], Sequence[float]]
 """A direction as the sum of share x tensor."""
-Place = tuple[int, slice]
+Sections = Mapping[int, Tensor]
+"""Trainable sections by their index, each a 1-D tensor."""
 _SMALL_SHARE = 1e-6
 """below it, 1 - (1 - share) has lost digits that float32 would show"""
 
 
-class Numerics:
-    """A rule's arithmetic and memory for some sections, equal to `torch.optim` within rounding.
+class HubOptimizer(Protocol):
+    """The arithmetic and the memory of an optimizer at the hub, for the sections of one parameter group.
 
-    One step is within two units in the last place of its terms; SGD multiplies out before it adds.
-
-    `state` names its tensors: `momentum/0` and so on, as long as the section and of its dtype. SGD without
-    momentum has none, with momentum it has one for each section, Adam has two. `lr` is the rule's times what a
-    schedule makes of it at this step.
+    Each merge calls `begin` once, then `apply` once for each chunk of the sections.
     """
 
     @property
+    def state(self) -> Mapping[str, Tensor]:
+        """The tensors that it remembers, by name. Checkpoints hold them, and a resumed run copies into them."""
+
+    @property
     def linear(self) -> bool:
-        """Whether `apply` takes a direction of several tensors; else it takes their sum."""
-        return isinstance(self.rule, SGD)
+        """Whether `apply` takes a direction of several tensors; otherwise it takes their sum."""
 
-    def __init__(self, rule: Optimizer, sections: Mapping[int, Tensor]) -> None:
-        self.rule = rule
-        self.lr = rule.lr
-        self.state = {
-            f"{name}/{index}": torch.zeros_like(section)
-            for name in _memories(rule)
-            for index, section in sections.items()
-        }
-        self._mixers = {index: mixer(section) for index, section in sections.items()}
-
-    def begin(self, factor: float = 1.0) -> None:
-        """The next step, with so much of the learning rate."""
-        self.lr = self.rule.lr * factor
+    def begin(self, factor: float) -> None:
+        """Begin the next step, with this factor on the learning rate."""
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """The step that has begun, on a chunk of section `index` whose parameters take their `steps`-th one.
+        """Write the step from `source` into `target`, on the chunk `span` of section `index`.
 
-        All tensors are that chunk; target may be source. Adam takes a single tensor as direction and uses it up.
+        All tensors are that chunk. `target` may be `source`. Its parameters take their `steps`-th step, from 1. Unless
+        the optimizer is linear, the direction is a single tensor with share 1, which may be overwritten.
         """
-        match self.rule:
-            case SGD():
-                self._sgd(self.rule, (index, span), direction, source, target)
-            case _:
-                self._adam(self.rule, (index, span), steps, direction, source, target)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a saved memory. CheckpointError when it is not this rule's."""
-        if state.keys() != self.state.keys() or any(state[k].shape != v.shape for k, v in self.state.items()):
-            raise CheckpointError(
-                f"the checkpoint's optimizer memory is {sorted(state)}, {type(self.rule).__name__} needs "
-                f"{sorted(self.state)} of the model's size: use the optimizer that the run began with",
-                "other_optimizer",
-                found=sorted(state),
-                needed=sorted(self.state),
-            )
-        for name, tensor in self.state.items():
-            tensor.copy_(state[name])
 
-    def _sgd(self, rule: SGD, place: Place, direction: Directions, source: Tensor, target: Tensor) -> None:
+def hub_optimizer(optimizer: Optimizer, sections: Sections) -> HubOptimizer:
+    """Return the arithmetic of an optimizer for these sections. UsageError: it is no dataclass, or has none."""
+    match optimizer:
+        case SGD():
+            return HubSGD(optimizer, sections)
+        case Adam() | AdamW():
+            return HubAdam(optimizer, sections)
+    _check_dataclass(optimizer)
+    made: HubOptimizer = optimizer.hub_optimizer(sections)
+    return made
+
+
+def _check_dataclass(optimizer: object) -> None:
+    if not is_dataclass(optimizer):
+        name = type(optimizer).__name__
+        told = (
+            f"the optimizer {name} is no dataclass: put @dataclass before its class, so that it can be saved"
+        )
+        raise UsageError(told, "no_dataclass", "optimizer", given=name)
+
+
+def memory(sections: Sections, *names: str) -> dict[str, Tensor]:
+    """Return zeros like each section for each of these names: `momentum/0`, `momentum/1` and so on."""
+    return {f"{name}/{index}": torch.zeros_like(part) for name in names for index, part in sections.items()}
+
+
+class HubSGD:
+    """`SGD` at the hub: one step is within two units in the last place of its terms of `torch.optim.SGD`.
+
+    It multiplies out before it adds. Without momentum it remembers nothing.
+    """
+
+    linear = True
+
+    def __init__(self, optimizer: SGD, sections: Sections) -> None:
+        self.optimizer = optimizer
+        self.lr = optimizer.lr
+        self.state = memory(sections, "momentum") if optimizer.momentum else {}
+        self._mixers = {index: mixer(section) for index, section in sections.items()}
+
+    def begin(self, factor: float) -> None:
+        """Begin the next step, with this factor on the learning rate."""
+        self.lr = self.optimizer.lr * factor
+
+    def apply(
+        self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
+    ) -> None:
         """All is linear, so every update is read once, straight into the momentum or the weights."""
-        index, span = place
-        mix = self._mixers[index]
+        sgd, mix = self.optimizer, self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
         in_place = source.data_ptr() == target.data_ptr()
-        alone = len(shares) == 1 and (shares[0] == 1 or (shares[0] >= _SMALL_SHARE and not rule.nesterov))
-        if rule.momentum and alone and in_place and source.dtype == torch.float32:
-            _sgd_at_once(rule, self.lr, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
+        alone = len(shares) == 1 and (shares[0] == 1 or (shares[0] >= _SMALL_SHARE and not sgd.nesterov))
+        if sgd.momentum and alone and in_place and source.dtype == torch.float32:
+            _sgd_at_once(sgd, self.lr, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
             return
-        decay = self.lr * rule.weight_decay
-        if rule.momentum:
+        decay = self.lr * sgd.weight_decay
+        if sgd.momentum:
             # PyTorch's first momentum is the first gradient, which is what a memory of zeros gives.
             momentum = self.state[f"momentum/{index}"][span]
-            extra = ([source], [rule.weight_decay]) if rule.weight_decay else ([], [])
-            mix(momentum, rule.momentum, tensors + extra[0], shares + extra[1])
-            if rule.nesterov:
-                tensors, shares = [*tensors, momentum], [*shares, rule.momentum]
+            extra = ([source], [sgd.weight_decay]) if sgd.weight_decay else ([], [])
+            mix(momentum, sgd.momentum, tensors + extra[0], shares + extra[1])
+            if sgd.nesterov:
+                tensors, shares = [*tensors, momentum], [*shares, sgd.momentum]
             else:
                 tensors, shares, decay = [momentum], [1.0], 0.0
         move(mix, source, target, 1 - decay, tensors, [-self.lr * share for share in shares])
 
-    def _adam(
-        self,
-        rule: Adam | AdamW,
-        place: Place,
-        steps: int,
-        direction: Directions,
-        source: Tensor,
-        target: Tensor,
-    ) -> None:
-        index, span = place
-        ((gradient,), _) = direction
-        mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
-        beta1, beta2 = rule.betas
-        if isinstance(rule, AdamW):
-            torch.mul(source, 1 - self.lr * rule.weight_decay, out=target)
-            source = target
-        elif rule.weight_decay:
-            gradient.add_(source, alpha=rule.weight_decay)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**steps)).add_(rule.eps)
-        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**steps), out=target)
-
 
 def _sgd_at_once(
-    rule: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
+    sgd: SGD, lr: float, weights: Tensor, gradient: Tensor, share: float, momentum: Tensor
 ) -> None:
     """A single gradient in a single pass: `torch.optim.SGD(fused=True)`, without what surrounds it.
 
-    PyTorch's dampening takes away from gradient and decay alike, so the decay is made larger by as much.
+    PyTorch's dampening takes away from gradient and decay alike, so the decay is made larger by as much. Only the class
+    in `torch.optim` refuses a negative momentum; this function beneath it takes one.
     """
     torch._fused_sgd_(
         [weights],
         [gradient],
         [momentum],
-        weight_decay=rule.weight_decay / share,
-        momentum=rule.momentum,
+        weight_decay=sgd.weight_decay / share,
+        momentum=sgd.momentum,
         lr=lr,
         dampening=1 - share,
-        nesterov=rule.nesterov,
+        nesterov=sgd.nesterov,
         maximize=False,
         is_first_step=False,  # a memory of zeros does what PyTorch's first step does
     )
 
 
-def _memories(rule: Optimizer) -> Sequence[str]:
-    if isinstance(rule, SGD):
-        return ("momentum",) if rule.momentum else ()
-    return ("mean", "square")
+class HubAdam:
+    """`Adam` and `AdamW` at the hub, equal to those of `torch.optim` within two units in the last place."""
+
+    linear = False
+
+    def __init__(self, optimizer: Adam | AdamW, sections: Sections) -> None:
+        self.optimizer = optimizer
+        self.lr = optimizer.lr
+        self.state = memory(sections, "mean", "square")
+
+    def begin(self, factor: float) -> None:
+        """Begin the next step, with this factor on the learning rate."""
+        self.lr = self.optimizer.lr * factor
+
+    def apply(
+        self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
+    ) -> None:
+        """The bias correction is that of the parameters' own steps. The direction is used up."""
+        adam, ((gradient,), _) = self.optimizer, direction
+        mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
+        beta1, beta2 = adam.betas
+        if isinstance(adam, AdamW):
+            torch.mul(source, 1 - self.lr * adam.weight_decay, out=target)
+            source = target
+        elif adam.weight_decay:
+            gradient.add_(source, alpha=adam.weight_decay)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**steps)).add_(adam.eps)
+        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**steps), out=target)
+
+
+class GroupOptimizers:
+    """The hub's optimizers, one for each parameter group of the weights.
+
+    `optimizers` is one for all groups, or a mapping from group to optimizer. UsageError: a group has none.
+    """
+
+    def __init__(self, optimizers: Optimizer | Mapping[int, Optimizer], weights: FlatBuffer) -> None:
+        groups: dict[int, dict[int, Tensor]] = {}
+        for index in weights.layout.of_role("trainable"):
+            groups.setdefault(weights.layout.sections[index].group, {})[index] = weights.section(index)
+        if not isinstance(optimizers, Mapping):
+            optimizers = dict.fromkeys(groups, optimizers)
+        if missing := sorted(groups.keys() - optimizers.keys()):
+            told = (
+                f"parameter groups {missing} have no optimizer: there are optimizers of {sorted(optimizers)}"
+            )
+            raise UsageError(told, "group_without_optimizer", groups=missing)
+        self._name = " and ".join(dict.fromkeys(type(optimizers[group]).__name__ for group in groups))
+        self._by_group = {group: hub_optimizer(optimizers[group], parts) for group, parts in groups.items()}
+        self.by_section = {index: self._by_group[group] for group, parts in groups.items() for index in parts}
+        """The optimizer of each trainable section, by its index."""
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """What the optimizers remember, by group and name: `0/momentum/0`."""
+        return {
+            f"{group}/{name}": tensor
+            for group, one in self._by_group.items()
+            for name, tensor in one.state.items()
+        }
+
+    def begin(self, factor: float = 1.0) -> None:
+        """Begin the next step of every group, with this factor on each learning rate."""
+        for one in self._by_group.values():
+            one.begin(factor)
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Copy a saved state into the optimizers. CheckpointError: it is that of other optimizers."""
+        state = self.state
+        if saved.keys() != state.keys() or any(saved[k].shape != v.shape for k, v in state.items()):
+            raise CheckpointError(
+                f"the checkpoint's optimizer memory is {sorted(saved)}, {self._name} needs {sorted(state)} of the "
+                "model's size: use the optimizer that the run began with",
+                "other_optimizer",
+                found=sorted(saved),
+                needed=sorted(state),
+            )
+        for name, tensor in state.items():
+            tensor.copy_(saved[name])

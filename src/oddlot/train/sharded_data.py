@@ -59,8 +59,8 @@ class _Slices:
 
 
 class Shards:
-    """A job's data in parts: `Job(data=Shards(paths), ...)`. A run has a shard for each; only parameters travel once a
-    worker has opened what it is given work on, and workers are preferably given what they have.
+    """A job's data in parts: `Job(train_data=Shards(paths), ...)`. A run has a shard for each; only parameters
+    travel once a worker has opened what it is given work on, and workers are preferably given what they have.
 
     `parts` are whatever `read` makes arrays of (rows of each are a sample): by default paths or URLs of `.npz` files.
     `sizes` are their samples (None: each is read once, here). JobError: a part cannot be read, or is not what it was.

@@ -1,6 +1,6 @@
 """The model, the updates that wait for it, and the two ways in which they change it: step and blend."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol, cast, get_args
@@ -13,11 +13,10 @@ from oddlot.core.optimizers import Optimizer
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train import merging as merge
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.train.gates import MAX_UPDATE_RATIO, Guard, norm_of
+from oddlot.train.gates import Arrival, Gate, norm_of, standard_gates
 from oddlot.train.merging import Change, Meter
-from oddlot.train.optimizer_math import Numerics
+from oddlot.train.optimizer_math import GroupOptimizers
 from oddlot.train.step_counts import StepCounts
-from oddlot.train.vector_ops import is_finite
 
 
 @dataclass(slots=True)
@@ -66,21 +65,23 @@ class Pool:
 
 
 class Store:
-    """The weights of a run by version, the inbox, and the rule.
+    """The weights of a run by version, the inbox, and the optimizers.
 
     `initial` becomes the store's own: version `version`. A version that somebody has acquired is never
     written again; the next one goes straight into a block from the pool. Otherwise the weights change in place.
-    `schedule` is what the rule's learning rate is multiplied with, as a function of the samples merged so far.
+    `optimizers` is one, or a mapping from each parameter group of the layout to its own.
+    `schedule` is the factor on every learning rate, as a function of the samples merged so far.
+    `gates` see each update in this order before it is in the inbox; None: the standard ones.
     """
 
     def __init__(
         self,
         initial: FlatBuffer,
-        rule: Optimizer,
+        optimizers: Optimizer | Mapping[int, Optimizer],
         pool: BlockSource | None = None,
         version: int = 0,
         schedule: Callable[[int], float] | None = None,
-        max_update_ratio: float | None = MAX_UPDATE_RATIO,
+        gates: Sequence[Gate] | None = None,
     ) -> None:
         self.layout: Layout = initial.layout
         self.weights = initial
@@ -92,10 +93,9 @@ class Store:
         """the version on top of which the next merge is written, if not the newest"""
         self._held: dict[int, FlatBuffer] = {}
         self._holds: dict[int, int] = {}
-        trainable = {index: initial.section(index) for index in self.layout.of_role("trainable")}
-        self._rule = Numerics(rule, trainable)
+        self._optimizers = GroupOptimizers(optimizers, initial)
         self._steps = StepCounts(self.layout)
-        self._guard = Guard(max_update_ratio)
+        self._gates = standard_gates() if gates is None else gates
         self._schedule = schedule
         self._meter: Meter | None = None
 
@@ -124,15 +124,14 @@ class Store:
                 self._pool.give(block)
 
     def receive(self, facts: Facts, payload: Payload) -> None:
-        """Put an update into the inbox. Refusal: wrong kind or layout, numbers that are not finite, or far too large.
-
-        A refused payload is freed.
-        """
+        """Put an update into the inbox. Refusal: a gate does not accept it; its payload is freed."""
         if facts.id in self.inbox:
             told = f"update {facts.id} is in the inbox already: ids are never used again"
             raise ProtocolError(told, "update_id_reused", update=facts.id)
         try:
-            self._check(facts, payload)
+            arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
+            for gate in self._gates:
+                gate.check(arrival)
         except Refusal:
             payload.release()
             raise
@@ -147,17 +146,17 @@ class Store:
     def step(
         self, shares: Mapping[UpdateId, float], measure: int = 0, merged: int | None = None
     ) -> Change | None:
-        """One step of the rule along the sum of share x direction, for gradients and deltas.
+        """One step of the optimizers along the sum of share x direction, for gradients and deltas.
 
         A parameter that had a gradient in none of the updates keeps its value; one that had it in some counts as zero
         in the others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean. A
         `Change` where measured. A schedule needs the number of samples that were `merged` before.
         """
         updates = self._updates(shares, ("gradient", "delta"), "step along", "blend")
-        self._rule.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
+        self._optimizers.begin(1.0 if self._schedule is None or merged is None else self._schedule(merged))
         base, out, meter = self._open(measure)
         stretches = self._steps.advance([flat for flat, _ in updates])
-        merge.step(self._rule, base, updates, out, stretches, meter)
+        merge.step(self._optimizers.by_section, base, updates, out, stretches, meter)
         return self._close(shares, out, meter)
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> Change | None:
@@ -177,8 +176,8 @@ class Store:
 
         `kept` are the held versions that are to be there again.
         """
-        state = {"version": torch.tensor(self.version), "rule_steps": self._steps.counts}
-        state |= {f"rule/{name}": tensor for name, tensor in self._rule.state.items()}
+        state = {"version": torch.tensor(self.version), "optimizer_steps": self._steps.counts}
+        state |= {f"optimizer/{name}": tensor for name, tensor in self._optimizers.state.items()}
         state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
         for version in kept:
             state |= {f"kept/{version}/{name}": part for name, part in self._held[version].sections()}
@@ -187,21 +186,22 @@ class Store:
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from saved tensors, on a store just made. CheckpointError: of another model or rule.
+        """Go on from saved tensors, on a store just made. CheckpointError: of another model or optimizer.
 
         Kept versions are there to be acquired.
         """
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
-            group, _, leaf = name.rpartition("/") if not name.startswith("rule/") else ("rule", "", name[5:])
+            of_optimizer = name.startswith("optimizer/")
+            group, _, leaf = name.partition("/") if of_optimizer else name.rpartition("/")
             groups.setdefault(group, {})[leaf] = tensor
         counts = groups.pop("", {})
-        if counts.keys() != {"version", "rule_steps"} or "weights" not in groups:
+        if counts.keys() != {"version", "optimizer_steps"} or "weights" not in groups:
             told = f"the checkpoint lacks weights or counts: it has {sorted(state)}"
             raise CheckpointError(told, "missing_tensors", found=sorted(state))
-        self._rule.load(groups.pop("rule", {}))
+        self._optimizers.load(groups.pop("optimizer", {}))
         _copy_sections(groups.pop("weights"), self.weights, "weights")
-        self._steps.load(counts["rule_steps"])
+        self._steps.load(counts["optimizer_steps"])
         self.version = int(counts["version"])
         for group, sections in groups.items():
             word, _, rest = group.partition("/")
@@ -228,36 +228,9 @@ class Store:
         _copy_sections(sections, block, f"update {update}")
         self.inbox[update] = Payload(cast(Kind, kind), block)
 
-    def _check(self, facts: Facts, payload: Payload) -> None:
-        """Refusal: what is wrong with an update."""
-        flat = payload.flat
-        if payload.kind != facts.kind:
-            told = f"update {facts.id} was announced as {facts.kind} and came as {payload.kind}"
-            raise Refusal(told, "other_kind", update=facts.id, announced=facts.kind, kind=payload.kind)
-        if flat.layout is not self.layout and flat.layout.fingerprint != self.layout.fingerprint:
-            told = f"update {facts.id} is of another model: its block has another layout"
-            raise Refusal(told, "other_layout", update=facts.id, bytes=flat.layout.bytes)
-        base = self._base(facts) if facts.kind == "weights" else None
-        norm = norm_of(flat, base)
-        buffers = [(flat.section(at), self.weights.section(at)) for at in self.layout.of_role("buffer")]
-        if not isfinite(norm) or not all(_is_sound(section, now) for section, now in buffers):
-            raise self._not_finite(facts.id, flat)
-        if facts.kind != "weights" or base is not None:
-            self._guard.check(facts.id, facts.kind, norm)
-
     def _base(self, facts: Facts) -> FlatBuffer | None:
         """The version that the task started from, which it holds; None where it is gone."""
         return self.weights if facts.based_on == self.version else self._held.get(facts.based_on)
-
-    def _not_finite(self, update: UpdateId, flat: FlatBuffer) -> Refusal:
-        """Its tensors with bad numbers where the model's are not."""
-        now = dict(self.weights.views())
-        bad = {name: int((~view.isfinite() & now[name].isfinite()).sum()) for name, view in flat.views()}
-        bad = {name: count for name, count in bad.items() if count}
-        named = [f"{name} ({count} of {flat.view(name).numel()})" for name, count in bad.items()]
-        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        told = f"update {update} has numbers that are not finite in {', '.join(named[:3])}{more}"
-        return Refusal(told, "numbers_not_finite", update=update, tensors=bad)
 
     def _known(self, update: UpdateId) -> Payload:
         if update not in self.inbox:
@@ -289,8 +262,8 @@ class Store:
     def _open(self, measure: int) -> tuple[FlatBuffer, FlatBuffer, Meter | None]:
         """What the next version is made of, and where it is written: in place unless somebody holds the current one.
 
-        It is made of the current version, or of what the server of the newest update has read; a rule's own state,
-        such as momentum, is never overwritten.
+        It is made of the current version, or of what the server of the newest update has read; an optimizer's
+        own state, such as momentum, is never overwritten.
         """
         base = self.weights if self._read is None else self._held.get(self._read, self.weights)
         self._read = None
@@ -303,13 +276,6 @@ class Store:
         for update in shares:
             self.inbox.pop(update).release()
         return meter.change if meter else None
-
-
-def _is_sound(section: Tensor, now: Tensor) -> bool:
-    """Finite, but where the model itself is not: a buffer may be a mask of infinities."""
-    if not section.is_floating_point() or is_finite(section):
-        return True
-    return not bool((~section.isfinite() & now.isfinite()).any())
 
 
 def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:

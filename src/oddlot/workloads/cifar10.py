@@ -61,12 +61,12 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
     mean, deviation = _scale(splits)
     return Job(
         model=partial(NETWORKS[model], mean, deviation, augment),
-        data=splits["train"],
-        evaluation=splits["test"],
+        train_data=splits["train"],
+        eval_data=splits["test"],
         loss=cross_entropy,
         metrics={"accuracy": accuracy},
         optimizer=OPTIMIZERS[model],
-        batch=batch,
+        batch_size=batch,
         until=UNTIL[model],
         name=NAME,
     )

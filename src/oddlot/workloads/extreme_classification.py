@@ -29,7 +29,7 @@ TENSORS = 4
 """of a weight's size at the hub: itself, two moments and an update"""
 SAMPLERS = ("uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed", "dense")
 FILES = ("train.txt", "test.txt")
-MOST_CONSTANT = 100
+MAX_CONSTANT = 100
 """of propensities: those in use are below 3"""
 
 
@@ -67,11 +67,11 @@ def xmc(
         partial(Network, x.shape[1], hidden, np.bincount(y.indices, minlength=y.shape[1]), sampler, active),
         Examples(x, y),
         training_step=_loss,
-        evaluation=Examples(x_test, y_test),
+        eval_data=Examples(x_test, y_test),
         predict=_best,
         metrics=_metrics(y_test.shape[1], propensity),
         optimizer=Adam(lr=3e-3),
-        batch=batch,
+        batch_size=batch,
         sparse=True,
         collate=_as_it_is,
         device="cpu",
@@ -88,8 +88,8 @@ def _check_options(sampler: str, sizes: dict[str, int], constants: tuple[float, 
         if value < 1:
             raise InvalidValue(name, value, "at least 1")
     for name, constant in zip(("propensity_a", "propensity_b"), constants, strict=True):
-        if not 0 <= constant <= MOST_CONSTANT:
-            raise InvalidValue(name, constant, f"a number from 0 to {MOST_CONSTANT}")
+        if not 0 <= constant <= MAX_CONSTANT:
+            raise InvalidValue(name, constant, f"a number from 0 to {MAX_CONSTANT}")
 
 
 class Network(nn.Module):

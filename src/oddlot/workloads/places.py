@@ -8,9 +8,9 @@ from typing import Any
 
 from oddlot.core.errors import UsageError
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """files of a folder that an error names"""
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 """files of a folder that are looked at for that"""
 
 
@@ -49,20 +49,20 @@ def found_instead(folders: Sequence[str | Path], missing: Sequence[str] = ()) ->
     folder = next((Path(each) for each in folders if Path(each).is_dir()), None)
     names = _listed(folder) if folder else []
     alike = other_names(names, missing)
-    fields = {"there": names[:MOST_NAMED], "other_names": alike}
+    fields = {"there": names[:MAX_NAMED], "other_names": alike}
     if not folder:
         return "", fields
     if alike:
-        pairs = ", ".join(f"{name} to {wanted}" for wanted, name in list(alike.items())[:MOST_NAMED])
+        pairs = ", ".join(f"{name} to {wanted}" for wanted, name in list(alike.items())[:MAX_NAMED])
         return f"{folder} has files with other names: rename {pairs}. ", fields
-    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    return f"{folder} has {', '.join(names[:MOST_NAMED]) or 'no files'}{more}. ", fields
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return f"{folder} has {', '.join(names[:MAX_NAMED]) or 'no files'}{more}. ", fields
 
 
 def _listed(folder: Path) -> list[str]:
     """Return the names of what lies in a folder, folders with a slash; none where it cannot be read."""
     try:
-        return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MOST_LISTED))
+        return sorted(path.name + "/" * path.is_dir() for path in islice(folder.iterdir(), MAX_LISTED))
     except OSError:
         return []
 

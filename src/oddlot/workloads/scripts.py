@@ -5,7 +5,7 @@ from pathlib import Path
 
 from oddlot.core.errors import UsageError
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """functions of a file that an error names"""
 
 
@@ -24,7 +24,7 @@ def script_given(name: str) -> UsageError | None:
     )
     write = f"{module}:{names[0] if names else 'FUNCTION'}"
     where = "" if folder.is_relative_to(here) else f" in the folder {folder}"
-    others = f". It also has {', '.join(f'`{each}`' for each in names[1:MOST_NAMED])}" if names[1:] else ""
+    others = f". It also has {', '.join(f'`{each}`' for each in names[1:MAX_NAMED])}" if names[1:] else ""
     told = f"`{name}` names a Python file: name its function that returns a Job, as in `oddlot train {write}`{where}"
     return UsageError(told + others, "python_file_given", given=name, write=write, functions=names)
 

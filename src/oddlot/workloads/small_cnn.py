@@ -58,12 +58,12 @@ def pictures_job(
     some = train[0][:2000]  # enough to tell the scale by
     return Job(
         model=partial(convolutional, some.shape[1], hidden, float(some.mean()), float(some.std())),
-        data=_with_long_labels(train),
-        evaluation=_with_long_labels(test),
+        train_data=_with_long_labels(train),
+        eval_data=_with_long_labels(test),
         loss=cross_entropy,
         metrics={"accuracy": accuracy},
         optimizer=SGD(lr=0.03, momentum=0.9),
-        batch=batch,
+        batch_size=batch,
         until=until,
         name=name,
     )

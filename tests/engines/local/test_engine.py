@@ -28,7 +28,8 @@ from oddlot.engines.local import respawn as respawns
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.messages import Say, decode
 from oddlot.engines.local.worker import failed
-from oddlot.run.spec import Recipe, Settings
+from oddlot.run.config import RunConfig
+from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.job import Job
@@ -48,7 +49,7 @@ def trial(
     on: Local, strategy: Strategy | None = None, job: Job | None = None, epochs: int = 2
 ) -> Iterator[tuple[DrivenRun, LocalEngine]]:
     """A run that the test drives message by message."""
-    settings = Settings(until=f"epochs>={epochs}")
+    settings = RunConfig(until=f"epochs>={epochs}")
     with prepared(Recipe(job or a_job(), strategy or Asynchronous(), on, settings)) as training:
         run = DrivenRun(training)
         assert isinstance(run.engine, LocalEngine)
@@ -74,17 +75,17 @@ def hears(engine: LocalEngine, event: Stimulus) -> None:
 def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(respawns, "DEATHS_BEFORE_GIVING_UP", 99)
     with trial(local(1)) as (_, engine):
-        server = Path(f"/proc/{engine.nursery.process.pid}/fd")
+        server = Path(f"/proc/{engine.processes.nursery.process.pid}/fd")
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
             hears(engine, Joined(life))
             descriptors = len(list(server.iterdir()))
-            engine.kill(life)
+            engine.faults.kill(life)
             hears(engine, Lost(life))
             if life == "w1":
                 first, before = engine.now, descriptors
-        while not engine.respawns.timers:  # until its end is known
+        while not engine.policy.timers:  # until its end is known
             assert engine.next(inf) is None
-        ((again, index),) = engine.respawns.timers
+        ((again, index),) = engine.policy.timers
         assert index == 0
         assert abs(again - 60 - first) < 1
         assert descriptors == before, "the fork server keeps nothing of the dead"
@@ -99,7 +100,7 @@ def test_a_worker_that_had_worked_is_lost_within_a_second_and_replaced_at_once_h
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
             run.until(lambda life=life: run.answers(life, echo=False) > 0)  # type: ignore[misc]
             killed = engine.now
-            engine.kill(life)
+            engine.faults.kill(life)
             run.until(lambda life=life: run.has(Lost, life))  # type: ignore[misc]
             seconds.append(engine.now - killed)
         run.until(lambda: run.has(Joined, "w1.5"))
@@ -110,12 +111,12 @@ def test_what_a_worker_said_before_it_died_counts() -> None:
     """Although the fork server's word of its end is read first."""
     with trial(local(1)) as (run, engine):
         run.deliver(Joined(run.joined()))
-        life = engine.lives["w1"]
+        life = engine.processes.running["w1"]
         readable(life.socket)
-        engine.kill("w1")
-        while "w1" in engine.lives and readable(engine.nursery.socket):
-            engine._hear_nursery()
-        assert [type(message) for message in engine.ready] == [Arrival, Lost]
+        engine.faults.kill("w1")
+        while "w1" in engine.processes.running and readable(engine.processes.nursery.socket):
+            engine.processes.hear_server()
+        assert [type(message) for message in engine.state.messages] == [Arrival, Lost]
 
 
 def readable(it: socket.socket) -> bool:
@@ -131,7 +132,7 @@ def test_a_strategy_may_give_work_to_a_worker_whose_death_is_not_told_yet() -> N
         assert isinstance(first, Arrival)
         run.deliver(first)
         node = first.facts.sender
-        engine.kill(node)
+        engine.faults.kill(node)
         lost = message(run)
         assert lost == Lost(node)
         run.deliver(second)  # the round closes, and everybody is given work
@@ -153,7 +154,7 @@ def test_what_a_worker_said_before_it_died_is_heard(tmp_path: Path) -> None:
         node = run.joined()
         run.deliver(Joined(node))
         (tmp_path / "computing").read_text()  # waits until it is written
-        with ends([engine.lives[node].pid]):
+        with ends([engine.processes.running[node].pid]):
             engine.abort("w1:1", node)
         with raises(JobError, "user_code_failed", where="w1") as caught:
             run.finish()
@@ -241,7 +242,7 @@ def is_killed(*_: Any) -> None:
     [
         ({"model": exits}, "w1.3", 7),
         ({"loss": is_killed}, "w1.3", -signal.SIGKILL),
-        ({"evaluation": rows(), "metrics": {"deadly": exits}}, "evaluator", 7),
+        ({"eval_data": rows(), "metrics": {"deadly": exits}}, "evaluator", 7),
     ],
     ids=["at their start", "in every task", "the evaluator alone"],
 )
@@ -253,14 +254,14 @@ def test_processes_that_keep_dying_end_the_run(changes: dict[str, Any], node: st
 
 def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
     """Although the version falls due for it while it ends."""
-    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+    with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         run.host.evaluate(0)
-        forks = engine.nursery.forks
-        engine._lose(engine.lives["evaluator"])
+        forks = engine.processes.nursery.forks
+        engine.processes.lose(engine.processes.running["evaluator"])
         engine.evaluate(0, run.host.store.acquire(0))
         run.until(lambda: bool(events(run.records, Evaluated)))
-        assert engine.nursery.forks == forks + 1
+        assert engine.processes.nursery.forks == forks + 1
 
 
 def test_without_respawn_the_last_death_ends_the_run() -> None:
@@ -268,7 +269,7 @@ def test_without_respawn_the_last_death_ends_the_run() -> None:
         for _ in range(2):
             node = run.joined()
             run.deliver(Joined(node))
-            engine.kill(node)
+            engine.faults.kill(node)
         with raises(JobError, "no_workers_left"):
             run.finish()
 
@@ -278,7 +279,7 @@ def test_a_frozen_workers_lease_lapses_and_the_run_ends() -> None:
         members = run.host.conductor.roster.members
         run.until(lambda: any(member.results >= 5 for member in members.values()))
         node = next(node for node, member in members.items() if member.results >= 5)
-        engine.freeze(node)
+        engine.faults.freeze(node)
         run.finish()
         assert members[node].lapses == 1
 
@@ -315,11 +316,11 @@ def fails_elsewhere() -> nn.Module:
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "model": ({"model": fails}, "the hub", "the hub"),
-    "data": ({"data": Broken()}, "m0", "w1"),
-    "metric": ({"evaluation": rows(), "metrics": {"mine": fails}}, "the evaluator", "evaluator"),
+    "train_data": ({"train_data": Broken()}, "m0", "w1"),
+    "metric": ({"eval_data": rows(), "metrics": {"mine": fails}}, "the evaluator", "evaluator"),
     "loss": ({"loss": fails}, "m0", ""),
     "training_step": ({"training_step": fails, "loss": None}, "m0", ""),
-    "collate": ({"data": [(torch.zeros(2), 0)] * 16, "collate": fails}, "m0", ""),
+    "collate": ({"train_data": [(torch.zeros(2), 0)] * 16, "collate": fails}, "m0", ""),
     "model elsewhere": ({"model": fails_elsewhere}, "", "w1"),
 }
 """and where they are told to be, on simulated machines and on worker processes"""
@@ -342,7 +343,7 @@ def test_an_exception_of_the_jobs_own_code_ends_the_run_with_its_traceback(
         oddlot.fit(a_job(**MISTAKES[mistake][0]), Asynchronous(), on, until="epochs>=1")
     reason = caught.fields["reason"]
     assert "Traceback" in reason
-    assert ("sample 3 is gone" if mistake == "data" else "ArithmeticError: my own mistake") in reason
+    assert ("sample 3 is gone" if mistake == "train_data" else "ArithmeticError: my own mistake") in reason
 
 
 @pytest.mark.parametrize("character", ["x", "\N{SNOWMAN}", "\N{SNAKE}", "\x00", "\udcff"])
@@ -404,7 +405,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conductor, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(conductor, "HUNG_TIMEOUTS", 1.0)
     monkeypatch.setattr(roster, "SECONDS_UNTIL_KNOWN", 0.5)
-    monkeypatch.setattr(roster, "LEAST_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(roster, "MIN_PATIENCE_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -414,7 +415,7 @@ def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
         warns("worker_hung") if how == "hung" else nullcontext(),
         pytest.raises(JobError) as caught,
     ):
-        oddlot.fit(a_job(data=Deadly(how)), Synchronous(), local(1), until="epochs>=5")
+        oddlot.fit(a_job(train_data=Deadly(how)), Synchronous(), local(1), until="epochs>=5")
     assert caught.value.code == "bad_samples"
     assert 7 in caught.value.fields["rows"]
 
@@ -423,7 +424,9 @@ def test_a_row_that_ends_or_hangs_three_processes_is_named(how: str) -> None:
 @pytest.mark.parametrize("how", ["ended by SIGSEGV", "hung"])
 def test_a_deadly_row_is_skipped_where_that_is_wished(how: str) -> None:
     with warns("worker_hung") if how == "hung" else nullcontext():
-        run = oddlot.fit(a_job(data=Deadly(how)), Asynchronous(), local(1), until="epochs>=1", skip_bad=True)
+        run = oddlot.fit(
+            a_job(train_data=Deadly(how)), Asynchronous(), local(1), until="epochs>=1", skip_bad=True
+        )
     assert run.ended == "epochs>=1"
     assert 1 <= run.summary["samples_skipped"] <= 2 * 8
     assert run.summary["samples_merged"] == SAMPLES - run.summary["samples_skipped"]
@@ -436,19 +439,19 @@ def test_workers_that_are_all_stopped_are_replaced() -> None:
         busy = run.host.conductor.busy
         run.until(lambda: len(busy) == 2 and len(events(run.records, Arrived)) > 10)
         for node in list(busy):
-            engine.freeze(node)
+            engine.faults.freeze(node)
         run.until(lambda: len(events(run.records, Lost)) == 2)
         run.until(lambda: busy.keys() == {"w1.2", "w2.2"})
 
 
 def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(evaluations, "MIN_SECONDS", 0.5)
     monkeypatch.setattr(evaluations, "FIRST_SECONDS", 0.5)
-    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+    with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         run.host.evaluate(0)
         run.until(lambda: bool(events(run.records, Evaluated)))
-        engine.freeze("evaluator")
+        engine.faults.freeze("evaluator")
         version = run.host.conductor.version
         engine.evaluate(version, run.host.store.acquire(version))
         with warns("evaluator_hung"):
@@ -456,15 +459,15 @@ def test_an_evaluator_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
-    with trial(local(1), job=a_job(evaluation=rows())) as (run, engine):
+    with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         for count in range(1, 5):
             version = run.host.conductor.version
             engine.evaluate(version, run.host.store.acquire(version))
             run.until(lambda count=count: len(events(run.records, Evaluated)) == count)  # type: ignore[misc]
-            before = engine.nursery.forks
-            engine.kill("evaluator")
-            run.until(lambda before=before: engine.nursery.forks > before)  # type: ignore[misc]
+            before = engine.processes.nursery.forks
+            engine.faults.kill("evaluator")
+            run.until(lambda before=before: engine.processes.nursery.forks > before)  # type: ignore[misc]
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -472,13 +475,13 @@ def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
 
 def test_no_message_is_lost_where_a_socket_is_full() -> None:
     """A worker that is busy, or stopped, does not read what it is given next."""
-    on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch=1)
+    on, job = Local(workers=1, threads=1, in_flight=700), a_job(count=700, batch_size=1)
     with trial(on, Asynchronous(samples=1), job, epochs=1) as (run, engine):
         node = run.joined()
-        engine.freeze(node)
+        engine.faults.freeze(node)
         run.deliver(Joined(node))
-        assert engine.lives[node].outbox, "there was room for all"
-        engine.thaw(node)
+        assert engine.processes.running[node].outbox, "there was room for all"
+        engine.faults.thaw(node)
         answers = [message(run) for _ in range(700)]
         assert all(isinstance(answer, Arrival) for answer in answers)
 

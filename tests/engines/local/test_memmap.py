@@ -157,7 +157,7 @@ def mapped_job(folder: Path) -> Job:
     for name, part in zip(("x", "y"), rows(), strict=True):
         np.save(folder / f"{name}.npy", part.numpy())
         parts.append(np.load(folder / f"{name}.npy", mmap_mode="r"))
-    return a_job(data=tuple(parts))
+    return a_job(train_data=tuple(parts))
 
 
 def test_a_run_on_mapped_data_is_the_same_as_on_arrays(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from oddlot.core.events import Joined, Lost
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Task
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.payloads import Shadow
+from oddlot.engines.simulated.compute import Shadow
 from oddlot.engines.simulated.engine import Simulator
 from oddlot.machines.delay_models import Deterministic, Exponential
 from oddlot.machines.machine import Lifetime, Link, Machine
 from tests.transcripts import raises
 
 
-class Maths(Shadow):
+class Noted(Shadow):
     """Notes what is computed."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Stage:
     """One machine that takes 4 s for a task of four minibatches, and half a second for an answer."""
 
     def __init__(self, link: Link = LINK, **settings: Any) -> None:
-        self.maths = Maths()
+        self.noted = Noted()
         machine = Machine("m", seconds_per_sample=0.5, link=link, **settings)
-        self.simulator = Simulator([machine], self.maths, batch=2)
+        self.simulator = Simulator([machine], self.noted, batch=2)
         self.messages: list[Message] = []
         self.heard: list[Heard] = []
         """when, what, about which task"""
@@ -126,7 +126,7 @@ def test_what_a_machine_does_when(scene: str) -> None:
     stage, (tasks, acts, heard) = Stage(), SCENES[scene]
     plays(stage, tasks, acts, heard)
     unwanted = {argument for _, verb, *arguments in acts if verb == "abort" for argument in arguments}
-    assert stage.maths.computed == [
+    assert stage.noted.computed == [
         task for _, what, task in heard if what == "answer" and task not in unwanted
     ]
 
@@ -140,7 +140,7 @@ def test_word_that_a_task_is_unwanted_takes_its_time() -> None:
 def test_a_lost_machine_computes_nothing_more_but_what_it_had_finished_arrives() -> None:
     stage = Stage()
     plays(stage, "ab", [(4.25, "kill")], [(4.25, "Lost", ""), (4.5, "answer", "a")])
-    assert stage.maths.computed == [], "it will be an echo"
+    assert stage.noted.computed == [], "it will be an echo"
 
 
 def test_work_given_to_a_frozen_machine_begins_when_it_thaws() -> None:
@@ -208,7 +208,7 @@ class TestStopsAtOnce:
         stage = self.stage()
         plays(stage, "a", [(now, "abort", "a")], [(now, "Cancelled", "a")])
         plays(stage, "b", [], [(now, "Cancelled", "a"), (now + 6.5, "answer", "b")])
-        assert stage.maths.computed == ["b"]
+        assert stage.noted.computed == ["b"]
 
     def test_a_frozen_machine_does_not_hear_of_it(self) -> None:
         stage = self.stage()
@@ -221,7 +221,7 @@ def lives(lifetime: float, tasks: int) -> Simulator:
     """A machine that gets as many tasks, each in its life, and lives no longer than that."""
     life = Lifetime(lifetime, Deterministic())
     machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
-    simulator = Simulator([machine], Maths(), batch=2)
+    simulator = Simulator([machine], Noted(), batch=2)
     for number in range(tasks):
         joined = simulator.next(inf)
         assert isinstance(joined, Joined)

@@ -6,27 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oddlot import (
-    VCASGD,
-    Asynchronous,
-    Chaos,
-    Fault,
-    Hub,
-    JobError,
-    Lifetime,
-    Link,
-    Machine,
-    Memoryless,
-    Simulated,
-    Steps,
-    Synchronous,
-    Trace,
-    UsageError,
-    fit,
-)
+from oddlot import VCASGD, Asynchronous, JobError, Machine, Simulated, Synchronous, UsageError, fit
 from oddlot.core.events import Arrived, Gone, Joined, Leaving, Lost, Ordered, Priced, Struck
 from oddlot.core.random_streams import stream
+from oddlot.faults import Chaos, Fault
 from oddlot.history.run_folder import RunFolder
+from oddlot.machines import Hub, Lifetime, Link, Memoryless, Steps, Trace
 from oddlot.report.timeline import Course
 from tests.engines.log import events, records_of, times, updates
 from tests.engines.market import LIKE, alive, run, when, zone
@@ -114,7 +99,7 @@ def test_a_loss_that_nobody_tells_is_noticed_late_and_not_paid_for() -> None:
     seed = next(seed for seed in range(9) if lifetime.start(stream(seed, "machine m"))() == 1.0)
     settings = {"dollars_per_hour": 360.0, "seconds_to_return": 0.0, "noticed_after_seconds": 5.0}
     one = Machine("m", 0.1, lifetime=lifetime, **settings)  # type: ignore[arg-type]  # numbers all
-    found = fit(a_job(), Asynchronous(), Simulated([one], seed=seed, maths=False), until="epochs>=1")
+    found = fit(a_job(), Asynchronous(), Simulated([one], seed=seed, computes=False), until="epochs>=1")
     assert when(found, Gone) == [(1.0, "m")]
     assert when(found, Lost) == [(5.8, "m")]
     assert when(found, Joined)[1] == (5.8, "m.2"), "a slot is blocked until then"
@@ -146,8 +131,8 @@ def test_what_came_in_after_the_end_was_not_paid_for_in_vain() -> None:
 
 def test_with_notice_a_machine_hands_over_what_it_has_done() -> None:
     falls = alive((0.0, 1.0), (0.6, 0.0), (9.0, 1.0))
-    on = Simulated([zone(falls, count=1, like=replace(LIKE, notice_seconds=120.0))], maths=False)
-    found = fit(a_job(batch=4), Asynchronous(samples=8), on, until="epochs>=1")
+    on = Simulated([zone(falls, count=1, like=replace(LIKE, notice_seconds=120.0))], computes=False)
+    found = fit(a_job(batch_size=4), Asynchronous(samples=8), on, until="epochs>=1")
     assert when(found, Leaving) == [(0.6, "east1")]
     assert when(found, Lost) == [(0.6, "east1")], "it had just ended its minibatch"
     assert found.summary["workers_left"] == 1

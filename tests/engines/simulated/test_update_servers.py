@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from oddlot import VCASGD, Chaos, Fault, Fleet, Hub, Link, Machine, Run, Simulated, UsageError, fit
+from oddlot import VCASGD, Machine, Run, Simulated, UsageError, fit
 from oddlot.core.events import Arrived, Lost
+from oddlot.faults import Chaos, Fault
 from oddlot.history.metrics import tally_of
+from oddlot.machines import Fleet, Hub, Link
 from tests.engines.log import names, times
 from tests.fits import SAMPLES, a_job
 from tests.transcripts import raises
@@ -17,7 +19,7 @@ SHARDS, SECONDS = 8, 0.6
 
 def run(hub: Hub, machines: int = 4, epochs: int = 4, chaos: Chaos | None = None, **each: float) -> Run:
     fleet = Fleet([Machine(f"m{i}", SECONDS * SHARDS / SAMPLES, **each) for i in range(machines)], hub)  # type: ignore[arg-type]  # numbers all
-    on, until = Simulated.of(fleet, maths=False), f"epochs>={epochs}"
+    on, until = Simulated.of(fleet, computes=False), f"epochs>={epochs}"
     return fit(a_job(), VCASGD(alpha=0.5, newest=True), on, until=until, shards=SHARDS, chaos=chaos)
 
 
@@ -61,7 +63,7 @@ def test_an_answer_that_is_on_its_way_when_the_loss_is_told_comes_too_late() -> 
     1.6 s, and it is killed at 1.5 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES, link=Link(latency_milliseconds=200))]
     late = [Machine("late", 0.001, joins_at_seconds=20.0)]
-    on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), maths=False)
+    on = Simulated([*fleet, *late], in_flight=2, hub=Hub(seconds_per_update=5.0), computes=False)
     chaos = Chaos([Fault("kill", at_seconds=(1.5,))])
     patient = VCASGD(alpha=0.5, newest=True, deadline_seconds=100)
     found = fit(a_job(), patient, on, until="epochs>=1", shards=SHARDS, chaos=chaos)
@@ -76,7 +78,7 @@ def test_the_hub_costs_its_money() -> None:
     found = run(Hub(dollars_per_hour=36.0), machines=1, epochs=1, dollars_per_hour=3.6)
     seconds = found.summary["seconds"]
     assert found.dollars == pytest.approx(0.011 * seconds)
-    bill = tally_of(found.records, SAMPLES).bill
+    bill = tally_of(found.records, SAMPLES).cost
     assert bill.dollars_of_hub == pytest.approx(0.01 * seconds)
     assert bill.accounts["m0"].dollars(seconds) == pytest.approx(0.001 * seconds)
 
@@ -97,7 +99,7 @@ def test_what_takes_no_time_cannot_be_overwritten(setting: dict[str, Any]) -> No
 def test_a_lost_machine_is_missed_once_all_of_its_answers_are_taken_in() -> None:
     """Two answers of m0 come at 0.6 s and 1.2 s; the one server has them at 1.5 s and 2.4 s. It is killed at 1.3 s."""
     fleet = [Machine("m0", SECONDS * SHARDS / SAMPLES), Machine("m1", 10.0)]
-    on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), maths=False, in_flight=2)
+    on = Simulated(fleet, hub=Hub(seconds_per_update=0.9), computes=False, in_flight=2)
     killed = Chaos([Fault("kill", machine="m0", at_seconds=(1.3,))])
     strategy = VCASGD(alpha=0.5, newest=True)
     found = fit(a_job(), strategy, on, until="seconds>=4", shards=SHARDS, chaos=killed)

@@ -107,10 +107,10 @@ def test_each_fault_is_told(tmp_path: Path, content: bytes, code: str, fields: d
 def test_a_packed_file_that_claims_far_more_than_its_size_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacked, "LEAST_BYTES", 10_000)
+    monkeypatch.setattr(unpacked, "MIN_BYTES", 10_000)
     content = header(0x08, 1_000, 1_000) + bytes(1_000_000)
     path = placed(tmp_path, gzip.compress(content), "a.gz")
-    most = unpacked.MOST_RATIO * path.stat().st_size
+    most = unpacked.MAX_RATIO * path.stat().st_size
     with raises(UsageError, "unpacks_to_too_much", claimed=1_000_000, most=most):
         read_idx(path)
     assert read_idx(placed(tmp_path, content)).shape == (1_000, 1_000)

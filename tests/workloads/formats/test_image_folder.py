@@ -159,7 +159,7 @@ def test_a_member_that_unpacks_to_far_more_than_a_picture_is_not_read(tmp_path: 
 def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, member: str | None
 ) -> None:
-    monkeypatch.setattr(unpacked, "LEAST_BYTES", 10_000)
+    monkeypatch.setattr(unpacked, "MIN_BYTES", 10_000)
     plain = archive(tmp_path / "a.tar", {member: bytes(20 << 20)} if member else {}).read_bytes()
     path = tmp_path / f"cifar10{end}"
     path.write_bytes((gzip if end == ".tar.gz" else lzma).compress(plain.ljust(20 << 20, b"\0")))
@@ -180,7 +180,7 @@ def test_headers_that_announce_headers_without_end_are_damage(tmp_path: Path) ->
 def test_an_archive_of_too_many_members_or_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "MOST_MEMBERS", 5)
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 5)
     path = tmp_path / "cifar10.tar"
     with raises(UsageError, "unreadable_file", path=str(path)):
         read_archives([path])

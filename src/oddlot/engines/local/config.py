@@ -1,10 +1,10 @@
-"""`on=Local(...)`: worker processes of this machine."""
+"""`engine=Local(...)`: worker processes of this machine."""
 
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 
@@ -12,7 +12,7 @@ from oddlot.core.errors import UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.user_warnings import warn
 from oddlot.core.validation import AtLeastOne, NotNegative, check_settings
-from oddlot.engines.base import SPARE_VERSIONS, Numbers, Open, Opened, cores
+from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData, cores
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.engine import LocalEngine
 from oddlot.engines.local.fork_client import Nursery, take_early
@@ -22,11 +22,11 @@ from oddlot.engines.payloads import most_bytes
 from oddlot.machines.machine import Machine
 from oddlot.wire.codec import Plain
 
-MOST_WORKERS = 10_000
+MAX_WORKERS = 10_000
 """each is a process that has PyTorch in it"""
 MANY_PER_CORE, MANY_ANYWHERE = 4, 8
 """workers on each processor, or in all, above which there is a warning"""
-MOST_THREADS = 256
+MAX_THREADS = 256
 """for tests on small machines; with too many a process ends without a word"""
 SPIN_SECONDS = 0.003
 """how long hub and workers look for messages before they sleep, where a core is to spare"""
@@ -59,16 +59,22 @@ class Local:
     dollars_per_hour: NotNegative = 0.0
     as_if: Annotated[tuple[Machine, ...] | None, _machines] = None
 
+    kind: ClassVar[str] = "local"
+    workers_setting: ClassVar[str] = "workers"
+    is_virtual: ClassVar[bool] = False
+    computes: ClassVar[bool] = True
+    faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})
+
     def __post_init__(self) -> None:
         check_settings(self)
         if self.as_if is not None and len(self.as_if) != self.workers:
             machines, workers = len(self.as_if), self.workers
             told = f"as_if has {machines} machines for {workers} workers"
             raise UsageError(told, "different_lengths", "as_if", machines=machines, workers=workers)
-        if self.workers > MOST_WORKERS:
-            told = f"workers = {self.workers}: {MOST_WORKERS} is the most on one machine"
-            raise UsageError(told, "too_many_workers", "workers", workers=self.workers, most=MOST_WORKERS)
-        most = max(MOST_THREADS, cores())
+        if self.workers > MAX_WORKERS:
+            told = f"workers = {self.workers}: {MAX_WORKERS} is the most on one machine"
+            raise UsageError(told, "too_many_workers", "workers", workers=self.workers, most=MAX_WORKERS)
+        most = max(MAX_THREADS, cores())
         if self.threads is not None and self.threads > most:
             raise UsageError(
                 f"threads = {self.threads} for each worker: {cores()} processors are here, {most} is the most",
@@ -106,10 +112,10 @@ class Local:
 
 
 def _open(
-    on: Local, nursery: Nursery, closing: ExitStack, numbers: Numbers, now: float, taken: Collection[NodeId]
+    on: Local, nursery: Nursery, closing: ExitStack, data: RunData, now: float, taken: Collection[NodeId]
 ) -> Opened:
     """Shared memory laid out, workers asked for."""
-    layout, codec = numbers.layout, numbers.codec
+    layout, codec = data.layout, data.codec
     versions = on.workers * on.in_flight + SPARE_VERSIONS
     per_worker = on.in_flight + 1
     # A packet may be a little larger than the block that it encodes: its words travel with it.
@@ -117,13 +123,13 @@ def _open(
     arena = Arena(versions + on.workers * per_worker, block_bytes)
     threads = on.threads or max(1, cores() // on.workers)
     setup = Setup(
-        job=numbers.job,
+        job=data.job,
         layout=layout,
-        constants=numbers.constants,
+        constants=data.constants,
         codec=None if isinstance(codec, Plain) else codec,
-        seed=numbers.seed,
-        shards=numbers.shards,
-        keep_shards=numbers.keep_shards,
+        seed=data.seed,
+        shards=data.shards,
+        keep_shards=data.keep_shards,
         threads=threads,
         default_dtype=torch.get_default_dtype(),
         default_device=torch.get_default_device(),
@@ -133,8 +139,6 @@ def _open(
         spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,
     )
     blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
-    engine = LocalEngine(
-        nursery, setup, arena, blocks, on.workers, on.respawn, on.dollars_per_hour, now, taken
-    )
+    engine = LocalEngine(nursery, setup, arena, blocks, on.names, on.respawn, on.dollars_per_hour, now, taken)
     closing.callback(engine.close)
-    return Opened(engine, blocks)
+    return Opened(engine, blocks, faults=engine.faults)

@@ -4,7 +4,7 @@ from math import inf
 
 FIRST_SECONDS = 600.0
 """that an evaluation may take as long as none is known"""
-LEAST_SECONDS, TIMES = 30.0, 10.0
+MIN_SECONDS, TIMES = 30.0, 10.0
 """afterwards: so many times the longest one, and at least so many seconds"""
 
 
@@ -22,7 +22,7 @@ class Evaluations:
         """When the evaluator counts as hung; infinity while it is not at work."""
         if self._since is None:
             return inf
-        longest = FIRST_SECONDS if self._longest is None else max(LEAST_SECONDS, TIMES * self._longest)
+        longest = FIRST_SECONDS if self._longest is None else max(MIN_SECONDS, TIMES * self._longest)
         return self._since + longest
 
     def sent(self, now: float) -> None:

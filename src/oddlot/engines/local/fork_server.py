@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from oddlot.engines.local import orphans
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 
-MOST_FDS = 8
+MAX_FDS = 8
 LOOK_SECONDS = 0.02
 """between two looks at whether something has ended"""
 END_SECONDS = 0.1
@@ -135,7 +135,7 @@ class Server:
 def receive(hub: socket.socket) -> tuple[bytes, list[int]]:
     """One frame and the descriptors that came with it; an empty frame when the other side is gone."""
     try:
-        frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MOST_FDS * 4))
+        frame, ancillary, _, _ = hub.recvmsg(LONGEST_BYTES, socket.CMSG_LEN(MAX_FDS * 4))
     except ConnectionResetError:
         return b"", []
     fds = array.array("i")

@@ -1,122 +1,150 @@
-"""When a worker that has died is replaced, and when the run gives up: bookkeeping without processes."""
+"""When a worker that has ended is replaced, and when the run fails: a policy without processes, sockets or clocks."""
 
 import signal
 from collections import deque
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
 from oddlot.core.errors import JobError
-from oddlot.engines.local.worker_handle import Life
+from oddlot.core.tasks import NodeId
 
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
-"""signals that a process ends by through a fault of its own code; others come from outside, as for too much memory"""
+"""Signals of a fault in the process's own code. Others come from outside, as when memory runs out."""
 RESPAWNS_A_MINUTE = 3
 DEATHS_BEFORE_GIVING_UP = 3
+EVALUATOR_INDEX = -1
 
 
-class Respawns:
-    """The deaths of `workers` workers, and of the evaluator, whose index is -1.
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker's process ended."""
 
-    A worker that had brought something is replaced at once; of those that had not, at most three a minute.
+    node: NodeId
+    index: int
+    """The worker's place among all; -1: the evaluator."""
+    exit_code: int | None = None
+    """Negative: the signal that ended it. None: the hub has ended it."""
+    had_tasks: bool = False
+    idle: bool = False
+    """It was ready and had nothing to do."""
+    expected: bool = False
+    """It was leaving, or was taken away."""
+    productive: bool = False
+    """It had returned an update."""
+    killed: bool = False
+    """It was killed by fault injection."""
+    invalid: bool = False
+    """The hub ended it for an invalid message."""
+
+    @property
+    def cause(self) -> str | None:
+        """How it ended by itself while it held tasks, whose samples may be the reason; else None."""
+        code = self.exit_code
+        if code is None or not self.had_tasks or self.expected:
+            return None
+        if code >= 0:
+            return f"exit code {code}"
+        return signal.Signals(-code).name if -code in CRASHES else None
+
+    @property
+    def is_failed_start(self) -> bool:
+        """Whether it ended before it was ready, or at work through no fault of its samples."""
+        return not self.idle and not self.expected and self.cause is None
+
+
+class RespawnPolicy:
+    """Decides when each of `workers` workers starts again, and counts failed starts, the evaluator's too.
+
+    A worker that had returned an update is replaced at once; one that had not, at most three times a minute.
     """
 
     def __init__(self, workers: int, replaces: bool) -> None:
         self.replaces = replaces
         self.deaths: list[deque[float]] = [deque(maxlen=RESPAWNS_A_MINUTE) for _ in range(workers)]
-        self.fruitless = [0] * (workers + 1)
-        """for every worker and, last, the evaluator: how many lives in a row ended without an answer"""
+        self.failed_starts = [0] * (workers + 1)
+        """In a row, of every worker and, last, of the evaluator."""
         self.barred, self.waits = [False] * workers, [False] * workers
-        """which workers are not to be replaced for now, and which would be otherwise"""
+        """Workers that must stay away, and those of them that are due."""
         self.timers: list[tuple[float, int]] = []
-        """when to respawn which worker"""
+        """When to start which worker."""
 
     @property
     def next_at(self) -> float:
         """When the next worker is due; infinity for never."""
         return self.timers[0][0] if self.timers else inf
 
-    def worked(self) -> None:
-        """An update came in."""
-        self.fruitless[:-1] = [0] * len(self.deaths)
+    def update_came(self) -> None:
+        """Forget failed starts: an update came in."""
+        self.failed_starts[:-1] = [0] * len(self.deaths)
 
-    def measured(self) -> None:
-        """Metrics came in."""
-        self.fruitless[-1] = 0
+    def metrics_came(self) -> None:
+        """Forget the evaluator's failed starts: metrics came in."""
+        self.failed_starts[-1] = 0
 
-    def died(self, life: Life, now: float, idle: bool) -> None:
-        """Count a death, and schedule the replacement of a worker. JobError: too many failed starts in a row.
+    def died(self, death: Death, now: float) -> None:
+        """Count a death, and schedule the worker's replacement. JobError: too many failed starts in a row.
 
-        A failed start is a process that ends before it is ready, or while it has work (it is not `idle`). One that may
-        have died of its samples is counted by the books, against these.
+        A death that the samples may have caused is counted by the ledger, against these samples.
         """
-        if not idle and not life.leaving and not life.taken_away and cause_of(life) is None:
-            self.fruitless[life.index] += 1
-            if self.fruitless[life.index] >= DEATHS_BEFORE_GIVING_UP:
-                raise _keep_dying(life)
-        if not self.replaces or life.index < 0:
+        if death.is_failed_start:
+            self.failed_starts[death.index] += 1
+            if self.failed_starts[death.index] >= DEATHS_BEFORE_GIVING_UP:
+                raise _keep_dying(death)
+        if not self.replaces or death.index == EVALUATOR_INDEX:
             return
-        if life.leaving or life.fruitful or life.taken_away:
-            heappush(self.timers, (now, life.index))  # it was asked to go, or is bad luck
+        if death.expected or death.productive:
+            self.retry(death.index, now)
             return
-        deaths = self.deaths[life.index]
+        deaths = self.deaths[death.index]
         again = max(now, deaths[0] + 60.0) if len(deaths) == RESPAWNS_A_MINUTE else now
         deaths.append(again)
-        heappush(self.timers, (again, life.index))
+        self.retry(death.index, again)
 
-    def again(self, index: int, at: float) -> None:
-        """It could not be started: try again then."""
+    def retry(self, index: int, at: float) -> None:
+        """Start the worker at this time."""
         heappush(self.timers, (at, index))
 
     def bar(self, index: int, barred: bool, now: float) -> None:
-        """Whether the worker stays away once it has died."""
+        """Set whether the worker stays away once it has ended."""
         self.barred[index] = barred
         if not barred and self.waits[index]:
             self.waits[index] = False
-            heappush(self.timers, (now, index))
+            self.retry(index, now)
 
     def due(self, now: float) -> list[int]:
-        """The workers (-1: the evaluator) to start now; those that are barred follow once they are no more."""
+        """Return the workers (-1: the evaluator) to start now. Barred ones follow when they are barred no more."""
         found = []
         while self.timers and self.timers[0][0] <= now:
             index = heappop(self.timers)[1]
-            barred = index >= 0 and self.barred[index]
+            barred = index != EVALUATOR_INDEX and self.barred[index]
             if barred:
                 self.waits[index] = True
             found += [] if barred else [index]
         return found
 
 
-def cause_of(life: Life) -> str | None:
-    """How a process ended by itself that computed a task, if the task's samples may be why."""
-    code = life.exit_code
-    if code is None or not life.tasks or life.leaving or life.taken_away:
-        return None
-    if code >= 0:
-        return f"exit code {code}"
-    return signal.Signals(-code).name if -code in CRASHES else None
-
-
-def _keep_dying(life: Life) -> JobError:
-    """It is the last one of as many as are enough."""
+def _keep_dying(last: Death) -> JobError:
+    """Return the error of a worker's last failed start."""
     why = (
         "was killed by a fault on purpose: have it strike less often"
-        if life.killed
-        else f"{_how(life)}: look for what ends them (too little memory?) in the lines above"
+        if last.killed
+        else f"{_how(last)}: look for what ends them (too little memory?) in the lines above"
     )
     return JobError(
-        f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, {life.node}, "
+        f"{DEATHS_BEFORE_GIVING_UP} processes in a row died before they had done anything; the last one, {last.node}, "
         f"{why}",
         "workers_keep_dying",
-        node=life.node,
-        on_purpose=life.killed,
-        exit_code=life.exit_code,
+        node=last.node,
+        on_purpose=last.killed,
+        exit_code=last.exit_code,
     )
 
 
-def _how(life: Life) -> str:
-    """How its process ended."""
-    if life.exit_code is None:
-        return "sent an invalid message" if life.invalid else "closed its socket"
-    if life.exit_code < 0:
-        return f"was ended by {signal.Signals(-life.exit_code).name}"
-    return f"exited with code {life.exit_code}"
+def _how(death: Death) -> str:
+    """Say how its process ended."""
+    if death.exit_code is None:
+        return "sent an invalid message" if death.invalid else "closed its socket"
+    if death.exit_code < 0:
+        return f"was ended by {signal.Signals(-death.exit_code).name}"
+    return f"exited with code {death.exit_code}"

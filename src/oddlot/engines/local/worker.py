@@ -1,4 +1,4 @@
-"""A worker process: takes a task, computes it into its block of shared memory, says so."""
+"""A worker process: a socket around a `TaskRunner`, which writes updates into its blocks of shared memory."""
 
 import gc
 import json
@@ -8,32 +8,29 @@ import socket
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NoReturn
 
 import torch
 
 from oddlot.core.errors import OddlotError, OddlotWarning, short
-from oddlot.core.random_streams import stream
+from oddlot.core.events import Cancelled
 from oddlot.core.serialization import from_plain, to_plain
-from oddlot.core.spans import minibatch_cuts, samples_in
-from oddlot.core.tasks import Facts, Task
+from oddlot.core.tasks import Task, TaskId
 from oddlot.core.user_code import shortened, trace_of
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
+from oddlot.engines.local.pace import Pace
 from oddlot.engines.local.shared_memory import Arena, open_parcel
-from oddlot.engines.payloads import encoded
-from oddlot.machines.delay_models import Times
+from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
 from oddlot.train.data import Cuts
-from oddlot.train.evaluation import evaluate
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec
+from oddlot.wire.codec import Codec, Packet
 
 HEAD_BYTES = 1_000
 """of a message, beside an error's text and fields"""
@@ -64,43 +61,34 @@ class Setup:
 
 
 class Worker:
-    """One life of a worker, from its setup to the end of its socket."""
+    """A worker process, from its setup to the end of its socket: the `Control` of the tasks that it executes."""
 
     def __init__(self, hub: socket.socket, arena_fd: int, parcel_fd: int, index: int) -> None:
         self.hub = hub
         self.backlog: deque[tuple[Say, dict[str, Any]]] = deque()
-        self.aborted: set[str] = set()
-        self.hurried: set[str] = set()
-        """tasks of which what is done is to be handed over"""
+        self.aborted: set[TaskId] = set()
+        self.hurried: set[TaskId] = set()
+        """Tasks that are to hand over what is done."""
         self.leaving = False
-        self.slowness = 0.0
-        """how many times a step's own time to wait after it"""
-        self.step_began = 0.0
-        self.machine: Machine | None = None
-        self.delay: Times | None = None
-        self.pace = 0.0
-        """seconds that a sample of this task takes at least"""
-        self.done = 0
-        """samples of it that have taken their time"""
-        self.cuts: Iterator[int] = iter(())
-        """samples before the task's minibatches that are to come"""
+        self.out = -1
+        """The block of the task's update."""
         setup: Setup = open_parcel(parcel_fd)
         _begin_process(setup)
         self.setup = setup
-        self.machine = setup.machines[index] if setup.machines else None
+        self.pace = Pace(setup.machines[index] if setup.machines else None, setup.seed)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
-        device = choose_device(setup.job.device, index)
-        self.learner = Learner(
+        learner = Learner(
             setup.job,
             setup.layout,
             setup.constants,
             setup.seed,
             setup.shards,
-            device,
+            choose_device(setup.job.device, index),
             time.perf_counter,
             setup.keep_shards,
         )
+        self.runner = TaskRunner(learner, setup.codec)
         self.scratch = FlatBuffer.empty(setup.layout) if setup.codec else None
 
     def flat(self, block: int) -> FlatBuffer:
@@ -121,9 +109,9 @@ class Worker:
             if kind is Say.TASK:
                 self._task(from_plain(Task, body["task"]), body["weights"], body["out"])
             elif kind is Say.SLOW:
-                self.slowness = float(body["factor"])
+                self.pace.slowness = float(body["factor"])
             elif kind is Say.EVALUATE:
-                metrics = evaluate(self.setup.job, self.learner, self.flat(body["weights"]))
+                metrics = self.runner.evaluate(self.flat(body["weights"]))
                 self.hub.send(encode(Say.EVALUATED, version=body["version"], metrics=metrics))
 
     def _leave(self, *_: object) -> None:
@@ -134,88 +122,54 @@ class Worker:
                 self.hub.send(encode(Say.LEAVING))
 
     def _task(self, task: Task, weights: int, out: int) -> None:
-        if task.kind != "gradient" and (self.setup.job.local_optimizer or self.setup.job.sparse):
-            # As PyTorch's optimizers do at their first use, in the midst of a task.
-            import_module("torch._dynamo")
-        received = time.perf_counter()
-        size = self.learner.load(task.version, self.flat(weights))
-        if task.kind == "gradient" and not self.setup.layout.has_buffers:
-            self.arena.marks[out] = 1  # the learner computes on a copy: the version may change now
-        loaded = time.perf_counter()
-        target = self.scratch or self.flat(out)
-        self._pretend(task, loaded)
-        work = self.learner.step(self.flat(weights), task, target, stop=lambda: self._stopped(task.id))
-        self._drag(work.samples if work else self.done)
-        aborted = task.id in self.aborted
+        self.out = out
+        answer = self.runner.run(task, self.flat(weights), self.scratch or self.flat(out), self)
         waiting = {body["task"]["id"] for kind, body in self.backlog if kind is Say.TASK}
         self.aborted &= waiting
         self.hurried &= waiting
-        if work is None or (aborted and work.samples < samples_in(task.spans)):
-            data = work.bytes_data if work else 0
-            self.hub.send(encode(Say.CANCELLED, task=task.id, bytes_down=size, bytes_data=data))
-            return
-        computed = time.perf_counter()
-        sent = self._encode(out, task, self.flat(weights))
-        seconds = {
-            "down": loaded - received,
-            "load": work.load_seconds,
-            "compute": computed - loaded - work.load_seconds,
-            "up": time.perf_counter() - computed,
-        }
-        facts = Facts(
-            task.id,
-            task.node,
-            task.version,
-            work.samples,
-            task.kind,
-            work.loss,
-            seconds,
-            size,
-            sent,
-            work.bytes_data,
-        )
-        self.hub.send(encode(Say.DONE, facts=to_plain(facts)))
+        if isinstance(answer, Cancelled):
+            sizes = {"bytes_down": answer.bytes_down, "bytes_data": answer.bytes_data}
+            self.hub.send(encode(Say.CANCELLED, task=task.id, **sizes))
+        else:
+            self.hub.send(encode(Say.DONE, facts=to_plain(answer)))
 
-    def _encode(self, out: int, task: Task, start: FlatBuffer) -> int:
-        """The size of the update; behind a codec, its packet is put into the block."""
-        if self.scratch is None or self.setup.codec is None:
-            return self.setup.layout.bytes
-        packet = encoded(self.scratch, self.setup.codec, task.kind, start)
-        return packet.write(self.arena.block(out).numpy())
+    # --- the control of a task -----------------------------------------------------------------
 
-    def _stopped(self, task: str) -> bool:
+    def loaded(self, task: Task) -> None:
+        """Tell the hub where it may change the version's block, and set the pace."""
+        if task.kind == "gradient" and not self.setup.layout.has_buffers:
+            self.arena.marks[self.out] = 1  # the learner computes on a copy
+        self.pace.begin(task, self.setup.job.batch_size)
+
+    def is_stopped(self, task: Task) -> bool:
         """Look for words from the hub without waiting, unless the worker is slow on purpose."""
-        self._drag(next(self.cuts))
+        self.pace.next_minibatch()
         while True:
             try:
                 kind, body = self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return self.leaving or task in self.aborted or (self.done > 0 and task in self.hurried)
+                hurried = self.pace.done > 0 and task.id in self.hurried
+                return self.leaving or task.id in self.aborted or hurried
             if kind is Say.ABORT:
                 self.aborted.add(body["task"])
             elif kind is Say.HAND_OVER:
                 self.hurried.add(body["task"])
             elif kind is Say.SLOW:
-                self.slowness = float(body["factor"])
+                self.pace.slowness = float(body["factor"])
             else:
                 self.backlog.append((kind, body))
 
-    def _pretend(self, task: Task, now: float) -> None:
-        """The task begins, which takes as long as it would on the machine."""
-        self.step_began, self.done = now, 0
-        self.cuts = iter(minibatch_cuts(samples_in(task.spans), self.setup.job.batch))
-        if self.machine:
-            self.delay = self.delay or self.machine.delay.start(stream(self.setup.seed, f"delay {task.node}"))
-            self.pace = self.machine.seconds_per_sample * self.delay()
+    def computed(self, task: Task, samples: int | None) -> None:
+        """Wait until the last minibatch has taken its time."""
+        self.pace.wait(self.pace.done if samples is None else samples)
 
-    def _drag(self, samples: int) -> None:
-        """Wait until the samples since the last call have taken their time, which is longer by the slowness: the
-        machine's time, or else what the step took itself."""
-        taken = time.perf_counter() - self.step_began
-        lasts = self.pace * (samples - self.done) if self.machine else taken
-        if (wait := lasts * (1.0 + self.slowness) - taken) > 0:
-            time.sleep(wait)
-        self.step_began, self.done = time.perf_counter(), samples
+    def is_cancelled(self, task: Task) -> bool:
+        """Return whether the hub has aborted it."""
+        return task.id in self.aborted
+
+    def deliver(self, packet: Packet) -> int:
+        """Put the packet into the task's block."""
+        return packet.write(self.arena.block(self.out).numpy())
 
     def _wait(self) -> tuple[Say, dict[str, Any]]:
         until = time.perf_counter() + self.setup.spin_seconds

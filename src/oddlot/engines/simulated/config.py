@@ -1,16 +1,18 @@
-"""`on=Simulated(...)`: a fleet that exists only as arithmetic, under a virtual clock."""
+"""`engine=Simulated(...)`: a fleet that exists only as arithmetic, under a virtual clock."""
 
 import os
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import AtLeastOne, Seed, check_settings
-from oddlot.engines.base import SPARE_VERSIONS, Numbers, Open, Opened
-from oddlot.engines.payloads import DataBytes, Exact, Shadow, most_bytes, users_code
+from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData
+from oddlot.engines.payloads import most_bytes, users_code
+from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
 from oddlot.engines.simulated.engine import Simulator
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
@@ -22,20 +24,26 @@ from oddlot.train.store import Pool
 
 @dataclass(frozen=True)
 class Simulated:
-    """A fleet under a virtual clock. `maths=False` keeps the time and trains nothing, for large fleets."""
+    """A fleet under a virtual clock. `computes=False` keeps the time and trains nothing, for large fleets."""
 
     machines: Sequence[Machine | Zone]
     seed: Seed = 0
     in_flight: AtLeastOne = 1
-    maths: bool = True
+    computes: bool = True
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
 
+    kind: ClassVar[str] = "simulated"
+    workers_setting: ClassVar[str] = "machines"
+    is_virtual: ClassVar[bool] = True
+    respawn: ClassVar[bool] = True
+    faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill", "leave", "slow", "freeze", "preempt"})
+
     @classmethod
-    def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, maths: bool = True) -> "Simulated":
+    def of(cls, fleet: Fleet, seed: int = 0, in_flight: int = 1, computes: bool = True) -> "Simulated":
         """A fleet as a file has it. UsageError: it is none."""
         if not isinstance(fleet, Fleet):
             raise InvalidValue("fleet", fleet, "a Fleet: oddlot.read_fleet(path) reads one")
-        return cls(fleet.machines, seed, in_flight, maths, fleet.hub)
+        return cls(fleet.machines, seed, in_flight, computes, fleet.hub)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -74,7 +82,7 @@ class Simulated:
 
 def _check_machines(machines: object) -> None:
     if not isinstance(machines, Sequence) or not all(isinstance(one, Machine | Zone) for one in machines):
-        must = "a list of oddlot.Machine and oddlot.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
+        must = "a list of oddlot.Machine and oddlot.machines.Zone: of a fleet file, Simulated.of(read_fleet(FILE))"
         raise InvalidValue("machines", machines, must)
     for one in machines:
         if isinstance(one, Machine) and one.zone:
@@ -82,27 +90,27 @@ def _check_machines(machines: object) -> None:
             raise UsageError(told, "machine_of_a_zone", "machines", machine=one.name, zone=one.zone)
 
 
-def _open(on: Simulated, numbers: Numbers, now: float, taken: Collection[NodeId]) -> Opened:
+def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """A fleet from nothing. Refuses one whose versions would not fit into this machine's memory."""
-    layout = numbers.layout
-    data = DataBytes.of(numbers.job, numbers.shards, numbers.keep_shards)
+    layout = run.layout
+    data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(layout))
-    if not on.maths:
-        shadow = Shadow(layout.bytes, most_bytes(numbers.codec, layout))
-        simulator = Simulator(on.machines, shadow, numbers.job.batch, on.seed, now, taken, on.hub, data)
-        return Opened(simulator, pool, shadow, on.hub)
+    if not on.computes:
+        shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
+        simulator = Simulator(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
+        return Opened(simulator, pool, shadow, on.hub, simulator)
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
         raise _not_enough_memory(on, blocks, layout.bytes, memory)
     with users_code("the simulator"):
-        if numbers.job.worker_init is not None:
-            numbers.job.worker_init()
-        device = choose_device(numbers.job.device)
-        learner = Learner(numbers.job, layout, numbers.constants, numbers.seed, numbers.shards, device)
-    exact = Exact(learner, pool, numbers.codec)
-    simulator = Simulator(on.machines, exact, numbers.job.batch, on.seed, now, taken, on.hub, data)
-    return Opened(simulator, pool, None, on.hub)
+        if run.job.worker_init is not None:
+            run.job.worker_init()
+        device = choose_device(run.job.device)
+        learner = Learner(run.job, layout, run.constants, run.seed, run.shards, device)
+    exact = Exact(learner, pool, run.codec)
+    simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    return Opened(simulator, pool, None, on.hub, simulator)
 
 
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:
@@ -110,7 +118,7 @@ def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> 
     return UsageError(
         f"{on.workers} machines x {on.in_flight} tasks hold up to {versions} versions of {each / 1e6:.0f} MB, "
         f"together {versions * each / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB: "
-        "simulate fewer machines, or keep only the time with maths=False (--no-maths)",
+        "simulate fewer machines, or keep only the time with computes=False (--no-compute)",
         "not_enough_memory",
         versions=versions,
         bytes=versions * each,

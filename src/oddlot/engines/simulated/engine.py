@@ -15,7 +15,7 @@ from oddlot.core.events import Cancelled, Evaluated, Gone, Leaving, Lost, Priced
 from oddlot.core.spans import minibatch_cuts, samples_in, split
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId
 from oddlot.engines.host import Arrival, Message
-from oddlot.engines.payloads import DataBytes
+from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.machine_lifecycle import Lives
 from oddlot.engines.simulated.stalled import stalled
 from oddlot.machines.delay_models import Times
@@ -23,8 +23,8 @@ from oddlot.machines.machine import Machine
 from oddlot.machines.market import Hub, Zone
 
 
-class Maths(Protocol):
-    """What the simulator has computed; see `oddlot.engines.payloads`."""
+class Computation(Protocol):
+    """What computes the tasks of a simulated run; see `oddlot.engines.simulated.compute`."""
 
     bytes_down: int
     """of the weights that a task starts from"""
@@ -119,7 +119,7 @@ class Simulator:
     def __init__(
         self,
         machines: Sequence[Machine | Zone],
-        maths: Maths,
+        computation: Computation,
         batch: int,
         seed: int = 0,
         now: float = 0.0,
@@ -127,7 +127,7 @@ class Simulator:
         hub: Hub = Hub(),  # noqa: B008 - frozen, and without state
         data: DataBytes = DataBytes(),  # noqa: B008 - likewise
     ) -> None:
-        self.maths, self.batch, self.data = maths, batch, data
+        self.computation, self.batch, self.data = computation, batch, data
         self.events: EventQueue[Message] = EventQueue(now)
         self.nodes: dict[NodeId, _Node] = {}
         if hub.dollars_per_hour:
@@ -166,7 +166,7 @@ class Simulator:
         node = self.nodes.get(task.node)
         if node is None:
             return
-        size = 0 if node.has_version == task.version else self.maths.bytes_down
+        size = 0 if node.has_version == task.version else self.computation.bytes_down
         node.has_version, node.heard = task.version, self.now
         seconds = samples_in(task.spans) * node.machine.seconds_per_sample * node.delay()
         seconds *= 1.0 + node.slowness
@@ -232,7 +232,7 @@ class Simulator:
 
     def evaluate(self, version: int, weights: Any) -> None:
         """Free in virtual time."""
-        self.events.at(self.now, lambda: Evaluated(version, self.maths.evaluate(weights)))
+        self.events.at(self.now, lambda: Evaluated(version, self.computation.evaluate(weights)))
 
     def loaded(self) -> tuple[TaskId, ...]:
         """None: a task is computed at its virtual end, on the hub's own memory."""
@@ -348,7 +348,7 @@ class Simulator:
         for work in node.queue:
             work.unwanted = True
         del self.nodes[node.name]
-        self.maths.forget(node.name)
+        self.computation.forget(node.name)
         self.lives.noticed(node.name)
         return Lost(node.name)
 
@@ -362,7 +362,7 @@ class Simulator:
             goes_on = node.frozen_at is None and not node.gone
             work.plan = number = self.events.entries + 1 if goes_on else 0
             if number:
-                size = self.maths.bytes_up if work.brings else 0
+                size = self.computation.bytes_up if work.brings else 0
                 answer = partial(self._answer, node, work, number)
                 self.events.at(work.end + work.way * node.machine.link.seconds(size), answer)
 
@@ -397,7 +397,7 @@ class Simulator:
         part = replace(task, spans=split(task.spans, work.done)[0]) if work.aborted else task
         moves_on = task.pull is not None and node.name in self.nodes  # its own weights, wanted or not
         skipped = work.unwanted and not moves_on
-        loss, payload = (None, None) if skipped else self.maths.compute(part, work.weights)
+        loss, payload = (None, None) if skipped else self.computation.compute(part, work.weights)
         down = work.way * node.machine.link.seconds(work.size + work.data)
         seconds = {
             "down": down,
@@ -405,6 +405,16 @@ class Simulator:
             "compute": work.spent + work.end - work.begin,
             "up": self.now - work.end,
         }
-        traffic = (work.size, self.maths.bytes_up, work.data)
-        facts = Facts(task.id, task.node, task.version, work.done, task.kind, loss, seconds, *traffic)
+        facts = Facts(
+            id=task.id,
+            sender=task.node,
+            based_on=task.version,
+            samples=work.done,
+            kind=task.kind,
+            loss=loss,
+            seconds=seconds,
+            bytes_down=work.size,
+            bytes_up=self.computation.bytes_up,
+            bytes_data=work.data,
+        )
         return Arrival(facts, payload)

@@ -9,9 +9,8 @@ from oddlot.core.errors import JobError
 from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Joined, Ordered, Priced
 from oddlot.core.random_streams import stream
-from oddlot.core.tasks import NodeId
+from oddlot.core.tasks import NodeId, life_name, machine_of
 from oddlot.engines.host import Message
-from oddlot.engines.loop import life_name
 from oddlot.machines.capacity import Alive, Move, Moves
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Machine
@@ -94,7 +93,7 @@ class Lives:
 
     def died(self, node: NodeId) -> None:
         """The life is over, whether or not the hub knows."""
-        berth = self.berths[node.partition(".")[0]]
+        berth = self.berths[machine_of(node)]
         berth.node, berth.ready = "", False
 
     def restart(self, node: NodeId) -> None:
@@ -103,7 +102,7 @@ class Lives:
 
     def noticed(self, node: NodeId) -> None:
         """The hub knows: another machine is ordered if one may come."""
-        berth = self.berths[node.partition(".")[0]]
+        berth = self.berths[machine_of(node)]
         pause = 0.0 if node in self.restarts else berth.machine.seconds_to_return
         self.restarts.discard(node)
         if pause is not None:

@@ -23,7 +23,7 @@ NEAR, PILOT, TRIES = 0.05, 1_000, 12
 BLOCK = 16_384
 BYTES_OF_A_LABEL = 40
 """of popularities and ranks, while they are computed"""
-MOST_DRAWN, BYTES_OF_A_DRAW = 1_000, 90
+MAX_DRAWN, BYTES_OF_A_DRAW = 1_000, 90
 """labels that are drawn for a point, of which some are there already; and what each takes meanwhile"""
 BYTES_OF_A_NUMBER = 16
 """place and value, in blocks and joined"""
@@ -69,7 +69,7 @@ def _drawn_for(shape: Shape) -> tuple[float, float]:
             break
         noise += 0.0 if abs(1 - features) <= NEAR else 1 - features
         more /= 1.0 if abs(1 - labels) <= NEAR else labels
-        if more > MOST_DRAWN:
+        if more > MAX_DRAWN:
             each, of = shape.labels_each, shape.labels
             told = f"{each:g} labels of {of:,} for each point are too many, as most labels are rare"
             raise coded(ValueError(told), "too_many_labels_each", labels_each=each, labels=of)

@@ -12,9 +12,9 @@ from oddlot.sparse.errors import coded
 from oddlot.sparse.kernels import parsing
 
 POWERS = 10.0 ** np.arange(309)
-MOST_COLUMNS = np.iinfo(np.int32).max
-MOST_DIGITS = 18
-PIECE_BYTES, LEAST_BYTES, MOST_RATIO = 1 << 20, 1 << 26, 200
+MAX_COLUMNS = np.iinfo(np.int32).max
+MAX_DIGITS = 18
+PIECE_BYTES, MIN_BYTES, MAX_RATIO = 1 << 20, 1 << 26, 200
 """what is unpacked at once; what a packed file may hold, however small it is, and over its size: texts have 3 to 20"""
 SHOWN = 40
 """characters of a bad line"""
@@ -96,7 +96,7 @@ def _unzipped(path: Path) -> bytes | bytearray:
                 if not data:
                     _sizes(path, piece.partition(b"\n")[0])
                 data += piece
-                if len(data) > (most := max(LEAST_BYTES, MOST_RATIO * packed.tell())):
+                if len(data) > (most := max(MIN_BYTES, MAX_RATIO * packed.tell())):
                     told = f"{path} unpacks to more than {most:,} bytes, far more than a set of its size"
                     raise coded(BadSet(told), "unpacks_to_too_much", path=str(path), most=most)
         return data
@@ -107,7 +107,7 @@ def _unzipped(path: Path) -> bytes | bytearray:
 
 def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
     """Points, features and labels, as the first line says."""
-    sizes = [int(part) if part.isdigit() and len(part) <= MOST_DIGITS else -1 for part in head.split()]
+    sizes = [int(part) if part.isdigit() and len(part) <= MAX_DIGITS else -1 for part in head.split()]
     if len(sizes) != 3 or min(sizes) < 0:
         form, told = next((what for mark, what in OTHERS.items() if head.startswith(mark)), ("", ""))
         told = f"three whole numbers, but {head[:SHOWN]!r}{'; it is ' if form else ''}{told}"
@@ -115,10 +115,10 @@ def _sizes(path: Path, head: bytes) -> tuple[int, int, int]:
         where = {"path": str(path), "line": 1}
         raise coded(error, "other_format" if form else "invalid_header", **where, format=form)
     points, features, labels = sizes
-    if max(features, labels) > MOST_COLUMNS:
-        given, most = max(features, labels), f"at most {MOST_COLUMNS:,} can be told"
+    if max(features, labels) > MAX_COLUMNS:
+        given, most = max(features, labels), f"at most {MAX_COLUMNS:,} can be told"
         error = BadSet(f"{path}:1: {given:,} features or labels, {most}")
-        raise coded(error, "too_many_columns", path=str(path), line=1, given=given, most=MOST_COLUMNS)
+        raise coded(error, "too_many_columns", path=str(path), line=1, given=given, most=MAX_COLUMNS)
     return points, features, labels
 
 

@@ -16,7 +16,7 @@ from oddlot.sparse.sampler import Refresh, check_refresh
 from oddlot.sparse.threads import Crew
 from oddlot.sparse.validation import check_number, check_whole
 
-LEAST_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
+MIN_BY_CHANCE, ROWS_FOR_ONE = 200, 1_500
 logger = logging.getLogger(__name__)
 
 
@@ -74,9 +74,7 @@ class Clusters:
         self.frequencies.fill_up(crew, active, seed, self.group, self.most(rows) == rows)
 
     def _by_chance(self, out_features: int) -> int:
-        return (
-            max(LEAST_BY_CHANCE, out_features // ROWS_FOR_ONE) if self.by_chance is None else self.by_chance
-        )
+        return max(MIN_BY_CHANCE, out_features // ROWS_FOR_ONE) if self.by_chance is None else self.by_chance
 
     def _log(self, rows: int) -> None:
         clusters, by_chance = len(self.clustering.means), self._by_chance(rows)

@@ -20,7 +20,7 @@ from oddlot.sparse.validation import check_flag, check_number, check_whole, warn
 
 PROJECTED = 1 << 26
 """signs that are found at once, of as many rows as that is"""
-MOST_BITS, MOST_TABLES = 20, 50
+MAX_BITS, MAX_TABLES = 20, 50
 ENOUGH = 2
 """times what is wanted, duplicates counted: of these tables find each row more than once"""
 MEASURED, AMONG = 256, 1 << 12
@@ -101,9 +101,9 @@ class LSH:
             if (chosen := getattr(self, name)) is not None:
                 check_whole(**{name: chosen})
         bits = (self.digits or 1) * (1 if self.family == "simhash" else hashing.BITS)
-        if not 0 < bits <= MOST_BITS:
-            told = f"digits = {self.digits}: a code of {bits} bits; from 1 to {MOST_BITS} can be told apart"
-            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MOST_BITS)
+        if not 0 < bits <= MAX_BITS:
+            told = f"digits = {self.digits}: a code of {bits} bits; from 1 to {MAX_BITS} can be told apart"
+            raise coded(ValueError(told), "code_too_long", digits=self.digits, bits=bits, most=MAX_BITS)
 
     def most(self, out_features: int) -> int:
         return min(self.found + self.by_chance, out_features)
@@ -178,19 +178,19 @@ class LSH:
         """What has been set and, for what has not, the most digits, and then the fewest tables, with which enough is
         found."""
         per_digit = 1 if self.family == "simhash" else hashing.BITS
-        most = max(1, min(MOST_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
+        most = max(1, min(MAX_BITS, int(np.log2(max(2, len(weight))))) // per_digit)
         enough = ENOUGH * self._wanted(weight)
         for tried in range(most, 0, -1) if digits is None else (digits,):
-            self._draw(weight.shape[1], Choice(tried, count or MOST_TABLES), seed)
+            self._draw(weight.shape[1], Choice(tried, count or MAX_TABLES), seed)
             taken, held = self._in_tables(crew, weight)
             if taken[-1] >= enough:
                 break
-        few = count or min(int(np.searchsorted(taken, enough)) + 1, MOST_TABLES)
+        few = count or min(int(np.searchsorted(taken, enough)) + 1, MAX_TABLES)
         return Choice(tried, few, float(taken[few - 1]), float(held[few - 1]))
 
     def _check_memory(self, rows: int, columns: int) -> None:
         """MemoryError: the tables, and the codes that they are made of, need more than this machine has."""
-        count, digits = self.tables or MOST_TABLES, self.digits or 1
+        count, digits = self.tables or MAX_TABLES, self.digits or 1
         per_digit = 1 if self.family == "simhash" else hashing.BITS
         buckets = 1 << self.digits * per_digit if self.digits else rows
         needs = 4 * count * (2 * rows + buckets + columns * digits)

@@ -138,7 +138,11 @@ def check_metrics(switch: Switch, names: Collection[str]) -> None:
     """UsageError: what ends stages is not evaluated."""
     metric = getattr(switch, "metric", None)
     if metric is not None and metric not in names:
-        why = or_nearest(metric, names) if names else "nothing is, as the job has no evaluation or no maths"
+        why = (
+            or_nearest(metric, names)
+            if names
+            else "nothing is, as the job has no evaluation, or nothing is computed"
+        )
         told = f"metric = {metric!r} is not evaluated: {why}"
         raise UsageError(told, "metric_not_evaluated", "switch.metric", metric=metric)
 

@@ -17,7 +17,7 @@ from oddlot.workloads.formats.tar_members import at_most, members
 FOLDER = "cifar-10-batches-py"
 ARCHIVE = "cifar-10-python.tar.gz"
 PARTS = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
-MOST_BYTES = 1 << 25
+MAX_BYTES = 1 << 25
 """of one pickle: the published ones have 31 MB"""
 ROW = 3 * SIDE * SIDE
 CALLS = {
@@ -75,7 +75,7 @@ def read_folder(folder: Path) -> Splits:
         check_regular(folder / name)
         try:
             with (folder / name).open("rb") as file:
-                return at_most(MOST_BYTES, file)
+                return at_most(MAX_BYTES, file)
         except OSError as error:
             reason = error.strerror
             raise UsageError(f"it cannot be read: {reason}", "unreadable_file", reason=reason) from None
@@ -90,7 +90,7 @@ def read_archive(path: Path) -> Splits:
     for name, read in members(path):
         if name in wanted:
             try:
-                found[wanted[name]] = read(MOST_BYTES)
+                found[wanted[name]] = read(MAX_BYTES)
             except UsageError as error:
                 raise error.retold(f"{path}: {name}: {error}", path=str(path), member=name) from None
 

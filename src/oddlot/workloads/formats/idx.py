@@ -19,7 +19,7 @@ from oddlot.machines.text_files import unreadable
 from oddlot.workloads.places import found_instead, looked_in, roots
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MOST_DIMENSIONS = 64  # numpy's limit; the format could say 255
+MAX_DIMENSIONS = 64  # numpy's limit; the format could say 255
 CHUNK = 1 << 20
 
 
@@ -99,8 +99,8 @@ def _read(stream: Readable, most: int | None) -> NDArray[Any]:
         known = ", ".join(f"{code:#04x}" for code in DTYPES)
         told = f"its dtype code is {head[2]:#04x}, which is none of {known}"
         raise UsageError(told, "unknown_dtype", given=head[2])
-    if not 1 <= head[3] <= MOST_DIMENSIONS:
-        told = f"it claims {head[3]} dimensions, not 1 to {MOST_DIMENSIONS}"
+    if not 1 <= head[3] <= MAX_DIMENSIONS:
+        told = f"it claims {head[3]} dimensions, not 1 to {MAX_DIMENSIONS}"
         raise UsageError(told, "invalid_dimensions", given=head[3])
     sizes = _read_up_to(stream, 4 * head[3])
     if len(sizes) < 4 * head[3]:

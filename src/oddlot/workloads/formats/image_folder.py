@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 """a class's place here is its number"""
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """of one picture: it has 3 kB of pixels"""
 FORM = re.compile(rf"({'|'.join(SPLITS)})/([^/]+)/([^/]+\.(?i:jpe?g|png))")
 
@@ -75,7 +75,7 @@ def _read(photos: Iterable[Photo]) -> Splits:
                 split, key = _place(name)
                 if key in names[split]:
                     raise UsageError("there are two of this name", "duplicate_name")
-                pixels[split] += _pixels(image, read(MOST_BYTES))
+                pixels[split] += _pixels(image, read(MAX_BYTES))
             except UsageError as error:
                 raise error.retold(f"{where}: {short(name)}: {error}", path=where, member=name) from None
             names[split][key] = len(names[split])

@@ -20,7 +20,7 @@ OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".tar.xz": lzma.open,
 }
 """how an archive is opened, by the end of its name"""
-MOST_MEMBERS = 200_000
+MAX_MEMBERS = 200_000
 LONGEST_READ = 1 << 26
 """bytes at once; headers may claim to be longer than there is memory for"""
 PIECE_BYTES = 1 << 20
@@ -88,9 +88,9 @@ def members(path: Path) -> Iterator[tuple[str, Read]]:
         count = 0
         while (member := _next(tar, path)) is not None:
             count += 1
-            if count > MOST_MEMBERS:
-                told = f"{path} has more than {MOST_MEMBERS:,} members: it is none of this kind"
-                raise UsageError(told, "too_many_members", path=str(path), most=MOST_MEMBERS)
+            if count > MAX_MEMBERS:
+                told = f"{path} has more than {MAX_MEMBERS:,} members: it is none of this kind"
+                raise UsageError(told, "too_many_members", path=str(path), most=MAX_MEMBERS)
             if member.isdir():
                 continue
             _check_regular(member, path)

@@ -1,0 +1,78 @@
+"""The hub's sockets: wait for all of them, and send without waiting."""
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+
+from oddlot.engines.local.worker_handle import WorkerHandle
+
+NO_ROOM = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
+Hear = Callable[[WorkerHandle], None]
+"""Reads all that a worker has said."""
+
+
+class Channels:
+    """The sockets of the fork server and of the workers.
+
+    `spin_seconds` is how long to look for messages before sleeping.
+    """
+
+    def __init__(self, spin_seconds: float) -> None:
+        self.spin_seconds = spin_seconds
+        self._selector = selectors.DefaultSelector()
+
+    def add(self, sock: socket.socket, hear: Callable[[], None]) -> None:
+        """Call `hear` when the socket has something to read."""
+        self._selector.register(sock, selectors.EVENT_READ, hear)
+
+    def add_worker(self, worker: WorkerHandle, hear: Hear) -> None:
+        """Call `hear(worker)` when the worker has said something."""
+        worker.socket.setblocking(False)
+        self.add(worker.socket, partial(self._attend, worker, hear))
+
+    def remove(self, sock: socket.socket) -> None:
+        """Wait for the socket no more."""
+        self._selector.unregister(sock)
+
+    def wait(self, seconds: float) -> list[Callable[[], None]]:
+        """Return what to call for the sockets that have something to read, after at most these seconds."""
+        ready = self._selector.select(0)
+        if self.spin_seconds:
+            until = time.perf_counter() + min(seconds, self.spin_seconds)
+            while not ready and time.perf_counter() < until:
+                os.sched_yield()
+                ready = self._selector.select(0)
+        return [key.data for key, _ in ready or self._selector.select(seconds)]
+
+    def send(self, worker: WorkerHandle, frame: bytes) -> None:
+        """Send a message, or keep it until the socket has room: a worker with many tasks in flight reads slowly."""
+        worker.outbox.append(frame)
+        if len(worker.outbox) == 1:
+            self._send_waiting(worker)
+
+    def close(self) -> None:
+        """Wait for no socket any more."""
+        self._selector.close()
+
+    def _send_waiting(self, worker: WorkerHandle) -> None:
+        try:
+            while worker.outbox:
+                worker.socket.send(worker.outbox[0])
+                worker.outbox.popleft()
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # it is dying, and its end will be reported
+                worker.outbox.clear()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.outbox else 0)
+        key = self._selector.get_key(worker.socket)
+        if key.events != events:
+            self._selector.modify(worker.socket, events, key.data)
+
+    def _attend(self, worker: WorkerHandle, hear: Hear) -> None:
+        """Its socket has something to read, or room."""
+        if worker.outbox and worker.is_open:
+            self._send_waiting(worker)
+        hear(worker)

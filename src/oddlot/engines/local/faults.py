@@ -1,0 +1,42 @@
+"""Faults of worker processes: signals, and words that make them slow."""
+
+import signal
+
+from oddlot.core.tasks import NodeId
+from oddlot.engines.local.channels import Channels
+from oddlot.engines.local.messages import Say, encode
+from oddlot.engines.local.processes import WorkerProcesses
+
+
+class LocalFaults:
+    """`FaultInjection` for worker processes."""
+
+    def __init__(self, processes: WorkerProcesses, channels: Channels) -> None:
+        self.processes, self.channels = processes, channels
+
+    def kill(self, node: NodeId) -> None:
+        """Send SIGKILL to the worker."""
+        if worker := self.processes.running.get(node):
+            worker.killed = True
+        self.processes.signal(node, signal.SIGKILL)
+
+    def freeze(self, node: NodeId) -> None:
+        """Send SIGSTOP to the worker."""
+        self.processes.signal(node, signal.SIGSTOP)
+
+    def thaw(self, node: NodeId) -> None:
+        """Send SIGCONT to the worker."""
+        self.processes.signal(node, signal.SIGCONT)
+
+    def leave(self, node: NodeId) -> None:
+        """Send SIGTERM to the worker."""
+        self.processes.signal(node, signal.SIGTERM)
+
+    def slow(self, node: NodeId, factor: float) -> None:
+        """Tell the worker, which waits from its next minibatch on."""
+        if worker := self.processes.running.get(node):
+            self.channels.send(worker, encode(Say.SLOW, factor=factor))
+
+    def bar(self, machine: str, barred: bool) -> None:
+        """Set whether a worker that ends is replaced only when this is over."""
+        self.processes.bar(self.processes.ids.names.index(machine), barred)

@@ -1,0 +1,47 @@
+"""How long a worker takes for its tasks on purpose: as a machine would, or as a fault says."""
+
+import time
+from collections.abc import Iterator
+
+from oddlot.core.random_streams import stream
+from oddlot.core.spans import minibatch_cuts, samples_in
+from oddlot.core.tasks import Task
+from oddlot.machines.delay_models import Times
+from oddlot.machines.machine import Machine
+
+
+class Pace:
+    """Makes a worker wait after each minibatch, until it has taken as long as its `machine` would."""
+
+    def __init__(self, machine: Machine | None, seed: int) -> None:
+        self.machine, self.seed = machine, seed
+        self.slowness = 0.0
+        """How many times a step's own time to wait after it."""
+        self.done = 0
+        """Samples of the task that have taken their time."""
+        self._delay: Times | None = None
+        self._seconds_per_sample = 0.0
+        self._step_began = 0.0
+        self._cuts: Iterator[int] = iter(())
+        """Samples before each of the minibatches that are to come."""
+
+    def begin(self, task: Task, batch_size: int) -> None:
+        """Begin a task: draw what a sample of it takes."""
+        self._step_began, self.done = time.perf_counter(), 0
+        self._cuts = iter(minibatch_cuts(samples_in(task.spans), batch_size))
+        if self.machine:
+            self._delay = self._delay or self.machine.delay.start(stream(self.seed, f"delay {task.node}"))
+            self._seconds_per_sample = self.machine.seconds_per_sample * self._delay()
+
+    def next_minibatch(self) -> None:
+        """Wait until the minibatches before the next one have taken their time."""
+        self.wait(next(self._cuts))
+
+    def wait(self, samples: int) -> None:
+        """Wait until the samples since the last call have taken their time, which is longer by the slowness: the
+        machine's time, or else what the step took itself."""
+        taken = time.perf_counter() - self._step_began
+        lasts = self._seconds_per_sample * (samples - self.done) if self.machine else taken
+        if (wait := lasts * (1.0 + self.slowness) - taken) > 0:
+            time.sleep(wait)
+        self._step_began, self.done = time.perf_counter(), samples

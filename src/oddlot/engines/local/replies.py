@@ -1,0 +1,176 @@
+"""What workers say to the hub, and what becomes of it."""
+
+import signal
+import socket
+from typing import Any
+
+from oddlot.core.errors import JobError
+from oddlot.core.events import Joined, Leaving, Refused
+from oddlot.core.tasks import TaskId
+from oddlot.core.user_code import user_code_failed
+from oddlot.core.user_warnings import warn
+from oddlot.engines.host import Arrival
+from oddlot.engines.local.messages import (
+    LONGEST_BYTES,
+    Say,
+    decode,
+    encode,
+    read_cancelled,
+    read_evaluated,
+    read_facts,
+)
+from oddlot.engines.local.processes import EVALUATOR, HubState, WorkerProcesses
+from oddlot.engines.local.respawn import EVALUATOR_INDEX
+from oddlot.engines.local.worker_handle import WorkerHandle
+from oddlot.wire.framing import FrameError
+
+
+class Replies:
+    """Reads the workers' messages, checks them, and makes messages for the host of them.
+
+    A worker that sends anything invalid is killed.
+    """
+
+    def __init__(
+        self, processes: WorkerProcesses, state: HubState, evaluator: "Evaluator", dollars_per_hour: float
+    ) -> None:
+        self.processes, self.state, self.evaluator = processes, state, evaluator
+        self.dollars_per_hour = dollars_per_hour
+        self._readers = {
+            Say.READY: self._ready,
+            Say.DONE: self._done,
+            Say.CANCELLED: self._cancelled,
+            Say.EVALUATED: self._evaluated,
+            Say.FAILED: self._failed,
+            Say.LEAVING: self._leaving,
+        }
+
+    def hear(self, worker: WorkerHandle) -> None:
+        """Read all that the worker has said."""
+        while self.processes.is_running(worker):
+            try:
+                frame = worker.socket.recv(LONGEST_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it ended before it had read all; what it had said comes now
+            if not frame:
+                self.processes.lose(worker)
+                return
+            self._read(worker, frame)
+
+    def _read(self, worker: WorkerHandle, frame: bytes) -> None:
+        try:
+            kind, body = decode(frame)
+            if kind not in self._readers:
+                told = f"a worker does not say {kind.name}"
+                raise FrameError(told, "unexpected_message", kind=kind.name)
+            self._readers[kind](worker, body)
+        except FrameError as error:
+            told = f"worker {worker.node} sent an invalid message and is killed: {error}"
+            warn(told, "invalid_message", **{**error.fields, "node": worker.node, "fault": error.code})
+            worker.invalid = True
+            self.processes.lose(worker)
+
+    def _ready(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
+        if worker.ready:
+            raise FrameError("it was ready before", "ready_twice")
+        self.processes.learn_pid(worker)
+        if not self.processes.is_running(worker):
+            return  # it ended with its fork server
+        worker.ready = True
+        if worker.is_evaluator:
+            self.evaluator.ask_all()
+        else:
+            self.state.messages.append(Joined(worker.node, self.dollars_per_hour))
+
+    def _done(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
+        facts = read_facts(body.get("facts"), worker.node)
+        block = _end_task(worker, facts.id)
+        self.state.policy.update_came()
+        self.processes.server_ends = 0
+        worker.productive = True
+        try:
+            self.state.messages.append(Arrival(facts, self.state.blocks.payload(facts, block)))
+        except FrameError as error:
+            self.state.messages.append(Refused(facts.id, str(error)))
+        self._dismiss(worker)
+
+    def _cancelled(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
+        ended = read_cancelled(body, worker.node)
+        self.state.blocks.give_update(_end_task(worker, ended.task))
+        self.state.messages.append(ended)
+        self._dismiss(worker)
+
+    def _leaving(self, worker: WorkerHandle, _: dict[str, Any]) -> None:
+        if not worker.is_evaluator:  # which is no machine of its own
+            worker.leaving = True
+            self.state.messages.append(Leaving(worker.node))
+            self._dismiss(worker)
+
+    def _dismiss(self, worker: WorkerHandle) -> None:
+        """End a worker that leaves, once it has handed over all."""
+        if worker.leaving and not worker.tasks:
+            self.processes.lose(worker)
+
+    def _evaluated(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
+        told = read_evaluated(body)
+        if not worker.is_evaluator or told.version not in self.state.evaluations.blocks:
+            raise FrameError(
+                f"the metrics of version {told.version} were not requested",
+                "unrequested_metrics",
+                version=told.version,
+            )
+        self.state.policy.metrics_came()
+        self.state.evaluations.done(told.version, self.state.clock())
+        self.state.messages.append(told)
+
+    def _failed(self, worker: WorkerHandle, body: dict[str, Any]) -> None:
+        text, code, fields = str(body.get("text")), body.get("code"), body.get("fields")
+        if type(code) is not str or type(fields) is not dict:  # no error of ours
+            raise user_code_failed(worker.node, text)
+        error = JobError(text, code)
+        error.fields = fields
+        raise error
+
+
+class Evaluator:
+    """The process that evaluates, started at the first request. Another one follows if it ends or hangs."""
+
+    def __init__(self, processes: WorkerProcesses, state: HubState) -> None:
+        self.processes, self.state = processes, state
+
+    def evaluate(self, version: int, block: int) -> None:
+        """Measure the weights in a block."""
+        self.state.evaluations.blocks[version] = block
+        if EVALUATOR in self.processes.running:
+            self._ask(version)
+        else:
+            self.processes.spawn(EVALUATOR_INDEX)
+
+    def ask_all(self) -> None:
+        """Ask for everything that is not measured yet."""
+        for version in self.state.evaluations.blocks:
+            self._ask(version)
+
+    def check(self) -> None:
+        """Kill it if it has hung."""
+        evaluations = self.state.evaluations
+        if self.state.clock() >= evaluations.deadline and EVALUATOR in self.processes.running:
+            evaluations.lost()
+            warn("the evaluator does not answer and is killed; another one measures", "evaluator_hung")
+            self.processes.signal(EVALUATOR, signal.SIGKILL)
+
+    def _ask(self, version: int) -> None:
+        worker = self.processes.running[EVALUATOR]
+        if worker.ready:
+            block = self.state.evaluations.blocks[version]
+            self.state.channels.send(worker, encode(Say.EVALUATE, version=version, weights=block))
+            self.state.evaluations.sent(self.state.clock())
+
+
+def _end_task(worker: WorkerHandle, task: TaskId) -> int:
+    """Return the task's block."""
+    if task not in worker.tasks:
+        raise FrameError(f"it has no task {task!r}", "no_such_task", task=task)
+    return worker.tasks.pop(task)

@@ -1,0 +1,52 @@
+"""Events: what a strategy is told (`Event`), and what a log holds besides."""
+
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Changed,
+    Evaluated,
+    Event,
+    Fitted,
+    Gone,
+    Joined,
+    Leaving,
+    Lost,
+    Ordered,
+    Priced,
+    Rang,
+    Refused,
+    Resumed,
+    Stimulus,
+    Stopped,
+    Struck,
+    Ticked,
+)
+from oddlot.core.records import Record
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId
+
+__all__ = [
+    "Arrived",
+    "Cancelled",
+    "Changed",
+    "Evaluated",
+    "Event",
+    "Facts",
+    "Fitted",
+    "Gone",
+    "Joined",
+    "Leaving",
+    "Lost",
+    "NodeId",
+    "Ordered",
+    "Priced",
+    "Rang",
+    "Record",
+    "Refused",
+    "Resumed",
+    "Stimulus",
+    "Stopped",
+    "Struck",
+    "Task",
+    "TaskId",
+    "Ticked",
+]

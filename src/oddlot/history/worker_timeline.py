@@ -1,0 +1,339 @@
+"""Which worker computed which task when: the log folded once into intervals of workers and tasks."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from oddlot.core.commands import Abort, Action, Blend, Drop, Skip, Start, Step
+from oddlot.core.conductor import ECHO
+from oddlot.core.events import Arrived, Cancelled, Gone, Joined, Leaving, Lost, Ordered, Refused, Resumed
+from oddlot.core.records import Record
+from oddlot.core.spans import samples_in
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
+from oddlot.history.counts import SampleCounts, Traffic
+
+
+class StateInterval(NamedTuple):
+    """A worker's state from `start` to `stop`, in seconds of the run's clock."""
+
+    state: str
+    start: float
+    stop: float
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """One task: who computes it, from when to when, and how it ends."""
+
+    id: TaskId
+    node: NodeId
+    version: int
+    """Version of the model it starts from."""
+    samples: int
+    """Samples assigned; from the update's arrival on, samples computed."""
+    given: float
+    begun: float
+    """Time at which its worker began to compute it, known once it is answered."""
+    ended: float = inf
+    """Time at which its worker answered or was gone; equal to `begun` if the task was still queued then."""
+    outcome: str = ""
+    """`merged`, `skipped`, or a key of `WASTES`; empty until that is decided."""
+
+    @property
+    def unused(self) -> bool:
+        """Whether its worker has computed for nothing. Work that was lost with the hub does not count as such."""
+        return self.outcome not in {"", "merged", "resumed", "unfinished"}
+
+
+class Merge(NamedTuple):
+    """One merge: when it was made, of which tasks."""
+
+    now: float
+    tasks: list[TaskRun]
+
+
+@dataclass(slots=True)
+class Worker:
+    """What one worker does now and, if its timeline keeps the past, what it did before."""
+
+    node: NodeId
+    state: str
+    """`starting`, `working`, `waiting`, `leaving`, `left` or `lost`, as the hub knows it."""
+    since: float
+    came: float
+    """Time at which it was ordered, or else joined."""
+    samples: int = 0
+    """Samples it computed that were merged."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """Bytes of its messages, if the past is kept."""
+    begun: float = 0.0
+    """Time since which it computes its oldest task."""
+    heard: float = 0.0
+    """Time of its last answer."""
+    tasks: dict[TaskId, TaskRun] = field(default_factory=dict)
+    """Tasks it was given and has not answered, the oldest first."""
+    ended: float | None = None
+    """Time at which its machine, or the hub, was gone; the hub may notice the machine's end later."""
+    ended_as: str = ""
+    """`lost` or `left`; empty if the hub was gone."""
+    intervals: list[StateInterval] | None = None
+    """Past states; None if the past is not kept."""
+    answered: list[TaskRun] = field(default_factory=list)
+    """Tasks it is through with, if the past is kept."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing more will be heard of it."""
+        return self.state in {"left", "lost"}
+
+    def turn(self, state: str, now: float) -> None:
+        """Enter a state, perhaps the same one again."""
+        if self.intervals is not None and now > self.since:
+            self.intervals.append(StateInterval(self.state, self.since, now))
+        self.state, self.since = state, now
+
+    def give(self, task: TaskRun, now: float) -> None:
+        """Queue a task behind those that it has."""
+        if not self.tasks:
+            self.begun = now
+        self.tasks[task.id] = task
+        if not self.gone:
+            self.turn("working", now)
+
+    def answer(self, name: TaskId, now: float) -> None:
+        """Note that it is through with a task."""
+        self.heard = now
+        oldest = next(iter(self.tasks), None) == name
+        if task := self.tasks.pop(name, None):
+            task.begun, task.ended = self.begun if oldest else now, now
+            if oldest:
+                self.begun = now
+            if self.intervals is not None:
+                self.answered.append(task)
+        if not self.tasks and self.state == "working":
+            self.turn("waiting", now)
+
+    def end(self, state: str, now: float) -> None:
+        """Note that its machine is gone, or with an empty `state` that the hub is."""
+        if self.ended is None:
+            self.ended, self.ended_as = now, state
+
+    def history(self, until: float) -> Iterator[StateInterval]:
+        """Yield what it did, as it was and not as the hub knew it; time computed and not used is `wasted`."""
+        ended = until if self.ended is None else self.ended
+        past = [*(self.intervals or ()), StateInterval(self.state, self.since, until)]
+        computed = (task for task in self.answered if task.unused and task.begun < task.ended)
+        wasted = deque(StateInterval("wasted", task.begun, task.ended) for task in computed)
+        if self.ended_as and self.tasks:  # the hub has not noticed yet
+            wasted.append(StateInterval("wasted", self.begun, ended))
+        for state, start, stop in past:
+            known = StateInterval(state, start, min(stop, ended))
+            yield from _overlaid(known, wasted) if state == "working" else [known]
+        if self.ended_as:
+            yield StateInterval(self.ended_as, ended, until)
+
+
+@dataclass
+class WorkerTimeline:
+    """Workers and tasks of a run, kept up to date record by record."""
+
+    samples: SampleCounts = field(default_factory=SampleCounts)
+    """Samples of its tasks."""
+    keep: bool = False
+    """Keep the past (`Worker.history`); otherwise only what is open."""
+    workers: dict[NodeId, Worker] = field(default_factory=dict)
+    """All that joined."""
+    starting: dict[NodeId, Worker] = field(default_factory=dict)
+    """Ordered machines that have not joined yet."""
+    never_joined: list[Worker] = field(default_factory=list)
+    """Machines that ended while they started, if the past is kept."""
+    under_way: dict[TaskId, TaskRun] = field(default_factory=dict)
+    """Tasks that are neither answered nor given up."""
+    inbox: dict[UpdateId, TaskRun] = field(default_factory=dict)
+    """Tasks whose updates are neither merged nor dropped."""
+    merges: list[Merge] = field(default_factory=list)
+    """What each version is made of, if the past is kept."""
+    workers_lost: int = 0
+    workers_left: int = 0
+    """Workers that vanished after notice."""
+    starts_lost: int = 0
+    """Machines that were taken away before they joined."""
+
+    @property
+    def lives(self) -> list[Worker]:
+        """Return all workers and starting machines, the oldest first."""
+        return sorted(
+            [*self.never_joined, *self.workers.values(), *self.starting.values()], key=lambda one: one.came
+        )
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Return the counts under the names of a run's summary."""
+        return {
+            "workers_lost": self.workers_lost,
+            "workers_left": self.workers_left,
+            "starts_lost": self.starts_lost,
+        }
+
+    def __call__(self, record: Record) -> None:
+        """Follow one record."""
+        self.hear(record)
+        for action in record.actions:
+            self.act(action, record.now)
+
+    def hear(self, record: Record) -> None:
+        """Follow what happened."""
+        now = record.now
+        match event := record.event:
+            case Arrived():
+                self._arrived(event.update, record.remark == ECHO, now)
+            case Cancelled():
+                self._cancelled(event, now)
+            case Refused(task):
+                skipped = any(isinstance(action, Skip) for action in record.actions)
+                self._waste(task, "skipped" if skipped else "refused")
+                if worker := self.workers.get(node_of(task)):
+                    worker.answer(task, now)
+            case Joined() | Ordered() | Leaving() | Gone() | Lost():
+                self._machine(event, now)
+            case Resumed(samples_lost=lost):
+                self.samples.assigned += lost
+                self.samples.wasted["resumed"] += lost
+                self._resumed(now)
+
+    def act(self, action: Action, now: float) -> None:
+        """Follow what was decided."""
+        match action:
+            case Start():
+                self._start(action.task, now)
+            case Step(shares) | Blend(shares):
+                tasks = [self._merge(update) for update in shares]
+                if self.keep:
+                    self.merges.append(Merge(now, tasks))
+            case Drop(update):
+                if dropped := self.inbox.pop(update, None):
+                    self._settle(dropped, "dropped")
+            case Abort(name):
+                self._waste(name, "cancelled")
+            case Skip(spans):
+                self.samples.skipped += samples_in(spans)
+
+    def finish(self) -> None:
+        """Count what is under way as wasted: the run has ended."""
+        for waiting in (self.under_way, self.inbox):
+            for task in waiting.values():
+                self._settle(task, "unfinished")
+            waiting.clear()
+
+    def _start(self, task: Task, now: float) -> None:
+        samples = samples_in(task.spans)
+        self.samples.assigned += samples
+        self.under_way[task.id] = run = TaskRun(task.id, task.node, task.version, samples, now, now)
+        self.workers[task.node].give(run, now)
+
+    def _cancelled(self, event: Cancelled, now: float) -> None:
+        if worker := self.workers.get(event.node):
+            if self.keep:
+                worker.traffic.add(0, event.bytes_down, event.bytes_data, wasted=True)
+            worker.answer(event.task, now)
+        self._waste(event.task, "cancelled")
+
+    def _arrived(self, facts: Facts, echo: bool, now: float) -> None:
+        if worker := self.workers.get(facts.sender):
+            if self.keep:
+                worker.traffic.add(facts.bytes_up, facts.bytes_down, facts.bytes_data, echo)
+            worker.answer(facts.id, now)
+        if echo:
+            self._waste(facts.id, "late")
+            return
+        task = self.under_way.pop(facts.id, None)
+        if task is None:  # the audit tells that
+            task = TaskRun(facts.id, facts.sender, facts.based_on, facts.samples, now, now)
+        self.inbox[facts.id] = task
+        self.samples.returned += task.samples - facts.samples
+        task.samples = facts.samples
+
+    def _machine(self, event: Joined | Ordered | Leaving | Gone | Lost, now: float) -> None:
+        node = event.node
+        worker = self.workers.get(node)
+        match event:
+            case Ordered():
+                self.starting[node] = self._come("starting", node, now)
+            case Joined():
+                starting = self.starting.pop(node, None)
+                self.workers[node] = worker = starting or self._come("waiting", node, now)
+                worker.turn("waiting", now)
+            case Leaving() if worker and not worker.gone:
+                worker.turn("leaving", now)
+            case Gone() | Lost() if worker is None:
+                self.starts_lost += 1
+                if starting := self.starting.pop(node, None):
+                    self._never_joined(starting, "lost", now)
+            case Gone() if worker and not worker.gone:
+                worker.end("left" if worker.state == "leaving" else "lost", now)
+            case Lost() if worker and not worker.gone:
+                had_notice = worker.state == "leaving"
+                self.workers_left += had_notice
+                self.workers_lost += not had_notice
+                self._end(worker, "left" if had_notice else "lost", "lost", now)
+
+    def _come(self, state: str, node: NodeId, now: float) -> Worker:
+        return Worker(node, state, now, now, intervals=[] if self.keep else None)
+
+    def _never_joined(self, worker: Worker, state: str, now: float) -> None:
+        worker.end(state, now)
+        if self.keep:
+            self.never_joined.append(worker)
+
+    def _resumed(self, now: float) -> None:
+        """The hub was gone, and everyone with it."""
+        for worker in self.workers.values():
+            if not worker.gone:
+                worker.end("", now)
+                self._end(worker, "lost", "resumed", now)
+        for worker in self.starting.values():
+            self._never_joined(worker, "", now)
+        self.starting.clear()
+
+    def _end(self, worker: Worker, state: str, reason: str, now: float) -> None:
+        """The hub knows that a worker is gone, and its tasks with it."""
+        worker.end(state, now)
+        worker.turn(state, now)
+        for task in list(worker.tasks):
+            self._waste(task, reason)
+            worker.answer(task, now)
+
+    def _merge(self, update: UpdateId) -> TaskRun:
+        task = self.inbox.pop(update)
+        task.outcome = "merged"
+        self.samples.merged += task.samples
+        if worker := self.workers.get(task.node):
+            worker.samples += task.samples
+        return task
+
+    def _waste(self, name: TaskId, reason: str) -> None:
+        if task := self.under_way.pop(name, None):
+            self._settle(task, reason)
+
+    def _settle(self, task: TaskRun, outcome: str) -> None:
+        task.outcome = outcome
+        if outcome != "skipped":  # counted by the action
+            self.samples.wasted[outcome] += task.samples
+
+
+def _overlaid(known: StateInterval, marks: deque[StateInterval]) -> Iterator[StateInterval]:
+    """Yield an interval with the marks over it; those that end within it are used up."""
+    state, start, stop = known
+    while marks and marks[0].start < stop:
+        mark = marks[0]
+        begin, end = max(start, mark.start), min(stop, mark.stop)
+        if begin < end:
+            yield StateInterval(state, start, begin)
+            yield StateInterval(mark.state, begin, end)
+            start = end
+        if mark.stop > stop:
+            break
+        marks.popleft()
+    yield StateInterval(state, start, stop)

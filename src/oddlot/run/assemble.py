@@ -1,0 +1,53 @@
+"""Joins conductor, engine, faults and host: the one place for it, in runs, tests and benchmarks. No Job, no torch."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oddlot.core.conductor import Conductor
+from oddlot.core.events import Resumed, Struck
+from oddlot.core.records import Record
+from oddlot.core.tasks import NodeId
+from oddlot.engines.host import Adviser, Host, Observer
+from oddlot.engines.simulated.update_servers import served
+from oddlot.faults.injector import Disturbed
+from oddlot.faults.plan import Chaos
+from oddlot.faults.preemption import Preempted
+from oddlot.timing.round_estimator import RoundTimes
+
+if TYPE_CHECKING:
+    from oddlot.engines.base import Engine, Opened
+
+
+def engine_with_faults(
+    opened: "Opened",
+    numbers: Any,
+    conductor: Conductor,
+    chaos: Chaos | None = None,
+    names: Sequence[str] = (),
+    past: Sequence[Record] | None = None,
+    left: Collection[NodeId] = (),
+    flush: Callable[[], None] = lambda: None,
+) -> "Engine | Disturbed":
+    """Return the engine with the faults of `chaos`, which strike while the run trains.
+
+    `numbers` is the host's store. A fault that struck in `past`, the whole log of a resumed run, does not strike again;
+    `left` are the workers that it had at its end. `flush` is called before the hub is killed.
+    """
+    engine = served(opened, numbers)
+    if chaos is None:
+        return engine
+    faults = opened.faults
+    assert faults is not None, "the engine's config declares that it injects faults"
+    if chaos.capacity is not None:
+        engine = Preempted(engine, faults, chaos.capacity, names, chaos.seed)
+    log = past or ()
+    struck = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+    life = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
+    return Disturbed(engine, faults, chaos, lambda: conductor.version, flush, struck, left, life)
+
+
+def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: Sequence[Observer] = ()) -> Host:
+    """Return the host, with an adviser if the strategy asks what rounds take."""
+    loads = conductor.strategy.traits(conductor.batch).measured_loads
+    advisers: list[Adviser] = [RoundTimes(loads)] if loads else []
+    return Host(conductor, numbers, engine, list(observers), advisers)

@@ -1,0 +1,191 @@
+"""What a run writes: its log, checkpoints in the background, and at its end the model and the summary."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from oddlot.checkpoint.format import Snapshot
+from oddlot.checkpoint.writer import LONG_WRITE_SECONDS, BackgroundSaver
+from oddlot.core.errors import CheckpointError, JobError
+from oddlot.core.events import Resumed
+from oddlot.core.records import Record
+from oddlot.core.user_warnings import warn
+from oddlot.engines.host import Host
+from oddlot.history.audit import prove_log
+from oddlot.history.log import Log, surviving
+from oddlot.history.metrics import Tally, resumed_after, take_into_account
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, SUMMARY, RunFolder
+from oddlot.run.divergence import Divergence
+from oddlot.run.resume import Past
+from oddlot.run.signals import StopWish
+from oddlot.run.spec import Recipe
+from oddlot.train.flat_buffer import Layout
+
+HUNG_WRITE_SECONDS = 600.0
+"""Seconds that a run waits, at its begin and its end, for a checkpoint that is being written."""
+HURRY_SECONDS = 2.0
+"""Seconds for the checkpoint that is being written when a second Ctrl-C ends the run."""
+
+
+class Saving:
+    """The folder of a run while it trains; without a folder, the records in memory.
+
+    `snapshot` gives the tensors of this moment; `divergence` ends a run whose weights must not be saved.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder | None,
+        host: Host,
+        tally: Tally,
+        layout: Layout,
+        snapshot: Callable[[], Mapping[str, Any]],
+        divergence: Divergence,
+        stop: StopWish,
+    ) -> None:
+        self.recipe, self.folder, self.host, self.tally = recipe, folder, host, tally
+        self.layout, self.snapshot, self.divergence, self.stop = layout, snapshot, divergence, stop
+        self.records: list[Record] = []
+        self.earlier: list[Record] = []
+        """of a resumed run: what it had done before"""
+        self.log: Log | None = None
+        self.saver: BackgroundSaver | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of records so far."""
+        return self.log.records if self.log else len(self.records)
+
+    def open(
+        self, identity: Mapping[str, Any], past: Past | None, resume: bool, now: float, closing: ExitStack
+    ) -> None:
+        """Begin the log, or go on with it: what came after the checkpoint is lost work."""
+        closing.push(self._close)
+        if self.folder is None:
+            self.host.observers.append(self.records.append)
+            return
+        about = dict(self.recipe.config.about) or (self.folder.about if resume else {})
+        if past is None:
+            self.folder.make_room()
+        else:
+            event = self._look_back(past, self.folder)
+            self.folder.reopen()
+        batch = self.recipe.effective_batch
+        told = {ON: self.recipe.engine.kind, ABOUT: about} | ({EFFECTIVE_BATCH: str(batch)} if batch else {})
+        self.folder.begin({**identity, **told})
+        self.saver = self.divergence.saver = self._saver(self.folder, past)
+        self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
+        closing.callback(self.log.close)
+        self.host.observers.append(self.log)
+        if past is not None:
+            self.host.observers.append(self.earlier.append)
+            # Perhaps a round ends with it, and what that has changed is told too.
+            with past.readable():
+                self.host.handle(event, now)
+            self.host.observers.remove(self.earlier.append)
+        self.checkpoint()
+
+    def await_first(self) -> None:
+        """A run that could not be gone on with must not begin; workers start meanwhile. JobError: no room for it."""
+        if self.saver is None:
+            return
+        if not self.saver.wait(HUNG_WRITE_SECONDS):
+            raise self.saver.hung
+        for problem in self.saver.problems():
+            told = str(problem).removesuffix("; the run goes on")
+            raise problem.retold(f"{told}: make room, then resume the run")
+
+    def checkpoint(self) -> None:
+        """Have the state of this moment written in the background; the log up to here is in its file first.
+
+        Nothing is done while another one is being written.
+        """
+        if self.saver is None or self.log is None:
+            return
+        self.saver.warn_if_hung()
+        for problem in self.saver.problems():
+            warn(str(problem), problem.code, **problem.fields)
+        self.divergence.check()
+        self.log.check()
+        conductor = self.host.conductor
+        if self.folder is not None and self.saver.newest > self.tally.resumed_at:
+            self.folder.forget_model()
+        self.saver.save(
+            Snapshot(
+                conductor.version,
+                self.log.records,
+                self.layout.fingerprint,
+                conductor.to_plain(),
+                self.layout.to_json(),
+                dict(self.snapshot()),
+            )
+        )
+
+    def flush(self) -> None:
+        """Have all records in the file."""
+        if self.log is not None:
+            self.log.flush()
+
+    def end(self, model: nn.Module, summary: dict[str, Any]) -> bool:
+        """Write the last checkpoint, the model and the summary; False if Ctrl-C has ended the wait for a checkpoint."""
+        if self.folder is None or self.saver is None:
+            return True
+        written, waited = False, True
+        try:
+            written = self.saver.wait(LONG_WRITE_SECONDS if self.stop.signal else HUNG_WRITE_SECONDS)
+        except KeyboardInterrupt:  # the model is not lost where the place of checkpoints hangs
+            self.stop.interrupt()
+            waited = False
+        if written:
+            self.checkpoint()
+        self.folder.write_model(model)
+        self.folder.write(SUMMARY, summary)
+        if written:
+            self.saver.wait(HUNG_WRITE_SECONDS)
+        for problem in self.saver.problems():
+            warn(
+                f"{str(problem).removesuffix('; the run goes on')}. The model is saved, but the newest checkpoint, "
+                f"from which the run would go on, is of version {self.saver.newest:,}",
+                problem.code,
+                **problem.fields,
+                newest=self.saver.newest,
+            )
+        return waited
+
+    def end_failed(self, summary: Callable[[], dict[str, Any]]) -> None:
+        """Save what was learned until then, and how the run ended, if there is room for it."""
+        with suppress(JobError, OSError):
+            if self.saver is not None and self.tally.versions and self.host.settled:
+                self.saver.wait()
+                self.checkpoint()
+                self.saver.wait()
+        with suppress(JobError):
+            self.flush()
+            if self.folder is not None and self.log is not None:
+                self.folder.write(SUMMARY, summary())
+
+    def _look_back(self, past: Past, folder: RunFolder) -> Resumed:
+        """Count what holds of the past, and what was lost. CheckpointError: the log is no history."""
+        self.earlier = surviving(past.log, past.checkpoint.records)
+        lost = surviving(past.log)[len(self.earlier) :]
+        take_into_account(self.tally, self.earlier, folder.log)
+        proof = prove_log(folder.log, self.earlier, self.recipe.samples)
+        if proof.faults:
+            told = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
+            raise CheckpointError(told, "damaged_file", path=str(folder.log))
+        event = resumed_after(past.checkpoint.records, self.tally, lost, folder.log)
+        return replace(event, settings=self.recipe.settings_anew)
+
+    def _saver(self, folder: RunFolder, past: Past | None) -> BackgroundSaver:
+        keep = self.recipe.config.keep_checkpoints
+        begun_from, there = (past.checkpoint, past.there) if past else (None, ())
+        return BackgroundSaver(folder.storage, folder.log, keep, folder.is_elsewhere, begun_from, there)
+
+    def _close(self, kind: type[BaseException] | None, *_: object) -> None:
+        patience = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
+        for problem in self.saver.close(patience) if self.saver is not None else ():
+            warn(str(problem).removesuffix("; the run goes on"), problem.code, **problem.fields)

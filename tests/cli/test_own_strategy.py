@@ -1,0 +1,57 @@
+"""Strategies of users' own, named by their import path."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import Oddlot
+
+MINE = '''
+from dataclasses import dataclass
+
+from oddlot.strategies import Strategy, Synchronous
+
+
+@dataclass
+class Mine(Synchronous):
+    """Does as Synchronous does."""
+
+
+class Other:
+    """No strategy."""
+'''
+
+
+@pytest.fixture(autouse=True)
+def module(oddlot: Oddlot) -> None:
+    Path("my_strategies.py").write_text(MINE)
+
+
+def test_a_strategy_is_named_by_its_import_path(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = ["train", "digits", "--strategy", "my_strategies:Mine", "--set", "strategy.samples=50"]
+    assert oddlot.json(*begun, "--epochs", "1", "--out", "run")["ended"] == "epochs>=1"
+    again = oddlot.json("train", "digits", "--resume", "--out", "run", "--epochs", "2")
+    assert (again["ended"], again["samples_merged"]) == ("epochs>=2", 2 * 1437)
+    described = oddlot("strategies", "my_strategies:Mine").out
+    assert "strategy.samples" in described
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ("my_strategies:Other", "not_a_strategy"),
+        ("my_strategies:Nobody", "not_a_strategy"),
+        ("no.such.module:Mine", "strategy_not_importable"),
+        ("my_strategies.Mine", "unknown_name"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(given: str, code: str, oddlot: Oddlot) -> None:
+    oddlot.refuses(code, "train", "digits", "--strategy", given, given=given)
+
+
+def test_a_job_file_names_one_inside_another(oddlot: Oddlot) -> None:
+    Path("mine.toml").write_text(
+        'task = "digits"\n[strategy]\nname = "backup_tasks"\n'
+        'inner = { name = "my_strategies:Mine", samples = 40 }\n'
+    )
+    assert oddlot.json("train", "mine.toml", "--epochs", "1")["ended"] == "epochs>=1"

@@ -1,0 +1,107 @@
+"""One task on a learner: what the hub hears of it, and what its engine is asked meanwhile."""
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+import torch
+
+from oddlot.core.events import Cancelled
+from oddlot.core.spans import Span
+from oddlot.core.tasks import Facts, Task
+from oddlot.engines.task_runner import TaskRunner
+from oddlot.train.flat_buffer import FlatBuffer, Layout
+from oddlot.train.learner import Learner
+from oddlot.wire.codec import Codec, Half, Packet
+from tests.fits import BATCH, SAMPLES, a_job
+
+TASK = Task("w1:1", "w1", (Span(0, 0, 3 * BATCH),), 7)
+
+
+class Scripted:
+    """Stops at this look, or cancels the task; notes what it is asked."""
+
+    def __init__(self, stop_at: int = 99, cancelled: bool = False) -> None:
+        self.stop_at, self.cancelled = stop_at, cancelled
+        self.looks = 0
+        self.heard: list[str] = []
+
+    def loaded(self, task: Task) -> None:
+        self.heard.append("loaded")
+
+    def is_stopped(self, task: Task) -> bool:
+        self.looks += 1
+        return self.looks >= self.stop_at
+
+    def computed(self, task: Task, samples: int | None) -> None:
+        self.heard.append(f"computed {samples}")
+
+    def is_cancelled(self, task: Task) -> bool:
+        return self.cancelled
+
+    def deliver(self, packet: Packet) -> int:
+        self.heard.append(f"deliver {packet.codec}")
+        return 123
+
+
+def ran(
+    control: Scripted, codec: Codec | None = None, clock: Callable[[], float] = lambda: 0.0
+) -> Facts | Cancelled:
+    """The answer to the task, of a new learner; the update has been written if there is one."""
+    job = a_job()
+    model = job.model()
+    layout = Layout.from_module(model)
+    weights, out = FlatBuffer.empty(layout), FlatBuffer.empty(layout)
+    weights.gather(model)
+    for _, part in out.sections():
+        part.zero_()
+    learner = Learner(job, layout, layout.constants(model), 0, 1, torch.device("cpu"))
+    answer = TaskRunner(learner, codec, clock).run(TASK, weights, out, control)
+    if isinstance(answer, Facts):
+        assert any(part.any() for _, part in out.sections())
+    return answer
+
+
+def test_a_whole_task_is_answered_with_its_facts() -> None:
+    control = Scripted()
+    answer = ran(control, clock=count(1.0).__next__)
+    assert isinstance(answer, Facts)
+    assert (answer.id, answer.sender, answer.based_on, answer.kind) == ("w1:1", "w1", 7, "gradient")
+    assert answer.samples == 3 * BATCH <= SAMPLES
+    assert answer.bytes_down == answer.bytes_up > 0
+    assert answer.loss is not None
+    assert answer.seconds["down"] == answer.seconds["up"] == 1.0
+    assert control.heard == ["loaded", f"computed {3 * BATCH}"]
+    assert control.looks == 3
+
+
+def test_behind_a_codec_the_packet_is_delivered_and_its_bytes_are_told() -> None:
+    control = Scripted()
+    answer = ran(control, Half("bf16"))
+    assert isinstance(answer, Facts)
+    assert answer.bytes_up == 123
+    assert control.heard[-1].startswith("deliver ")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_stopped_before_its_first_minibatch_a_task_is_cancelled(cancelled: bool) -> None:
+    control = Scripted(stop_at=1, cancelled=cancelled)
+    answer = ran(control, Half("bf16"))
+    assert isinstance(answer, Cancelled)
+    assert (answer.task, answer.node, answer.bytes_data) == ("w1:1", "w1", 0)
+    assert answer.bytes_down > 0
+    assert control.heard == ["loaded", "computed None"]
+
+
+def test_a_part_is_handed_over_unless_the_task_was_cancelled() -> None:
+    control = Scripted(stop_at=3)
+    answer = ran(control)
+    assert isinstance(answer, Facts)
+    assert answer.samples == 2 * BATCH
+    assert isinstance(ran(Scripted(stop_at=3, cancelled=True)), Cancelled)
+
+
+def test_a_task_that_was_cancelled_too_late_is_answered_as_a_whole() -> None:
+    answer = ran(Scripted(cancelled=True))
+    assert isinstance(answer, Facts)
+    assert answer.samples == 3 * BATCH

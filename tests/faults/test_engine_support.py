@@ -1,0 +1,76 @@
+"""What an engine's config declares of faults, asked before a run starts."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from oddlot.core.errors import UsageError
+from oddlot.engines.base import EngineConfig, FaultKind
+from oddlot.engines.local.config import Local
+from oddlot.engines.simulated.config import Simulated
+from oddlot.faults.plan import KINDS, Chaos, Fault
+from oddlot.machines.capacity import Alive
+from oddlot.machines.machine import Machine
+from oddlot.machines.time_series import Steps
+from tests.transcripts import raises
+
+CAPACITY = Alive(Steps((0.0,), (1.0,)))
+NEEDED: dict[str, dict[str, Any]] = {"slow": {"factor": 1.0}, "delay": {"delay_seconds": 1.0}}
+
+
+@dataclass(frozen=True)
+class KillsOnly(Local):
+    """An engine that cannot freeze, slow or take back a worker."""
+
+    kind: ClassVar[str] = "kills_only"
+    faults: ClassVar[frozenset[FaultKind]] = frozenset({"kill"})
+
+
+@dataclass(frozen=True)
+class NoFaults(Local):
+    """An engine without fault injection."""
+
+    kind: ClassVar[str] = "no_faults"
+    faults: ClassVar[frozenset[FaultKind]] = frozenset()
+
+
+def fault(kind: str) -> Fault:
+    """One at the beginning."""
+    return Fault(kind, at_seconds=(0.0,), **NEEDED.get(kind, {}))
+
+
+@pytest.mark.parametrize("engine", [Local(2), Simulated([Machine("m", 0.1)])], ids=["local", "simulated"])
+def test_our_engines_inject_every_fault(engine: EngineConfig) -> None:
+    Chaos([fault(kind) for kind in sorted(KINDS)], capacity=CAPACITY).check_engine(engine)
+
+
+@pytest.mark.parametrize(
+    ("chaos", "kind", "key"),
+    [
+        (Chaos([fault("kill"), fault("freeze")]), "freeze", "faults.1.kind"),
+        (Chaos([fault("slow")]), "slow", "faults.0.kind"),
+        (Chaos([fault("leave")]), "leave", "faults.0.kind"),
+        (Chaos(capacity=CAPACITY), "preempt", "capacity"),
+    ],
+    ids=["freeze", "slow", "leave", "preempt"],
+)
+def test_what_an_engine_cannot_inject_is_refused_before_the_run(chaos: Chaos, kind: str, key: str) -> None:
+    with raises(UsageError, "fault_not_supported", engine="kills_only", fault=kind, known=["kill"]) as caught:
+        chaos.check_engine(KillsOnly())
+    assert isinstance(caught.value, UsageError)
+    assert caught.value.key == key
+
+
+def test_faults_of_messages_need_no_more_than_an_engine_that_injects_some() -> None:
+    Chaos([fault("kill"), fault("drop"), fault("kill_hub")]).check_engine(KillsOnly())
+
+
+def test_an_engine_without_fault_injection_runs_with_no_fault_at_all() -> None:
+    with raises(UsageError, "fault_not_supported", engine="no_faults", fault="drop", known=[]):
+        Chaos([fault("drop")]).check_engine(NoFaults())
+
+
+def test_a_capacity_needs_workers_that_come_back() -> None:
+    with raises(UsageError, "capacity_without_respawn"):
+        Chaos(capacity=CAPACITY).check_engine(Local(respawn=False))

@@ -1,0 +1,8 @@
+"""The example of a user's own strategy keeps what a strategy promises."""
+
+from examples.own_strategy import DropStale
+from oddlot.testing import check_strategy
+
+
+def test_the_example_is_sound() -> None:
+    check_strategy(DropStale)
