@@ -188,6 +188,7 @@ def test_a_live_run_is_followed_and_what_it_waits_for_is_said(
         os.kill(process.pid, signal.SIGCONT)
         kills = SimpleNamespace(sleep=lambda _: process.kill(), monotonic=time.monotonic)
         monkeypatch.setattr(watch, "time", kills)
+        monkeypatch.setattr(follow, "PATIENCE_SECONDS", 60.0)  # it has been stopped
         answer = oddlot("watch", folder)
         assert answer.code == 3
         assert "accuracy" in answer.out.splitlines()[1]
