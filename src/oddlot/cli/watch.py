@@ -112,7 +112,7 @@ def _wait_for_begin(run: RunFolder, console: Console) -> None:
     told, began = False, time.monotonic()
     while not _has_log(run) and (is_held(run.path) or _is_empty(run.path)):
         if not is_held(run.path) and time.monotonic() - began > SECONDS_TO_BEGIN:
-            return  # nothing will come, as whoever looks at the folder says
+            return  # nothing will come: reading the folder says why
         if not told:
             told = True
             say(console, f"no run in {run.path} yet: waiting until it begins")

@@ -10,7 +10,7 @@ KEYS = {
     "fleet": ("machines", "zones", "offers"),
     "chaos": ("faults", "capacity"),
 }
-"""Each kind of file, and the keys by which it is known."""
+"""Keys that identify each kind of file."""
 USE = {
     "job": "oddlot train {path}",
     "fleet": "oddlot simulate TASK --machines {path}",
@@ -20,7 +20,7 @@ USE = {
 
 
 def check_kinds(task: str, machines: str | None = None, chaos: str | None = None) -> None:
-    """UsageError: one of these files is a file of another kind. Other faults are left to whoever reads the file."""
+    """UsageError: one of these files is a file of another kind. The file's reader reports other faults."""
     paths = {"job": task if task.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():

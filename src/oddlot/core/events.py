@@ -96,7 +96,7 @@ class Rang:
 
 
 Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Fitted | Rang
-"""What a strategy is told."""
+"""An event that a strategy receives."""
 
 
 @dataclass(frozen=True, slots=True)
