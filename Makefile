@@ -3,6 +3,8 @@
 # make check    format, lint, types, and the tests of the core and of strategies: within a minute, before each commit
 # make test     everything that must hold before a commit lands, the cheapest check first; stops at the first that fails
 # make test-long   slow scenes, and a thousand simulated worlds of each strategy
+# make results     the pages in docs/results and the table in README.md, from docs/results/*.json
+# make docs     the site, in build/docs, with warnings as errors and without a network
 #
 # PYTHON=python3.12     another Python than python3
 # TORCH_INDEX=ADDRESS   another package index, for torch alone (a CPU-only or a CUDA build)
@@ -15,7 +17,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: setup train lint check test test-long
+.PHONY: setup train lint check docs results test test-long
 ifneq ($(TORCH_INDEX),)
 ifneq ($(TORCH_INDEX),$(shell cat .venv/.torch 2>/dev/null))
 .PHONY: .venv/.torch
@@ -36,7 +38,13 @@ lint: .venv/.dev
 check: lint
 	$(PYTEST) tests/core tests/strategies tests/test_stories.py tests/test_imports.py tests/test_errors.py
 
-test: lint
+docs: .venv/.dev
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs build/docs
+
+results: .venv/.dev
+	$(BIN)/python -m benchmarks.results
+
+test: lint docs
 	$(PYTEST) --durations=30
 
 test-long: .venv/.dev

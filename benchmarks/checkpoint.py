@@ -1,12 +1,17 @@
-"""What a checkpoint costs a run: `python -m benchmarks.checkpoint [--quick|--smoke]`.
+"""What a checkpoint costs a run.
 
-- The pause: a hub with a store of 25 and 100 million float32 parameters and SGD momentum handles small events without
-  rest, and saves now and then. The longest gap between two events from the begin of a save until it is on the disk,
-  over a warm copy (into memory that was used before) of what is saved, measured beside it.
-- The workers' throughput while it writes: two local workers whose step is a real gradient of 5 million parameters and a
-  wait that stands for an accelerator; runs that save without rest and runs that save nothing, in turn.
-- The writing: bytes a second of a whole checkpoint (safetensors, checksums, synced to the disk) over `torch.save` of
-  the same tensors, which does not sync.
+Three costs are measured: the pause of the hub, the throughput of the workers while a checkpoint is written, and the
+speed of writing.
+
+python -m benchmarks.checkpoint [--quick|--smoke] [--save]
+
+- Pause: a hub with SGD momentum handles small events all the time and saves now and then. The longest gap between two
+  events, from the start of a save until it is on disk, is divided by a copy of the same tensors into memory that is
+  already mapped.
+- Throughput: two local workers compute the gradient of 5 million parameters and then wait, in place of an accelerator.
+  Runs with a checkpoint after every version alternate with runs without checkpoints.
+- Writing: bytes per second of a checkpoint (safetensors, checksums, synced to disk) over those of `torch.save`, which
+  does not sync.
 """
 
 import shutil
@@ -23,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from benchmarks.report import Size, finish, parser, show, told
+from benchmarks.report import Size, finish, parse, parser, show, told
 from oddlot.checkpoint.format import Snapshot, save
 from oddlot.checkpoint.storage import Storage
 from oddlot.checkpoint.writer import BackgroundSaver
@@ -238,11 +243,12 @@ def throughput(plan: Plan) -> tuple[list[float], list[float], list[float], list[
 
 def main() -> None:
     """Measure and print."""
-    plan = PLANS[parser(__doc__, "fewer blocks").parse_args().size]
-    figures, rows = dict[str, float](), list[list[str]]()
+    options = parse(parser("checkpoint", __doc__, "fewer blocks"))
+    plan = PLANS[options.size]
+    figures, rows = dict[str, list[float]](), list[list[str]]()
     for name, numbers in SIZES.items():
         ratios, gaps, copies = pauses(numbers // plan.part, plan.blocks)
-        figures[f"pause_over_copy_{name}"] = median(ratios)
+        figures[f"pause_over_copy_{name}"] = ratios
         rows.append(
             [
                 f"longest gap while saving, {name}",
@@ -252,7 +258,7 @@ def main() -> None:
             ]
         )
     ratios, writes, quiet, saved = throughput(plan)
-    figures["throughput_while_writing"] = median(ratios)
+    figures["throughput_while_writing"] = ratios
     rows.append(
         [
             f"samples/s, {median(saved):.0f} checkpoints or more",
@@ -262,7 +268,7 @@ def main() -> None:
         ]
     )
     ratios, ours, theirs = writing(SIZES["25m"] // plan.part, plan.blocks)
-    figures["write_over_torch_save"] = median(ratios)
+    figures["write_over_torch_save"] = ratios
     rows.append(
         [
             "writing, 25m",
@@ -272,7 +278,7 @@ def main() -> None:
         ]
     )
     show("What a checkpoint costs", ["", "ratio", "oddlot", "beside it"], rows)
-    finish(figures)
+    finish(options, figures)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
-"""What faults cost: `ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke]`.
+"""What faults cost a run.
 
-Four local workers train a small network on MNIST for a fixed number of epochs. A worker's step is its real gradient
-and a wait that stands for an accelerator, so that four workers are four machines on two cores. Faults come from
-`oddlot.faults.Chaos`: kill -9 of a worker every 5 s; SIGSTOP of one for 10 s; one slow by 5 (it waits five times its
-step after each step); kill -9 of the hub and a resume; all together. Each is compared with the undisturbed run of its
-strategy and seed.
+Four local workers train a small network on MNIST while faults are injected: a worker is killed every 5 s, one worker is
+frozen for 10 s, one is slower by 5, the hub is killed and resumed, or all of these together. Each run is compared with
+the run without faults of the same strategy and seed, for `asynchronous` and `fastest_k`. The worse strategy counts.
 
-- Goodput is the ideal time over the time from the first worker's joining to the end of the program. Ideal is what the
-  machine-seconds that were alive could do at the undisturbed run's samples per machine-second: a machine is dead
-  between `Lost` and the next `Joined` (some tenths of a second), frozen while it is frozen, and a sixth of a machine
-  while it is slow; those of a hub that is being restarted count as alive. FastestK throws away what the slower half
-  computes, so that it may reach more than 1.
-- What a hub's kill costs does not grow with the run: its seconds are the run's time beyond its ideal time.
-- Waste is in tasks: those lost with killed workers per kill, and those since the last checkpoint per hub kill.
+ODDLOT_DATA=... python -m benchmarks.faults [--quick|--smoke] [--save]
+
+A task is a real gradient followed by a wait in place of an accelerator. So four workers behave like four machines, even
+on two cores.
+
+- Goodput is the ideal time over the time from the first worker's start to the end of the program. The ideal is what
+  the machines that were alive could do at the pace of the run without faults. A killed worker counts as dead until its
+  replacement has joined, a frozen one while it is frozen, and a slow one as a sixth of a machine. Machines count as
+  alive while the hub restarts. `fastest_k` discards what the slower half computes, so its goodput may exceed 1.
+- The cost of a hub kill does not grow with the run: the table has it in seconds beyond the ideal time.
+- Wasted work is counted in tasks: those lost per killed worker, and those since the last checkpoint per killed hub.
 - Every run's log must prove that each sample was merged exactly once.
 
-Beside it, step and wait being the same: lock-step DistributedDataParallel (gloo) with one slow replica, and torchft
-(gloo, three replicas) under the worker kill and with one slow replica, if it is installed (`pip install
-torchft-nightly`).
+For comparison: DistributedDataParallel (gloo) with one slow replica, and torchft (gloo, three replicas) with a replica
+killed or slow, if it is installed (`pip install torchft-nightly`).
 """
 
 import json
@@ -30,12 +31,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks import smoke
 from benchmarks.ddp import Group
 from benchmarks.faults_job import BATCH, STEP_SECONDS, job, material
-from benchmarks.report import Size, finish, parser, show, told
+from benchmarks.report import Measured, Size, finish, parse, parser, show, told
 from oddlot.core.events import Joined, Lost, Resumed, Struck
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
@@ -126,9 +126,9 @@ def run(strategy: str, faults: Sequence[Fault], seed: int, epochs: int) -> Outco
     with tempfile.TemporaryDirectory(prefix="faults-benchmark-") as name:
         folder = Path(name)
         command = [sys.executable, "-u", "-m", "oddlot", "train", "benchmarks.faults_job:job"]
-        command += [*STRATEGIES[strategy], "--workers", str(WORKERS), "--set", "threads=1"]
+        command += [*STRATEGIES[strategy], "--workers", str(WORKERS), "--set", "engine.threads=1"]
         command += ["--until", f"epochs>={epochs}", "--seed", str(seed), "--out", str(folder / "run")]
-        command += ["--checkpoint-every", "0.5 seconds", "--set", f"evaluate_every='{epochs} epochs'"]
+        command += ["--checkpoint-every", "0.5 seconds", "--evaluate-every", f"{epochs} epochs"]
         if faults:
             (folder / "chaos.toml").write_text(toml(faults, seed))
             command += ["--chaos", str(folder / "chaos.toml")]
@@ -218,10 +218,11 @@ def lock_step_seconds(steps: int) -> list[float]:
 class Table:
     """All runs."""
 
-    figures: dict[str, float | None] = field(default_factory=dict)
+    goodputs: dict[str, list[float]] = field(default_factory=dict)
+    """The worse strategy's, by scenario."""
     rows: list[list[str]] = field(default_factory=list)
     proved: bool = True
-    drops: list[float] = field(default_factory=list)
+    drops: list[list[float]] = field(default_factory=list)
     wasted: list[float] = field(default_factory=list)
 
     def add(self, strategy: str, scenario: str, runs: list[Outcome], undisturbed: list[Outcome]) -> None:
@@ -233,10 +234,8 @@ class Table:
         resumed = [one.resumed_tasks for one in runs]
         self.proved = self.proved and all(one.proved for one in runs)
         if scenario != "undisturbed":
-            name = f"goodput_{scenario}"
-            before = self.figures.get(name)
-            self.figures[name] = min(median(goodputs), 1e9 if before is None else before)
-            self.drops.append(median(drops))
+            self.goodputs[scenario] = min(goodputs, self.goodputs.get(scenario, goodputs), key=median)
+            self.drops.append(drops)
             self.wasted += per_kill
         self.rows.append(
             [
@@ -255,11 +254,11 @@ class Table:
         )
 
 
-def measure(size: Size) -> None:
-    """All scenarios, and print."""
+def measure(size: Size) -> dict[str, Measured]:
+    """Run all scenarios, print the table, and return the figures."""
     job()  # UsageError now, not later
     plan = PLANS[size]
-    seeds, table = range(plan.seeds), Table(dict.fromkeys(f"goodput_{one}" for one in SCENARIOS[1:]))
+    seeds, table = range(plan.seeds), Table()
     for strategy, epochs in plan.epochs.items():
         undisturbed = [run(strategy, [], seed, epochs) for seed in seeds]
         table.add(strategy, "undisturbed", undisturbed, undisturbed)
@@ -277,13 +276,15 @@ def measure(size: Size) -> None:
         )
     columns = ["", "fault", "seconds", "dead machine-s", "goodput", "s behind ideal", "accuracy"]
     columns += ["points lost", "tasks lost/kill", "since checkpoint", "exactly once"]
-    show("What misfortune costs", columns, table.rows)
-    figures: dict[str, Any] = {
-        "accuracy_drop_max": max(table.drops),
+    show("What faults cost", columns, table.rows)
+    return {
+        "accuracy_drop_max": max(table.drops, key=median),
         "wasted_tasks_per_kill": max(table.wasted),
+        **{f"goodput_{scenario}": table.goodputs.get(scenario) for scenario in SCENARIOS[1:]},
+        "exactly_once": float(table.proved),
+        "ddp_goodput_slow": ddp,
+        **{f"torchft_goodput_{fault}": ratios or None for fault, ratios in torchft.items()},
     }
-    figures |= table.figures | {"exactly_once": float(table.proved), "ddp_goodput_slow": ddp}
-    finish(figures | {f"torchft_goodput_{fault}": median(r) if r else None for fault, r in torchft.items()})
 
 
 def torchft_goodputs(size: Size, seconds: float, seeds: range) -> dict[str, list[float]]:
@@ -302,9 +303,10 @@ def torchft_goodputs(size: Size, seconds: float, seeds: range) -> dict[str, list
 
 def main() -> None:
     """Measure and print."""
-    size = parser(__doc__, "one seed instead of three").parse_args().size
-    with smoke.data(size, smoke.pictures):
-        measure(size)
+    options = parse(parser("faults", __doc__, "one seed instead of three"))
+    with smoke.data(options.size, smoke.pictures):
+        figures = measure(options.size)
+    finish(options, figures)
 
 
 if __name__ == "__main__":

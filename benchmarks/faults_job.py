@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot.workloads import load_task
+from oddlot.workloads import load_workload
 
 BATCH, STEP_SECONDS = 64, 0.04
 
@@ -33,7 +33,7 @@ def outputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Ten
 
 def job() -> oddlot.Job:
     """MNIST. UsageError: its files are not there."""
-    task = load_task("mnist", {})
+    task = load_workload("mnist", {})
     return oddlot.Job(
         network,
         task.train_data,

@@ -1,9 +1,13 @@
-"""How fast the hub merges four updates: `python -m benchmarks.hub [--quick|--smoke] [--threads 1]`.
+"""How fast the hub merges updates.
 
-A merge is: receive four updates, each checked to be finite, then `Step` (SGD with momentum) or `Blend`. The bytes
-that must move are: each update read once, weights (and momentum) read once and written once; the check's own reads
-are not counted. Their rate is divided by that of a large plain copy (`Tensor.copy_` of 400 MB, bytes read and
-written) which is measured before and after each merge, with the same number of threads.
+The hub receives four updates, checks that they are finite, and merges them with `Step` (SGD with momentum) or `Blend`.
+The memory bandwidth of the merge is divided by that of a plain copy of 400 MB in the same run. The figure is the worse
+of `Step` and `Blend`.
+
+python -m benchmarks.hub [--quick|--smoke] [--save] [--threads 1]
+
+A merge must read each update once, and read and write the weights (and the momentum) once. Reads of the check are not
+counted. The copy is `Tensor.copy_`, measured before and after each merge with the same number of threads.
 """
 
 from collections.abc import Callable
@@ -17,7 +21,7 @@ import torch
 from torch import nn
 
 from benchmarks.processes import in_new_process
-from benchmarks.report import Size, finish, parser, show, told
+from benchmarks.report import Measured, Size, finish, parse, parser, show, told
 from oddlot.core.optimizers import SGD
 from oddlot.core.tasks import Facts, Kind
 from oddlot.train import merging as merge
@@ -175,37 +179,37 @@ def with_pytorch_only(bench: Bench, copy: Copy, blocks: int) -> Result:
             module.mixer = kernels.mixer  # type: ignore[attr-defined]  # replaced on purpose
 
 
-def run(size: Size, threads: int) -> None:
-    """All measurements."""
+def run(size: Size, threads: int) -> dict[str, Measured]:
+    """Measure everything, print the table, and return the figures."""
     part = size.pick(1000, 1, 1)
     memory = partial(memory_factor, SIZES["100m"] // part, threads)
-    figures = {"memory_factor_100m": in_new_process(memory)}
+    figures: dict[str, Measured] = {"memory_factor_100m": in_new_process(memory)}
     copy, rows = Copy(COPY_NUMBERS // part), []
     for model, numbers in SIZES.items():
         blocks = size.pick(2, max(9, 300_000_000 // numbers), max(9, 1_500_000_000 // numbers))
-        medians = []
+        shares = []
         for name, kind in KINDS.items():
             bench = Bench(numbers // part, kind)
             result = measure(bench, copy, blocks)
-            medians.append(median(result.shares()))
+            shares.append(result.shares())
             rows.append(result.row(f"{name} {model}"))
             if model == "25m":
                 rows.append(with_pytorch_only(bench, copy, blocks).row(f"{name} {model}, PyTorch only"))
                 bench.held = True
                 rows.append(measure(bench, copy, blocks).row(f"{name} {model}, version held"))
-        figures[f"merge_bandwidth_share_{model}"] = min(medians)
+        figures[f"merge_bandwidth_share_{model}"] = min(shares, key=median)
     columns = ["merge", "share of copy", "with checks", "check GB/s", "merge GB/s", "copy GB/s"]
     show(f"Merging {UPDATES} updates with {threads} thread(s): median (range)", columns, rows)
-    finish(figures)
+    return figures
 
 
 def main() -> None:
     """Parse the command line."""
-    asked = parser(__doc__, "fewer blocks: well under 150 s")
+    asked = parser("hub", __doc__, "fewer blocks: well under 150 s")
     asked.add_argument("--threads", type=int, default=1, help="of merge and copy; the hub has one")
-    options = asked.parse_args()
+    options = parse(asked)
     torch.set_num_threads(options.threads)
-    run(options.size, options.threads)
+    finish(options, run(options.size, options.threads))
 
 
 if __name__ == "__main__":

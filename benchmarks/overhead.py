@@ -1,10 +1,12 @@
-"""What oddlot costs on one machine: beside a plain loop, and beside two-process DDP.
+"""What oddlot costs on one machine.
 
-python -m benchmarks.overhead [--quick|--smoke]
+One worker is compared with a plain PyTorch loop, and two workers with DistributedDataParallel (gloo) on two processes.
+Both sides train the same network, with one PyTorch thread per process.
 
-Blocks alternate within one process: while the peer runs, oddlot's hub is held in an observer and its workers have
-nothing to do. A block's clock starts after a few steps on either side, so that neither what was computed during the
-pause nor cold caches are counted.
+python -m benchmarks.overhead [--quick|--smoke] [--save]
+
+Blocks of steps alternate between the two sides. While the other side runs, oddlot's hub waits in an observer and its
+workers have no tasks. Each block starts its clock after a few warm-up steps.
 """
 
 import functools
@@ -19,7 +21,8 @@ from torch import nn
 
 import oddlot
 from benchmarks.ddp import WARM_STEPS, Group, plain_steps
-from benchmarks.report import Size, finish, parser, show, told
+from benchmarks.figures import OVERHEAD
+from benchmarks.report import Size, finish, parse, parser, show, told
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
 
@@ -188,14 +191,6 @@ def double(width: int, seconds: float, strategies: dict[str, Any], plan: Plan) -
     return results
 
 
-GOALS = {
-    "single_worker_20ms": 0.92, "single_worker_2ms": 0.80,
-    "single_worker_20ms_two_in_flight": 0.97, "single_worker_2ms_two_in_flight": 0.90,
-    "sync_over_ddp_30ms": 1.0, "sync_over_ddp_8ms": 1.0,
-    "async_over_ddp_30ms": 1.1, "async_over_ddp_8ms": 1.2,
-}  # fmt: skip
-
-
 def measure(plan: Plan) -> dict[str, Alternation]:
     """Every figure's blocks."""
     found: dict[str, Alternation] = {
@@ -213,15 +208,14 @@ def measure(plan: Plan) -> dict[str, Alternation]:
 
 def main() -> None:
     """Measure, print the table, print the line."""
-    size = parser(__doc__, "shorter blocks, within 150 s").parse_args().size
-    found = measure(PLANS[size])
+    options = parse(parser("overhead", __doc__, "shorter blocks, within 150 s"))
+    found = measure(PLANS[options.size])
     rows = []
-    for name, goal in GOALS.items():
-        one = found[name]
-        rows.append([name, told(one.ratios), f"{goal:.2f}", told(one.ours, 0), str(len(one.ratios))])
+    for name, one in found.items():
+        rows.append([name, told(one.ratios), OVERHEAD[name].goal, told(one.ours, 0), str(len(one.ratios))])
     columns = ["figure", "ratio (range)", "goal", "oddlot, steps/s", "blocks"]
     show("oddlot's steps per second over its peer's, paired in turn, one thread a process", columns, rows)
-    finish({name: statistics.median(found[name].ratios) for name in GOALS})
+    finish(options, {name: found[name].ratios for name in OVERHEAD})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plots of benchmarks as SVG files for docs/results.md."""
+"""Plots of benchmarks, as SVG files in docs/plots."""
 
 from collections.abc import Sequence
 from html import escape

@@ -1,16 +1,29 @@
-"""What benchmarks share: how much is run, and what is printed: tables of medians with ranges, a last line of JSON."""
+"""What all benchmarks share: sizes, tables, the line of JSON at the end, and the file that `--save` writes."""
 
 import argparse
 import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
+from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.figures import BENCHMARKS, Figure, is_met
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
 Value = TypeVar("Value")
+Measured = float | Sequence[float] | None
+"""One value, or those whose median is the figure; None: not measured."""
 
 
 class Size(IntEnum):
@@ -26,21 +39,34 @@ class Size(IntEnum):
         return (smoke, quick, full)[self]
 
 
-def parser(description: str | None, quick: str) -> argparse.ArgumentParser:
-    """Return a command line with --quick and --smoke; `size` of the parsed arguments is the size asked for."""
-    parser = argparse.ArgumentParser(description=description)
+def parser(benchmark: str, description: str | None, quick: str) -> argparse.ArgumentParser:
+    """Return a command line with --quick, --smoke and --save; `parse` reads it."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{benchmark}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     sizes = parser.add_mutually_exclusive_group()
     smoke = "a few seconds on generated data: tests that it runs, measures nothing"
     for name, help_text in (("quick", quick), ("smoke", smoke)):
         sizes.add_argument(
             f"--{name}", dest="size", action="store_const", const=Size[name.upper()], help=help_text
         )
-    parser.set_defaults(size=Size.FULL)
+    parser.add_argument("--save", action="store_true", help=f"write docs/results/{benchmark}.json")
+    parser.set_defaults(size=Size.FULL, benchmark=benchmark)
     return parser
 
 
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line. Exit if it asks to save the figures of the smoke form."""
+    options = parser.parse_args()
+    if options.save and options.size is Size.SMOKE:
+        parser.error("--save: figures of --smoke mean nothing. Use --quick or a full run.")
+    return options
+
+
 def told(values: Sequence[float], digits: int = 3) -> str:
-    """The median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that."""
+    """Return the median with the range, such as `0.741 (0.702 to 0.768)`; of one value, that."""
     low, high = min(values), max(values)
     if len(values) == 1:
         return f"{low:.{digits}f}"
@@ -57,7 +83,82 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     Console(width=400).print(table)
 
 
-def finish(figures: Mapping[str, float | None]) -> None:
-    """Print the last line: the figures as one JSON object, rounded to four digits; null: not measured."""
-    rounded = {name: None if value is None else round(value, 4) for name, value in figures.items()}
-    print(json.dumps(rounded), flush=True)
+def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None:
+    """Print the medians as one line of JSON, rounded to four digits. With --save, write them with ranges and goals."""
+    values = {name: _values(measured) for name, measured in figures.items()}
+    medians = {name: round(median(some), 4) if some else None for name, some in values.items()}
+    if options.save:
+        save(options.benchmark, values)
+    print(json.dumps(medians), flush=True)
+
+
+def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
+    """Write the figures of a run. Those that it did not measure keep their value, with their date and commit."""
+    path, about = RESULTS / f"{benchmark}.json", BENCHMARKS[benchmark]
+    before = json.loads(path.read_text()) if path.exists() else {"figures": {}}
+    figures = {}
+    for name, figure in about.figures.items():
+        old = before["figures"].get(name)
+        if values.get(name) or not old or not old["n"]:
+            figures[name] = entry(figure, values.get(name, ()))
+        else:
+            figures[name] = {"date": before["date"], "commit": before["commit"], **old}
+    arguments = [one for one in sys.argv[1:] if one != "--save"]
+    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *arguments])
+    text = {
+        "benchmark": benchmark,
+        "commit": commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
+        "figures": figures,
+    }
+    path.write_text(json.dumps(text, indent=2) + "\n")
+
+
+def entry(figure: Figure, values: Sequence[float]) -> dict[str, Any]:
+    """Return what a JSON file says about a figure; nulls if it was not measured."""
+    middle, low, high = (round(of(values), 4) for of in (median, min, max)) if values else (None, None, None)
+    return {
+        "median": middle,
+        "low": low,
+        "high": high,
+        "n": len(values),
+        "goal": figure.goal or None,
+        "met": is_met(figure.goal, middle) if figure.goal and middle is not None else None,
+        "unit": figure.unit,
+    }
+
+
+def _values(measured: Measured) -> Sequence[float]:
+    if measured is None:
+        return ()
+    return measured if isinstance(measured, Sequence) else (measured,)
+
+
+def commit() -> str:
+    """Return the commit of the working tree, with `-dirty` if tracked files have changes."""
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]
+    asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+    try:
+        name, changes = (
+            subprocess.run([*git, *one], check=True, capture_output=True, text=True).stdout.strip()
+            for one in asked
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{name}-dirty" if changes else name
+
+
+def processor() -> str:
+    """Return the model name of the processor, with its family and model number on Linux."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in path.read_text().splitlines())
+    said = {name.strip(): value.strip() for name, _, value in pairs}
+    numbers = (
+        f"{name.removeprefix('cpu ')} {said[name]}" for name in ("cpu family", "model") if name in said
+    )
+    return f"{said.get('model name', platform.machine())} ({', '.join(numbers)})"

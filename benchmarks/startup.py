@@ -1,17 +1,17 @@
-"""How long one waits before anything happens.
+"""How long oddlot takes to start.
 
-python -m benchmarks.startup [--quick|--smoke]
+`import oddlot` and `oddlot --help` are timed as whole processes, minus the start of Python itself. The first update is
+timed from the call of `fit` with two workers, in a new process that has already imported PyTorch.
 
-`import oddlot` and `oddlot --help` as whole processes, above a bare Python in turn; and from the call of `fit` to the
-first merged update with two workers, in a fresh process that has PyTorch imported.
+python -m benchmarks.startup [--quick|--smoke] [--save]
 """
 
 import subprocess
 import sys
 import time
-from statistics import median
 
-from benchmarks.report import finish, parser, show, told
+from benchmarks.figures import STARTUP
+from benchmarks.report import finish, parse, parser, show, told
 
 FIRST_UPDATE = """
 import time, torch, oddlot
@@ -46,7 +46,8 @@ def first_update() -> float:
 
 def main() -> None:
     """Measure in turn, print the table, print the line."""
-    size = parser(__doc__, "fewer rounds, within 150 s").parse_args().size
+    options = parse(parser("startup", __doc__, "fewer rounds, within 150 s"))
+    size = options.size
     found: dict[str, list[float]] = {"import_seconds": [], "help_seconds": [], "first_update_seconds": []}
     for _ in range(size.pick(1, 7, 21)):
         bare = seconds("-c", "pass")
@@ -55,10 +56,9 @@ def main() -> None:
         found["help_seconds"].append(seconds("-m", "oddlot", "--help") - bare)
     for _ in range(size.pick(1, 3, 9)):
         found["first_update_seconds"].append(first_update())
-    goals = {"import_seconds": 0.15, "help_seconds": 0.5, "first_update_seconds": 4.0}
-    rows = [[name, told(found[name]), str(goal)] for name, goal in goals.items()]
-    show("start-up, seconds", ["figure", "median (range)", "at most"], rows)
-    finish({name: median(values) for name, values in found.items()})
+    rows = [[name, told(values), STARTUP[name].goal] for name, values in found.items()]
+    show("start-up, seconds", ["figure", "median (range)", "goal"], rows)
+    finish(options, found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import oddlot
 from oddlot.commands import Command, Drop, Step
 from oddlot.events import Arrived, Event
 from oddlot.strategies import Strategy, Traits, View, assign_all
-from oddlot.workloads import load_task
+from oddlot.workloads import load_workload
 
 
 @dataclass
@@ -35,5 +35,7 @@ class DropStale(Strategy):
 
 if __name__ == "__main__":
     machines = [oddlot.Machine(f"m{i}", seconds_per_sample=0.001 * (1 + 19 * (i == 0))) for i in range(4)]
-    run = oddlot.fit(load_task("digits"), DropStale(limit=4), oddlot.Simulated(machines), until="epochs>=10")
+    run = oddlot.fit(
+        load_workload("digits"), DropStale(limit=4), oddlot.Simulated(machines), until="epochs>=10"
+    )
     print(f"accuracy {run.accuracy:.2f}, {run.summary['wasted'].get('dropped', 0)} samples dropped")

@@ -9,7 +9,7 @@ import pytest
 
 from oddlot.cli import app as cli
 from oddlot.core.errors import OddlotError
-from oddlot.engines.local import fork_client as nursery
+from oddlot.engines.local import fork_client
 from tests.transcripts import check
 
 tell = cli.tell
@@ -23,15 +23,19 @@ link = { megabits_per_second = 100, latency_milliseconds = 20 }
 dollars_per_hour = 3.6
 """
 JOB = """\
-task = "my_tasks:small"
+workload = "my_jobs:small"
+
+[run]
 until = "epochs>=2"
+
+[engine]
 workers = 1
 
 [strategy]
 name = "fastest_k"
 k = 1
 """
-MY_TASKS = """\
+MY_JOBS = """\
 import oddlot, torch
 from torch import nn
 
@@ -79,7 +83,7 @@ class Oddlot:
         with self.monkeypatch.context() as patch:
             patch.setattr(cli, "tell", noted)
             if not self.starts_early:
-                patch.setattr(nursery, "start_early", lambda: None)
+                patch.setattr(fork_client, "start_early", lambda: None)
             with pytest.raises(SystemExit) as end:
                 cli.main()
         out, err = self.capsys.readouterr()

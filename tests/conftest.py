@@ -18,11 +18,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
 from tests import compiled_once
-from tests.command import FLEET, JOB, MY_TASKS, Oddlot
+from tests.command import FLEET, JOB, MY_JOBS, Oddlot
 from tests.transcripts import Transcript, rewrite
 
 if TYPE_CHECKING:
-    from oddlot.engines.local.fork_client import Nursery
+    from oddlot.engines.local.fork_client import ForkServer
 
 # Before PyTorch is imported: threads that wait sleep, as several tests at once have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -104,9 +104,9 @@ def oddlot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "my_jobs", raising=False)
     monkeypatch.delenv("ODDLOT_DATA", raising=False)
-    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_tasks.py": MY_TASKS}.items():
+    for name, text in {"fleet.toml": FLEET, "job.toml": JOB, "my_jobs.py": MY_JOBS}.items():
         (tmp_path / name).write_text(text)
     return Oddlot(capsys, monkeypatch)
 
@@ -125,17 +125,17 @@ def fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     from oddlot.engines.local import config as on_local
 
     cloudpickle.register_pickle_by_value(request.module)
-    with patch.object(on_local, "Nursery", _lasting_nursery):
+    with patch.object(on_local, "ForkServer", _lasting_fork_server):
         yield
     cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @cache
-def _lasting_nursery() -> "Nursery":
+def _lasting_fork_server() -> "ForkServer":
     """To start one takes more time than a small run."""
-    from oddlot.engines.local.fork_client import Nursery
+    from oddlot.engines.local.fork_client import ForkServer
 
-    nursery = Nursery()
-    atexit.register(nursery.close)
-    patch.object(nursery, "close", lambda: None).start()
-    return nursery
+    fork_server = ForkServer()
+    atexit.register(fork_server.close)
+    patch.object(fork_server, "close", lambda: None).start()
+    return fork_server

@@ -17,7 +17,6 @@ from oddlot import SGD, Job, Local, Machine, Simulated, Strategy
 from oddlot.core.commands import Blend, Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.serialization import type_of
 from oddlot.core.spans import Span, split
 from oddlot.engines.local.worker import Worker
 from oddlot.history.audit import prove
@@ -111,9 +110,7 @@ def trained(
     assert not proof.faults
     assert proof.merged + proof.skipped == len(books.merged)
     assert proof.skipped == result.summary["samples_skipped"]
-    again = (
-        replay(folder.path, type_of(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
-    )
+    again = replay(folder.path, type(strategy)) if folder else compare(recipe.conductor(), enumerate(records))
     assert not again.difference, str(again.difference)
     return result, books
 

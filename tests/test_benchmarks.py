@@ -16,7 +16,7 @@ from oddlot.config.faults_file import read_chaos
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
-PARTS_OF_OTHERS = {"torchft_peer"}
+PARTS_OF_OTHERS = {"torchft_peer", "results"}
 FIGURES = {
     "checkpoint": """
         pause_over_copy_25m pause_over_copy_100m throughput_while_writing write_over_torch_save""",

@@ -30,9 +30,12 @@ RANKS = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms} | {
 }
 BESIDE = {("checkpoint", "train")}
 """one room imports another one of the same rank"""
-ONLY = {"wire": ["oddlot.core.errors", "oddlot.core.user_warnings"], "scheduler": ["oddlot.core"]}
+ONLY = {
+    "wire": ["oddlot.core.errors", "oddlot.core.user_warnings", "oddlot.core.user_code"],
+    "scheduler": ["oddlot.core"],
+}
 MAY_IMPORT_SPARSE = {"train", "workloads", "cli", ""}
-EXPORTS = {"events", "commands", "lr_schedules"}
+EXPORTS = {"codecs", "events", "commands", "lr_schedules"}
 """modules that only export names of rooms"""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),

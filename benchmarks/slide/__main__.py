@@ -1,16 +1,19 @@
-"""Huge output layers on a CPU, beside dense PyTorch and its sampled softmax.
+"""Layers with very many outputs on a CPU.
 
-ODDLOT_DATA=... python -m benchmarks.slide [--quick|--smoke] [--shape 30k|200k|670k ...] [--only PART ...]
+`oddlot.sparse` computes few of the outputs for each example. Its speed, memory and P@1 are compared with those of dense
+PyTorch and of sampled softmax in PyTorch, on generated data sets with 30,000 to 670,091 outputs and on real labels.
+
+ODDLOT_DATA=... python -m benchmarks.slide [--quick|--smoke] [--save] [--shape 30k|200k|670k ...] [--only PART ...]
 """
 
 from collections.abc import Callable, Mapping
 
 from benchmarks import smoke
-from benchmarks.report import Size, finish, parser
+from benchmarks.report import Measured, Size, finish, parse, parser
 from benchmarks.slide import ablations, floor, hashing, inference, quality, reading, real, speed, updates
 from benchmarks.slide.setting import SHAPES, begin, write_real
 
-Figures = Mapping[str, float | None]
+Figures = Mapping[str, Measured]
 PARTS: dict[str, Callable[[Size, list[str]], Figures]] = {
     "speed": speed.measure,
     "quality": quality.measure,
@@ -29,12 +32,12 @@ SEARCH = "search"
 
 def main() -> None:
     """Measure, print the tables, print the line."""
-    line = parser(__doc__, "fewer examples and rounds")
+    line = parser("slide", __doc__, "fewer examples and rounds")
     line.add_argument("--shape", nargs="*", choices=list(SHAPES), default=list(SHAPES))
     line.add_argument("--only", nargs="*", choices=(*PARTS, SEARCH), default=list(PARTS))
-    asked = line.parse_args()
+    asked = parse(line)
     begin()
-    figures = dict[str, float | None]()
+    figures = dict[str, Measured]()
     with smoke.data(asked.size, write_real):
         if SEARCH in asked.only:
             quality.search(asked.size)
@@ -43,7 +46,7 @@ def main() -> None:
             if not measured and part not in WITHOUT_FIGURES:
                 print(f"{part}: nothing of {', '.join(asked.shape) or 'no shape'}", flush=True)
             figures |= measured
-    finish(figures)
+    finish(asked, figures)
 
 
 if __name__ == "__main__":

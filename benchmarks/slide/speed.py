@@ -7,7 +7,7 @@ from math import inf
 from statistics import median
 
 from benchmarks.processes import in_new_process
-from benchmarks.report import Size, show, told
+from benchmarks.report import Measured, Size, show, told
 from benchmarks.slide.quality import FOUND
 from benchmarks.slide.setting import BATCH, batches_for_each, begin, generated, shape_of
 from benchmarks.slide.systems import Dense, Ours, Sampled, System
@@ -78,9 +78,9 @@ def refresh(network: System) -> tuple[float, float]:
     return (time.perf_counter() - wall) / thousands, (time.process_time() - processor) / thousands
 
 
-def measure(size: Size, shapes: list[str]) -> dict[str, float]:
+def measure(size: Size, shapes: list[str]) -> dict[str, Measured]:
     """How much faster the default sampler is than dense PyTorch, and how much less memory it takes."""
-    figures, rounds = dict[str, float](), size.pick(1, 1, 3)
+    figures, rounds = dict[str, Measured](), size.pick(1, 1, 3)
     for shape in shapes:
         found = dict[str, list[dict[str, float]]]()
         for _ in range(rounds):
@@ -102,10 +102,10 @@ def measure(size: Size, shapes: list[str]) -> dict[str, float]:
         show(
             f"{shape_of(size, shape).labels:,} outputs, batch {BATCH}, {rounds} rounds in turn", columns, rows
         )
-        figures[f"speedup_over_dense_{shape}"] = median(ratios["clusters"])
+        figures[f"speedup_over_dense_{shape}"] = ratios["clusters"]
         if shape == "670k":
             memory = [
                 one["megabytes"] / d["megabytes"] for one, d in zip(found["clusters"], dense, strict=True)
             ]
-            figures["memory_over_dense_670k"] = median(memory)
+            figures["memory_over_dense_670k"] = memory
     return figures

@@ -28,7 +28,9 @@ def measure(size: Size, shapes: list[str]) -> dict[str, float]:
                 write_xmc(Path(folder) / f"{name}.txt.gz", *generate(points, shape_of(size, shape)))
             job = xmc(folder)
         for name, strategy in STRATEGIES.items():
-            whole, less = (_bytes_up(job, strategy, codec) for codec in (oddlot.Plain(), oddlot.NonZero()))
+            whole, less = (
+                _bytes_up(job, strategy, codec) for codec in (oddlot.codecs.Plain(), oddlot.codecs.NonZero())
+            )
             rows.append(
                 [f"{shape_of(size, shape).labels:,}", name, f"{whole / 1e6:.0f}", f"{less / 1e6:.0f}"]
             )
@@ -36,7 +38,9 @@ def measure(size: Size, shapes: list[str]) -> dict[str, float]:
     return {}
 
 
-def _bytes_up(job: oddlot.Job, strategy: oddlot.Strategy, codec: oddlot.Plain | oddlot.NonZero) -> int:
+def _bytes_up(
+    job: oddlot.Job, strategy: oddlot.Strategy, codec: oddlot.codecs.Plain | oddlot.codecs.NonZero
+) -> int:
     on = oddlot.Simulated([oddlot.Machine("one")])
     run = oddlot.fit(job, strategy, on, until="versions>=1", evaluate_every="9 epochs", codec=codec)
     return next(record.event.update.bytes_up for record in run.records if isinstance(record.event, Arrived))

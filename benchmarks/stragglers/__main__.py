@@ -1,15 +1,17 @@
-"""Stragglers: the published least-squares study under a virtual clock, networks under real machines'
-times, goodput against failures, and four real processes.
+"""Strategies for slow workers.
 
-python -m benchmarks.stragglers [--quick|--smoke] [--only PART ...] [--job mnist|cifar10 ...] [--record NAME ...]
-                               [--policy NAME ...] [--ratio NUMBER ...] [--learners NUMBER ...]
+There are four studies: least squares with 50 workers as in two papers, networks on eight machines with recorded step
+times, goodput while machines fail, and four real processes with one slower by 5. The first three run in the simulator.
+
+ODDLOT_DATA=... python -m benchmarks.stragglers [--quick|--smoke] [--save] [--only PART ...] [--job mnist|cifar10 ...]
+    [--record NAME ...] [--policy NAME ...] [--ratio NUMBER ...] [--learners NUMBER ...]
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from benchmarks import smoke
-from benchmarks.report import finish, parser
+from benchmarks.report import Measured, finish, parse, parser
 from benchmarks.stragglers import (
     asynchronous,
     floors,
@@ -23,7 +25,7 @@ from benchmarks.stragglers import (
     theory,
 )
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
+PARTS: dict[str, Callable[[argparse.Namespace], Mapping[str, Measured]]] = {
     "theory": lambda asked: theory.measure(asked.size),
     "floors": lambda asked: floors.measure(asked.size),
     "asynchronous": lambda asked: asynchronous.measure(asked.size),
@@ -38,7 +40,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
 
 def main() -> None:
     """Measure, print the tables, print the line."""
-    line = parser(__doc__, "fewer rounds, ratios and seeds")
+    line = parser("stragglers", __doc__, "fewer rounds, ratios and seeds")
     line.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     some = line.add_argument_group("a few tables of a part that takes hours")
     some.add_argument("--ratio", nargs="*", type=float, choices=joint.RATIOS, help="of joint")
@@ -52,14 +54,14 @@ def main() -> None:
         choices=list(networks.POLICIES),
         help=f"of networks: joint, and others, in quotes: {'; '.join(networks.POLICIES)}",
     )
-    asked = line.parse_args()
+    asked = parse(line)
     if asked.policy and ("joint" not in asked.policy or len(asked.policy) == 1):
         line.error("--policy: joint, and others to stand beside it")
-    figures: dict[str, float] = {}
+    figures = dict[str, Measured]()
     with smoke.data(asked.size, smoke.pictures, records.write):
         for part in asked.only:
             figures |= PARTS[part](asked)
-    finish(figures)
+    finish(asked, figures)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Four processes of this machine, one of which is five times slower: gradients are real, and so is the waiting."""
 
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ POLICIES: dict[str, Callable[[], Strategy]] = {
 """the last three: fixed rounds of about one batch, as small as those of the joint policy"""
 
 
-def measure(size: Size) -> dict[str, float]:
+def measure(size: Size) -> dict[str, list[float]]:
     """Both tables."""
     paces = size.pick([pace / 10 for pace in PACES[2:]], PACES, PACES)
     return goodput(size, paces) | soonest(size, paces)
@@ -56,7 +55,7 @@ def place(paces: Sequence[float]) -> Local:
     )
 
 
-def goodput(size: Size, paces: Sequence[float]) -> dict[str, float]:
+def goodput(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
     """Samples over what the four could do if none ever waited for another."""
     able, times = sum(1 / pace for pace in paces), range(size.pick(1, 1, 3))
     found: dict[str, list[float]] = {
@@ -81,27 +80,27 @@ def goodput(size: Size, paces: Sequence[float]) -> dict[str, float]:
         rows,
     )
     return {
-        "real_goodput_proportional": median(found["loads in proportion"]),
-        "real_goodput_synchronous": median(found["synchronous"]),
-        "ddp_goodput_slow": median(found["DistributedDataParallel"]),
+        "real_goodput_proportional": found["loads in proportion"],
+        "real_goodput_synchronous": found["synchronous"],
+        "ddp_goodput_slow": found["DistributedDataParallel"],
     }
 
 
 def _merged(strategy: Strategy, seed: int, epochs: int, paces: Sequence[float]) -> float:
     """Samples a second."""
     on, until = place(paces), f"epochs>={epochs}"
-    run = fit(digits(batch=BATCH), strategy, on, until=until, seed=seed, evaluate_every="100 epochs")
+    run = fit(digits(batch_size=BATCH), strategy, on, until=until, seed=seed, evaluate_every="100 epochs")
     return merged_a_second(run)
 
 
 def _model() -> tuple[nn.Module, Any, Any, int]:
     """With twice the batch."""
-    job = digits(batch=BATCH)
+    job = digits(batch_size=BATCH)
     inputs, targets = (torch.as_tensor(part) for part in job.train_data)
     return job.model(), inputs, targets, 2 * BATCH
 
 
-def soonest(size: Size, paces: Sequence[float]) -> dict[str, float]:
+def soonest(size: Size, paces: Sequence[float]) -> dict[str, list[float]]:
     """Seconds until the accuracy, each seed of a policy beside the same one of the others."""
     seeds, accuracy = range(size.pick(1, 1, 5)), size.pick(0.2, ACCURACY, ACCURACY)
     rows, seconds = list[list[str]](), dict[str, list[float]]()
@@ -116,13 +115,13 @@ def soonest(size: Size, paces: Sequence[float]) -> dict[str, float]:
         rows.append([name, told(taken, 1), told(ratios, 2)])
     show(f"until an accuracy of {accuracy}, {len(seeds)} seeds", ("", "seconds", "of synchronous's"), rows)
     pairs = zip(seconds["joint, not told anything"], seconds["synchronous"], strict=True)
-    return {"real_joint_over_synchronous": median(own / theirs for own, theirs in pairs)}
+    return {"real_joint_over_synchronous": [own / theirs for own, theirs in pairs]}
 
 
 def _until(strategy: Strategy, accuracy: float, seed: int, paces: Sequence[float]) -> Run:
     goal = f"accuracy>={accuracy} or epochs>=60"
     run = fit(
-        digits(batch=BATCH), strategy, place(paces), until=goal, seed=seed, evaluate_every="0.25 epochs"
+        digits(batch_size=BATCH), strategy, place(paces), until=goal, seed=seed, evaluate_every="0.25 epochs"
     )
     if "accuracy" not in run.ended:
         raise RuntimeError(f"{strategy!r} ended with {run.ended}")

@@ -1,16 +1,20 @@
-"""VC-ASGD on machines that come and go: what it takes, costs and learns. Virtual clock, real gradients.
+"""VC-ASGD on spot machines.
 
-ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick|--smoke] [--only PART...] [--seed N]
+VC-ASGD trains on machines that are preempted, and federated averaging on as many machines on demand. Recorded
+preemptions and prices decide what each run takes and costs. Gradients are real, and time is simulated, except in the
+part `preempted`, which runs processes.
+
+ODDLOT_DATA=... python -m benchmarks.vc_asgd [--quick|--smoke] [--save] [--only PART...] [--seed N]
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from benchmarks import smoke
-from benchmarks.report import Size, finish, parser
+from benchmarks.report import Measured, Size, finish, parse, parser
 from benchmarks.vc_asgd import alpha, bill, makespan, preempted, scale, store, traces
 from benchmarks.vc_asgd.setting import proofs
 
-PARTS: dict[str, Callable[[Size, int], dict[str, float]]] = {
+PARTS: dict[str, Callable[[Size, int], Mapping[str, Measured]]] = {
     "makespan": makespan.measure,
     "bill": bill.measure,
     "preempted": preempted.measure,
@@ -22,17 +26,17 @@ PARTS: dict[str, Callable[[Size, int], dict[str, float]]] = {
 
 def main() -> None:
     """Measure, print the tables, print the line."""
-    line = parser(__doc__, "fewer epochs, samples and seeds")
+    line = parser("vc_asgd", __doc__, "fewer epochs, samples and seeds")
     line.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     line.add_argument("--seed", type=int, default=0, help="of every source of chance; the first of several")
-    asked = line.parse_args()
-    figures: dict[str, float] = {}
+    asked = parse(line)
+    figures = dict[str, Measured]()
     with smoke.data(asked.size, smoke.pictures, traces.write):
         for part in asked.only:
             figures |= PARTS[part](asked.size, asked.seed)
     if proofs:
         figures["exactly_once"] = float(all(proofs))
-    finish(figures)
+    finish(asked, figures)
 
 
 if __name__ == "__main__":

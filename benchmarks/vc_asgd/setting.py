@@ -8,7 +8,7 @@ from typing import Any
 from oddlot import Job, Machine, Run
 from oddlot.history.audit import prove
 from oddlot.machines import Lognormal
-from oddlot.workloads import load_task
+from oddlot.workloads import load_workload
 
 SHARDS = 50
 T_E = 144.0
@@ -20,7 +20,7 @@ proofs: list[bool] = []
 def a_job(dataset: str, samples: int | None = None) -> Job:
     """A task on real data, or on its first `samples` samples."""
     options: dict[str, Any] = {"augment": False} if dataset == "cifar10" else {}
-    job = load_task(dataset, options)
+    job = load_workload(dataset, options)
     return (
         job if samples is None else replace(job, train_data=tuple(part[:samples] for part in job.train_data))
     )

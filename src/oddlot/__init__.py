@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oddlot import commands, events, faults, lr_schedules, machines, sparse, strategies, testing
+    from oddlot import codecs, commands, events, faults, lr_schedules, machines, sparse, strategies, testing
     from oddlot.config.faults_file import read_chaos
     from oddlot.config.fleet_file import read_fleet
     from oddlot.core.errors import CheckpointError, JobError, OddlotError, UsageError
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     )
     from oddlot.train.job import Job, accuracy
     from oddlot.train.sharded_data import Shards
-    from oddlot.wire.codec import Half, Plain
-    from oddlot.wire.nonzero_blocks import NonZero
 
 __version__ = "0.1.0"
 
@@ -61,17 +59,14 @@ __all__ = [
     "ElasticAveraging",
     "FastestK",
     "FederatedAveraging",
-    "Half",
     "Interrupted",
     "Job",
     "JobError",
     "Local",
     "LocalSGD",
     "Machine",
-    "NonZero",
     "OddlotError",
     "Optimizer",
-    "Plain",
     "ProportionalLoad",
     "Quorum",
     "Run",
@@ -83,6 +78,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "accuracy",
+    "codecs",
     "commands",
     "estimate",
     "events",
@@ -116,10 +112,18 @@ _HOMES = {
     "train.job": "Job accuracy",
     "train.sharded_data": "Shards",
     "run.user_observers": "StopRun",
-    "wire.codec": "Half Plain",
-    "wire.nonzero_blocks": "NonZero",
 }
-_SUBPACKAGES = ("commands", "events", "faults", "lr_schedules", "machines", "sparse", "strategies", "testing")
+_SUBPACKAGES = (
+    "codecs",
+    "commands",
+    "events",
+    "faults",
+    "lr_schedules",
+    "machines",
+    "sparse",
+    "strategies",
+    "testing",
+)
 """where the rest of what is public lies"""
 _HOME = {name: f"oddlot.{home}" for home, names in _HOMES.items() for name in names.split()}
 

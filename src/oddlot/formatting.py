@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 LONG = 0.01
-"""of a run's time, that it is told"""
+"""Share of the run's time without workers above which availability is shown."""
 SHORTEST = 0.05
-"""seconds that are not told as none"""
+"""Seconds without workers below which availability is not shown."""
+WASTE_NAMES = {"dropped": "stale", "resumed": "redone after a resume", "unfinished": "unfinished at the end"}
+"""Reasons for waste that have another name in text than in a summary."""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
-"""seconds of an axis"""
+"""Lengths of a time axis, in seconds, from which it is in minutes or hours."""
 
 
 def money(dollars: float) -> str:
@@ -29,19 +31,19 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """When a line of progress is, with room before it so that lines stand below each other."""
+    """Return a time, right-aligned for a column of progress lines."""
     return f"{duration(seconds):>12}"
 
 
 def clock(seconds: float) -> tuple[str, float]:
-    """The unit for an axis of so much time, and its seconds."""
+    """Return the unit for a time axis of this length, and the seconds of one unit."""
     if seconds < MINUTES_FROM:
         return "seconds", 1.0
     return ("minutes", 60.0) if seconds < HOURS_FROM else ("hours", 3600.0)
 
 
 def in_bytes(count: float) -> str:
-    """Bytes with a unit that fits."""
+    """Return a number of bytes with its unit, such as `1.92 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -50,20 +52,25 @@ def in_bytes(count: float) -> str:
 
 
 def traffic(figures: Mapping[str, Any]) -> str:
-    """How much has travelled of weights and, where data are in shards, of samples."""
+    """Return the bytes sent: weights up and down and, if the data are in shards, samples."""
     data = f", {in_bytes(figures['bytes_data'])} of samples" if figures.get("bytes_data") else ""
     return f"{in_bytes(figures['bytes_up'])} up, {in_bytes(figures['bytes_down'])} down{data}"
 
 
 def samples(figures: Mapping[str, Any]) -> str:
-    """What was assigned, and what became of it."""
+    """Return how many samples were assigned, merged and wasted, and why."""
     assigned, used = figures["samples_assigned"], figures["samples_merged"]
     wasted, why = figures["samples_wasted"], figures["wasted"]
-    rest = {"skipped": figures["samples_skipped"], "handed back": figures["samples_returned"]}
-    rest["under way"] = assigned - used - wasted - sum(rest.values())
-    reasons = f": {_counted(why)}" if why else ""
-    in_vain = f"{wasted:,} wasted ({100 * wasted / max(1, assigned):.1f} %{reasons})"
-    return ", ".join(filter(None, (f"{assigned:,} assigned", f"{used:,} used", in_vain, _counted(rest))))
+    rest = {"skipped": figures["samples_skipped"], "returned": figures["samples_returned"]}
+    rest["in progress"] = assigned - used - wasted - sum(rest.values())
+    reasons = f": {waste(why)}" if why else ""
+    not_used = f"{wasted:,} wasted ({100 * wasted / max(1, assigned):.1f} %{reasons})"
+    return ", ".join(filter(None, (f"{assigned:,} assigned", f"{used:,} merged", not_used, _counted(rest))))
+
+
+def waste(why: Mapping[str, int]) -> str:
+    """Return the wasted samples by reason, such as `900 lost, 100 late`."""
+    return _counted({WASTE_NAMES.get(reason, reason): count for reason, count in why.items()})
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -76,7 +83,7 @@ def share(part: float) -> str:
 
 
 def availability(figures: Mapping[str, Any], virtual: bool) -> str:
-    """Share of the time with workers available, and their mean number; of real workers only if they were missing."""
+    """Return the share of the time with workers, and their mean number; for real workers only if some were missing."""
     alone, part, mean = (
         figures.get(key) for key in ("seconds_without_workers", "availability", "workers_mean")
     )
@@ -84,20 +91,24 @@ def availability(figures: Mapping[str, Any], virtual: bool) -> str:
     went = any(figures.get(key) for key in ("workers_lost", "workers_left", "starts_lost"))
     if part is None or not (virtual or long or went):
         return ""
-    return f", workers available {share(part)} of it ({mean:.3g} on average)"
+    return f", workers available {share(part)} of the time ({mean:.3g} on average)"
+
+
+def rejected(figures: Mapping[str, Any]) -> str:
+    """Return how many updates were rejected, and why; empty if none was."""
+    why = {"updates_invalid": "invalid", "updates_rejected": "too large"}
+    return ", ".join(f"{figures[name]:,} {reason}" for name, reason in why.items() if figures.get(name))
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:
-    """How many updates a store without transactions has lost; empty where none was."""
+    """Return how many updates a store without transactions lost; empty if none."""
     lost = figures.get("overwritten")
-    return f"{lost:,} of {figures['versions']:,} merges were written over by another server" if lost else ""
+    return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
 def cost(figures: Mapping[str, Any]) -> str:
-    """What a run has cost, in all, in vain and for what; older summaries know the sum alone."""
+    """Return a run's cost, what was lost to preemptions, and the cost per point of accuracy."""
     lost, per_point = figures.get("dollars_lost"), figures.get("dollars_per_point")
-    in_vain = (
-        f", {money(lost)} of it in vain, for machines lost at work or while they started" if lost else ""
-    )
-    for_what = f", {money(per_point)} a point of accuracy" if figures["dollars"] and per_point else ""
-    return money(figures["dollars"]) + in_vain + for_what
+    to_preemptions = f", {money(lost)} lost to preemptions" if lost else ""
+    for_what = f", {money(per_point)} per point of accuracy" if figures["dollars"] and per_point else ""
+    return money(figures["dollars"]) + to_preemptions + for_what

@@ -69,7 +69,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
         assert after.tensors[name].dtype == tensor.dtype
         assert torch.equal(after.tensors[name], tensor)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"], manifest["job"]) == (1, 42, "abc")
+    assert (manifest["format"], manifest["version"], manifest["job"]) == (2, 42, "abc")
     assert set(manifest["files"]) == {"conductor.json", "tensors.safetensors"}
 
 
@@ -141,12 +141,12 @@ def test_where_no_checkpoint_is_whole_or_there_at_all_each_is_told(
     path = save(tmp_path, snapshot())
     later = save(tmp_path, snapshot(43))
     (later / "conductor.json").unlink()
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
     with raises(CheckpointError, "no_whole_checkpoint") as caught:
         newest(tmp_path)
     damage = [(each.code, each.fields["path"]) for each in caught.fields["damage"]]
     assert damage == [("other_format", str(later)), ("other_format", str(path))]
-    assert {each.fields["format"] for each in caught.fields["damage"]} == {1}
+    assert {each.fields["format"] for each in caught.fields["damage"]} == {2}
     monkeypatch.undo()
     (path / "conductor.json").unlink()
     with raises(CheckpointError, "no_whole_checkpoint") as caught:

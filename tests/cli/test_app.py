@@ -8,22 +8,23 @@ import subprocess
 import sys
 from math import inf, nan
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 from oddlot import __version__
 from oddlot.cli import app as cli
 from oddlot.cli import completion as completing
 from oddlot.config.dataclass_tables import settings_of
-from oddlot.config.job_file import JobFile, JobTable, RunTable
-from oddlot.engines.local import fork_client as nursery
-from oddlot.engines.local.fork_client import Nursery
+from oddlot.config.job_file import EngineTable, JobFile, JobTable, RunTable
+from oddlot.engines.local import fork_client
+from oddlot.engines.local.fork_client import ForkServer
 from oddlot.history.metrics import Tally
 from oddlot.history.run_settings import how_to_resume
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
-from oddlot.workloads import TASKS, options_of
+from oddlot.workloads.registry import WORKLOADS, options_of
 from tests.command import Oddlot
 from tests.transcripts import mask, transcribe
 
@@ -32,7 +33,7 @@ KEYS = {
     *("bytes_up", "bytes_down", "dollars", "run_dir"),
 }
 ON_FLEET = ("--machines", "fleet.toml")
-SMALL = ("simulate", "my_tasks:small", *ON_FLEET)
+SMALL = ("simulate", "my_jobs:small", *ON_FLEET)
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -74,9 +75,9 @@ def test_a_run_that_goes_on_keeps_the_settings_that_are_not_said_anew(oddlot: Od
 def test_a_job_file_s_run_goes_on_as_it_was_begun(oddlot: Oddlot) -> None:
     """What was said beside the file holds too, and the file may have changed."""
     simulate = ("simulate", "job.toml", *ON_FLEET)
-    Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=1"\n')
+    Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=1"\n')
     oddlot.json(*simulate, "--strategy", "asynchronous", "--seed", "0", "--set", "job.batch_size=8")
-    Path("job.toml").write_text('task = "my_tasks:small"\nseed = 5\nuntil = "epochs>=2"\n')
+    Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nseed = 5\nuntil = "epochs>=2"\n')
     resumed = oddlot.json(*simulate, "--resume")
     assert (resumed["run_dir"], resumed["ended"]) == ("runs/job-simulated-1", "epochs>=2")
     assert resumed["samples_merged"] == 2 * 16
@@ -148,7 +149,7 @@ def test_digits_are_learnt_on_local_workers(oddlot: Oddlot) -> None:
 
 def test_a_job_file_with_a_task_of_the_user_s(oddlot: Oddlot) -> None:
     oddlot.starts_early = True
-    answer = oddlot("train", "job.toml", "--json", "--set", "checkpoint_every=1 seconds")
+    answer = oddlot("train", "job.toml", "--json", "--set", "run.checkpoint_every=1 seconds")
     assert answer.code == 0, answer.err
     summary = json.loads(answer.out)
     assert (summary["run_dir"], summary["epochs"], summary["accuracy"]) == ("runs/job-1", 2, None)
@@ -199,7 +200,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
 
 ENDLESS = """
 import dataclasses, select
-from my_tasks import small
+from my_jobs import small
 
 def measures(outputs, targets):
     while True:
@@ -254,7 +255,7 @@ def test_a_simulation_is_the_same_every_time(oddlot: Oddlot) -> None:
 def test_no_run_changes_its_clock(oddlot: Oddlot) -> None:
     """Real and virtual dollars are never added up."""
     oddlot.json(*SMALL, "--out", "run")
-    on_workers = ("train", "my_tasks:small", "--out", "run", "--resume")
+    on_workers = ("train", "my_jobs:small", "--out", "run", "--resume")
     oddlot.refuses("other_clock", *on_workers, path="run", command="simulate")
     assert oddlot.json(*SMALL, "--out", "run", "--until", "epochs>=2", "--resume")["epochs"] == 2
 
@@ -274,13 +275,13 @@ def test_a_simulation_says_time_cost_and_waste(oddlot: Oddlot) -> None:
 
 
 def test_tasks_and_strategies_are_listed_with_their_settings(oddlot: Oddlot) -> None:
-    tasks, strategies = oddlot("tasks").out, oddlot("strategies").out.split("\n\n")[0]
+    tasks, strategies = oddlot("workloads").out, oddlot("strategies").out.split("\n\n")[0]
     transcribe(strategies)
     known = {**BY_NAME, **WRAPPERS}
     assert [line.split()[0] for line in strategies.splitlines()] == [*known], "a line each"
-    for name in TASKS:
+    for name in WORKLOADS:
         assert f"{name}\n    " in tasks
-        assert all(f"task_options.{option} = " in tasks for option in options_of(name))
+        assert all(f"workload.{option} = " in tasks for option in options_of(name))
     for name, kind in known.items():
         listed = oddlot("strategies", name).out
         transcribe(listed)
@@ -326,7 +327,7 @@ def test_help_and_completion_need_nothing_heavy(begin: str) -> None:
         ("oddlot simulate digits --strategy f", ["fastest_k", "federated_averaging"]),
         ("oddlot train digits --device cu", ["cuda"]),
         ("oddlot train digits --set job.opt", ["job.optimizer=", "job.optimizer.lr="]),
-        ("oddlot train digits --set codec=b", ["codec=bf16"]),
+        ("oddlot train digits --set run.codec=b", ["run.codec=bf16"]),
         ("oddlot train digits --set strategy=dow", ["strategy=downpour"]),
     ],
 )
@@ -340,11 +341,10 @@ def test_a_shell_completes_words(
     assert (answer.code, answer.out.split()) == (0, words)
 
 
-def test_settings_that_a_shell_completes_exist() -> None:
-    known = {*RunTable.model_fields, *(f"job.{name}" for name in JobTable.model_fields), "job.optimizer.lr"}
-    assert not {*completing.SETTINGS} - known
-    (codecs, _) = get_args(RunTable.model_fields["codec"].annotation)
-    assert get_args(codecs) == completing.CODECS
+def test_settings_that_a_shell_completes_are_all_of_a_job_file() -> None:
+    tables: dict[str, type[BaseModel]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
+    known = {f"{name}.{key}" for name, table in tables.items() for key in table.model_fields}
+    assert {*completing.SETTINGS} == known | {"job.optimizer.lr", "strategy", "workload"}
 
 
 def test_usage_has_one_name_however_it_was_called() -> None:
@@ -358,15 +358,15 @@ def test_a_fork_server_that_was_started_in_vain_is_gone(
     oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It imports PyTorch while the settings are still read."""
-    started = list[Nursery]()
+    started = list[ForkServer]()
 
-    def begun() -> Nursery:
-        started.append(Nursery())
+    def begun() -> ForkServer:
+        started.append(ForkServer())
         return started[-1]
 
-    monkeypatch.setattr(nursery, "Nursery", begun)
+    monkeypatch.setattr(fork_client, "ForkServer", begun)
     oddlot.starts_early = True
-    oddlot.refuses("unknown_name", "train", "digitz", kind="task")
+    oddlot.refuses("unknown_name", "train", "digitz", kind="workload")
     assert [server.process.returncode for server in started] == [-signal.SIGKILL]
     assert oddlot("train", "digits", "--workers", "1", "--until", "versions>=1").code == 0
     assert len(started) == 2

@@ -17,7 +17,7 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
 @pytest.mark.parametrize(
     ("arguments", "code", "fields"),
     [
-        ("train digitz", "unknown_name", {"kind": "task", "nearest": "digits"}),
+        ("train digitz", "unknown_name", {"kind": "workload", "nearest": "digits"}),
         ("train digits --strategy fastestk", "unknown_name", {"flag": "--strategy fastestk"}),
         ("train digits --workers 0", "invalid_value", {"flag": "--workers 0", "given": 0}),
         ("train digits --workers 9999", "too_few_samples", {"flag": "--workers 9999", "samples": 1437}),
@@ -31,7 +31,7 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
             {"name": "job.batch_size", "given": 2000},
         ),
         ("train digits --seed -1", "invalid_value", {"flag": "--seed -1"}),
-        ("train digits --workers 2 --set workers=1", "said_twice", {"before": "--workers 2"}),
+        ("train digits --workers 2 --set engine.workers=1", "said_twice", {"before": "--workers 2"}),
         (
             "train digits --strategy quorum --set strategy={k=1}",
             "said_twice",
@@ -42,16 +42,16 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
             "said_twice",
             {"flag": "--set job.batch_size=9"},
         ),
-        ("train digits --set task=mnist", "said_twice", {"flag": "--set task=mnist"}),
+        ("train digits --set workload=mnist", "said_twice", {"flag": "--set workload=mnist"}),
         ("train digits --until dollars>=1", "goal_without_price", {"flag": "--until dollars>=1"}),
         ("train digits --workers 1000000000", "too_many_workers", {"flag": "--workers 1000000000"}),
-        ("train digits --set threads=9999", "too_many_threads", {"flag": "--set threads=9999"}),
+        ("train digits --set engine.threads=9999", "too_many_threads", {"flag": "--set engine.threads=9999"}),
         ("train digits --epochs 1 --until epochs>=1", "said_twice", {"before": "--epochs 1"}),
         ("train digits --lr 0.1 --set job.optimizer.lr=1", "said_twice", {"before": "--lr 0.1"}),
         ("train digits --lr -1", "invalid_value", {"flag": "--lr -1.0"}),
         ("train digits --device gpu", "unknown_device", {"flag": "--device gpu"}),
         ("train digits --resume --force", "resume_and_force", {}),
-        ("train os:getcwd", "task_returns_no_job", {"task": "os:getcwd", "given": "str"}),
+        ("train os:getcwd", "workload_returns_no_job", {"workload": "os:getcwd", "given": "str"}),
         ("train digits --resume", "no_run", {"path": "runs/digits-N"}),
         ("train digits --resume --out here", "no_run", {"path": "here"}),
         ("train digits --out .", "folder_not_empty", {"path": "."}),
@@ -61,7 +61,11 @@ INNER = "--strategy backup_tasks --set strategy.inner=fastest_k --set strategy.i
         ("train mnist", "missing_data", {"dataset": "mnist", "looked_in": []}),
         ("train my_task:small", "missing_module", {"module": "my_task"}),
         ("simulate digits --machines absent.toml", "unreadable_file", {"path": "absent.toml"}),
-        ("simulate digits --machines fleet.toml --set workers=3", "not_simulated", {"name": "workers"}),
+        (
+            "simulate digits --machines fleet.toml --set engine.workers=3",
+            "not_simulated",
+            {"name": "engine.workers"},
+        ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
@@ -71,7 +75,7 @@ def test_what_cannot_be_done(oddlot: Oddlot, arguments: str, code: str, fields: 
     assert not oddlot.refuses(code, *arguments.split(), *json, **fields).out
 
 
-@pytest.mark.parametrize("setting", ["{}=1", "task_options={{{}=1}}"])
+@pytest.mark.parametrize("setting", ["{}=1", "workload={{{}=1}}"])
 def test_a_key_of_very_many_parts_is_refused_at_once(oddlot: Oddlot, setting: str) -> None:
     key = ".".join("a" * 10_000)
     oddlot.refuses("nested_too_deeply", "train", "digits", "--set", setting.format(key), most=64)
@@ -127,7 +131,7 @@ def test_text_without_quotes_in_a_file_is_shown(oddlot: Oddlot, line: str, unquo
     ("arguments", "name"),
     [
         ("train digits --workers two", "--workers"),
-        ("train", "TASK"),
+        ("train", "WORKLOAD"),
         ("tran digits", "tran"),
         ("simulate digits", "--machines"),
     ],
@@ -141,16 +145,16 @@ def test_what_is_no_command(oddlot: Oddlot, arguments: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "loss", "code", "reason"),
     [
-        ("train my_tasks:small", "broken", "user_code_failed", "ValueError: a fault in the user's loss\n"),
-        ("simulate my_tasks:small --machines fleet.toml", "unsound", "bad_samples", ""),
-        ("train my_tasks:small", "absent", "user_code_failed", "KeyError: 'absent'\n"),
+        ("train my_jobs:small", "broken", "user_code_failed", "ValueError: a fault in the user's loss\n"),
+        ("simulate my_jobs:small --machines fleet.toml", "unsound", "bad_samples", ""),
+        ("train my_jobs:small", "absent", "user_code_failed", "KeyError: 'absent'\n"),
     ],
 )
 def test_a_failing_job_ends_with_exit_code_3(
     oddlot: Oddlot, command: str, loss: str, code: str, reason: str
 ) -> None:
     mask(node=r"w\d with data\[[\d, ]+\]")
-    options = ["--set", f"task_options.loss={loss}", "--json", "--quiet"]
+    options = ["--set", f"workload.loss={loss}", "--json", "--quiet"]
     answer = oddlot.refuses(code, *command.split(), *options, exit_code=3)
     assert answer.error
     assert answer.error.fields.get("reason", "").endswith(reason)

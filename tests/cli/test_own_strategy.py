@@ -51,7 +51,7 @@ def test_what_is_no_strategy_is_refused(given: str, code: str, oddlot: Oddlot) -
 
 def test_a_job_file_names_one_inside_another(oddlot: Oddlot) -> None:
     Path("mine.toml").write_text(
-        'task = "digits"\n[strategy]\nname = "backup_tasks"\n'
+        'workload = "digits"\n[strategy]\nname = "backup_tasks"\n'
         'inner = { name = "my_strategies:Mine", samples = 40 }\n'
     )
     assert oddlot.json("train", "mine.toml", "--epochs", "1")["ended"] == "epochs>=1"

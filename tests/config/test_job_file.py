@@ -11,7 +11,8 @@ import pytest
 from oddlot.config import job_file as settings
 from oddlot.config.dataclass_tables import settings_of
 from oddlot.config.describe import describe_settings
-from oddlot.config.job_file import JobFile, Override
+from oddlot.config.job_file import EngineTable, JobFile
+from oddlot.config.overrides import Override
 from oddlot.core.errors import UsageError, UsageErrors
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.strategy import Strategy
@@ -20,17 +21,19 @@ from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quoru
 from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
 from oddlot.strategies.support.stage_switching import ByPlateau
 from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
-from oddlot.wire.codec import Half, Plain
 from tests.transcripts import raises, transcribe
 
 JOB = """\
-task = "digits"
+[workload]
+name = "digits"
+hidden = 16
+
+[run]
 until = "epochs>=2"
-workers = 3
 codec = "fp16"
 
-[task_options]
-hidden = 16
+[engine]
+workers = 3
 
 [strategy]
 name = "local_sgd"
@@ -59,7 +62,7 @@ def refused(folder: Path, text: str, code: str, *sets: str, **fields: Any) -> No
 def use(file: JobFile) -> None:
     file.strategy()
     file.local()
-    file.fit_options()
+    file.run_settings()
     file.job()
 
 
@@ -67,11 +70,11 @@ def test_a_job_file_says_everything(tmp_path: Path) -> None:
     file = read(tmp_path, JOB)
     assert file.strategy() == LocalSGD(steps=4, server=SGD(lr=1.0, momentum=0.9))
     assert file.local() == Local(workers=3)
-    assert file.fit_options() == {"until": "epochs>=2", "codec": Half("fp16")}
+    assert file.run_settings() == {"until": "epochs>=2", "codec": "fp16"}
     assert file.name == "job"
     job = file.job()
     assert (job.batch_size, job.lr_schedule, job.max_grad_norm) == (8, None, None)
-    assert job.optimizer == SGD(lr=0.5, momentum=0.9), "the task's own, with another lr"
+    assert job.optimizer == SGD(lr=0.5, momentum=0.9), "the workload's own, with another lr"
     assert job.model()[-1].in_features == 16  # type: ignore[index]
 
 
@@ -80,19 +83,21 @@ def test_the_module_s_own_example_is_valid(tmp_path: Path) -> None:
     assert read(tmp_path, example).strategy() == LocalSGD(8, SGD(lr=0.7, momentum=0.9, nesterov=True))
 
 
-def test_a_task_alone_takes_the_defaults() -> None:
+def test_a_workload_alone_takes_the_defaults() -> None:
     file = JobFile.read("digits")
     assert file.strategy() == Synchronous()
     assert file.local() == Local()
-    assert file.fit_options() == {}
+    assert file.run_settings() == {}
     assert file.name == "digits"
     assert JobFile.read("package.module:function").name == "function"
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    file = read(tmp_path, JOB, "strategy.server.lr=0.1", "until=loss<=1e-3", "workers=1", "codec=plain")
+    file = read(
+        tmp_path, JOB, "strategy.server.lr=0.1", "run.until=loss<=1e-3", "engine.workers=1", "run.codec=plain"
+    )
     assert file.strategy() == LocalSGD(4, SGD(lr=0.1, momentum=0.9))
-    assert file.fit_options() == {"until": "loss<=1e-3", "codec": Plain()}
+    assert file.run_settings() == {"until": "loss<=1e-3", "codec": "plain"}
     assert file.local() == Local(workers=1)
 
 
@@ -129,45 +134,50 @@ def test_another_schedule_leaves_the_old_one_s_settings_behind(tmp_path: Path) -
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with raises(UsageErrors, "several_errors") as caught:
-        read(tmp_path, 'task = "digits"\n[job.lr_schedule]\nkind = "cosine"\nepoch = 3')
+        read(tmp_path, 'workload = "digits"\n[job.lr_schedule]\nkind = "cosine"\nepoch = 3')
     told = [(error.code, error.fields["line"]) for error in caught.value.errors]
     assert told == [("missing_key", 2), ("unknown_key", 4)]
     bad = JOB.replace("workers = 3", "workers = 0").replace("steps = 4", "steps = 4.5")
     with raises(UsageErrors, "several_errors") as caught:
         read(tmp_path, bad.replace("batch_size = 8", "seed = 3").replace("lr = 0.5", "momentum = 1"))
-    assert [error.fields["line"] for error in caught.value.errors] == [3, 11, 15, 16]
+    assert [error.fields["line"] for error in caught.value.errors] == [10, 14, 18, 19]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "code", "fields"),
     [
-        ('"digits"', '"digts"', "unknown_name", {"line": 1, "kind": "task", "nearest": "digits"}),
-        ("until", "untl", "unknown_key", {"line": 2, "given": "untl", "nearest": "until"}),
-        ("workers = 3", "workers = 0", "invalid_value", {"line": 3, "name": "workers", "given": 0}),
-        ("workers = 3", "workers = 2.5", "invalid_value", {"line": 3, "name": "workers", "given": 2.5}),
-        ('"fp16"', '"fp8"', "unknown_name", {"line": 4, "kind": "codec", "nearest": "fp16"}),
-        ("hidden", "hiddn", "unknown_name", {"line": 7, "kind": "option", "nearest": "hidden"}),
-        ("hidden = 16", "hidden = '16'", "invalid_value", {"line": 7, "name": "hidden", "given": "16"}),
-        ("hidden = 16", "hidden = 2026-01-02", "date_without_quotes", {"line": 7}),
-        ("hidden = 16", "hidden = 0", "invalid_value", {"line": 7, "name": "hidden", "given": 0}),
-        ("local_sgd", "locl_sgd", "unknown_name", {"line": 10, "kind": "strategy", "nearest": "local_sgd"}),
-        ("steps", "step", "unknown_key", {"line": 11, "given": "step", "nearest": "steps"}),
-        ("steps = 4", "round = {}", "unknown_key", {"line": 11, "given": "round", "nearest": None}),
-        ("steps = 4", "steps = 'x'", "invalid_value", {"line": 11, "name": "strategy.steps"}),
-        ("momentum", "momentm", "unknown_key", {"line": 12, "given": "momentm", "nearest": "momentum"}),
-        ("[strategy]", "[strategies]", "unknown_key", {"line": 9, "nearest": "strategy"}),
-        ("batch_size = 8", "batch_size = 0", "invalid_value", {"line": 15, "name": "job.batch_size"}),
-        ("batch_size = 8", "max_grad_nrm = 1", "unknown_key", {"line": 15, "nearest": "max_grad_norm"}),
-        ("batch_size = 8", "max_grad_norm = 0", "invalid_value", {"line": 15, "name": "job.max_grad_norm"}),
-        ("{ lr", "{ betas", "invalid_value", {"line": 16, "name": "job.optimizer.betas"}),
-        ("momentum", "eps", "setting_of_another_kind", {"line": 12, "given": "eps", "kind": "SGD"}),
-        ("lr = 0.5", "eps = 1e-8", "setting_of_another_kind", {"line": 16, "given": "eps", "kind": "SGD"}),
-        ("{ lr = 0.5", "{ kind = 'adm'", "unknown_name", {"line": 16, "kind": "optimizer"}),
-        ("{ lr = 0.5 }", "'adm'", "unknown_name", {"line": 16, "kind": "optimizer", "given": "adm"}),
-        ("{ lr = 0.5 }", "3", "neither_table_nor_name", {"line": 16, "name": "optimizer"}),
-        ('task = "digits"\n', "", "missing_key", {"line": 1, "name": "task"}),
-        ("batch_size = 8", "lr_schedule = {kind='cosin'}", "unknown_name", {"line": 15, "nearest": "cosine"}),
-        ("batch_size = 8", "lr_schedule = {epochs=3}", "missing_kind", {"line": 15, "name": "lr_schedule"}),
+        ('"digits"', '"digts"', "unknown_name", {"line": 2, "kind": "workload", "nearest": "digits"}),
+        ("until", "untl", "unknown_key", {"line": 6, "given": "untl", "nearest": "until"}),
+        ("workers = 3", "workers = 0", "invalid_value", {"line": 10, "name": "engine.workers", "given": 0}),
+        (
+            "workers = 3",
+            "workers = 2.5",
+            "invalid_value",
+            {"line": 10, "name": "engine.workers", "given": 2.5},
+        ),
+        ('"fp16"', '"fp8"', "unknown_name", {"line": 7, "kind": "codec", "nearest": "fp16"}),
+        ("hidden", "hiddn", "unknown_name", {"line": 3, "kind": "option", "nearest": "hidden"}),
+        ("hidden = 16", "hidden = '16'", "invalid_value", {"line": 3, "name": "hidden", "given": "16"}),
+        ("hidden = 16", "hidden = 2026-01-02", "date_without_quotes", {"line": 3}),
+        ("hidden = 16", "hidden = 0", "invalid_value", {"line": 3, "name": "hidden", "given": 0}),
+        ("local_sgd", "locl_sgd", "unknown_name", {"line": 13, "kind": "strategy", "nearest": "local_sgd"}),
+        ("steps", "step", "unknown_key", {"line": 14, "given": "step", "nearest": "steps"}),
+        ("steps = 4", "round = {}", "unknown_key", {"line": 14, "given": "round", "nearest": None}),
+        ("steps = 4", "steps = 'x'", "invalid_value", {"line": 14, "name": "strategy.steps"}),
+        ("momentum", "momentm", "unknown_key", {"line": 15, "given": "momentm", "nearest": "momentum"}),
+        ("[strategy]", "[strategies]", "unknown_key", {"line": 12, "nearest": "strategy"}),
+        ("batch_size = 8", "batch_size = 0", "invalid_value", {"line": 18, "name": "job.batch_size"}),
+        ("batch_size = 8", "max_grad_nrm = 1", "unknown_key", {"line": 18, "nearest": "max_grad_norm"}),
+        ("batch_size = 8", "max_grad_norm = 0", "invalid_value", {"line": 18, "name": "job.max_grad_norm"}),
+        ("{ lr", "{ betas", "invalid_value", {"line": 19, "name": "job.optimizer.betas"}),
+        ("momentum", "eps", "setting_of_another_kind", {"line": 15, "given": "eps", "kind": "SGD"}),
+        ("lr = 0.5", "eps = 1e-8", "setting_of_another_kind", {"line": 19, "given": "eps", "kind": "SGD"}),
+        ("{ lr = 0.5", "{ kind = 'adm'", "unknown_name", {"line": 19, "kind": "optimizer"}),
+        ("{ lr = 0.5 }", "'adm'", "unknown_name", {"line": 19, "kind": "optimizer", "given": "adm"}),
+        ("{ lr = 0.5 }", "3", "neither_table_nor_name", {"line": 19, "name": "optimizer"}),
+        ('name = "digits"\n', "", "missing_key", {"line": 1, "name": "workload.name"}),
+        ("batch_size = 8", "lr_schedule = {kind='cosin'}", "unknown_name", {"line": 18, "nearest": "cosine"}),
+        ("batch_size = 8", "lr_schedule = {epochs=3}", "missing_kind", {"line": 18, "name": "lr_schedule"}),
         (
             "batch_size = 8",
             "lr_schedule = {kind='cosine'}",
@@ -212,12 +222,13 @@ def test_a_fault_in_a_file_has_its_line(
         ("job.lr_schedule.epochs=3", "missing_kind", {"name": "lr_schedule"}),
         ("job.max_grad_norm=none", "invalid_value", {"name": "job.max_grad_norm", "given": "none"}),
         ("job.optimizer.kind=[]", "unknown_name", {"kind": "optimizer", "given": "[]"}),
-        ("task_options.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
-        ("workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
-        ("until=", "empty_value", {"name": "until"}),
-        ("checkpoint_every=often", "invalid_value", {"name": "checkpoint_every", "given": "often"}),
-        ("until=3", "invalid_value", {"name": "until", "given": 3}),
-        ("task=mist", "unknown_name", {"kind": "task", "nearest": "mnist"}),
+        ("workload.hidden=-1", "invalid_value", {"name": "hidden", "given": -1}),
+        ("engine.workrs=3", "unknown_key", {"given": "workrs", "nearest": "workers"}),
+        ("until=3", "unknown_key", {"given": "until", "nearest": "run.until"}),
+        ("run.until=", "empty_value", {"name": "run.until"}),
+        ("run.checkpoint_every=often", "invalid_value", {"name": "checkpoint_every", "given": "often"}),
+        ("run.until=3", "invalid_value", {"name": "run.until", "given": 3}),
+        ("workload=mist", "unknown_name", {"kind": "workload", "nearest": "mnist"}),
         ("strategy", "no_setting_and_value", {}),
         ("strategy..k=1", "no_setting_and_value", {}),
         ("=1", "no_setting_and_value", {}),
@@ -236,7 +247,7 @@ def test_a_value_of_brackets_in_brackets_is_refused() -> None:
 
 
 def test_a_table_may_be_its_name_alone(tmp_path: Path) -> None:
-    text = 'task = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n'
+    text = 'workload = "digits"\nstrategy = "fastest_k"\n[job]\noptimizer = "adam"\n'
     settings = read(tmp_path, text, "strategy.k=3", "job.optimizer.lr=0.5")
     assert settings.strategy() == FastestK(k=3)
     assert settings.job().optimizer == Adam(lr=0.5)
@@ -275,12 +286,12 @@ def test_a_strategy_is_chosen(sets: list[str], strategy: Strategy) -> None:
     ],
 )
 def test_naming_what_a_file_has_unnamed_keeps_its_settings(text: str, word: str, tmp_path: Path) -> None:
-    text = f'task = "digits"\n[strategy]\n{text}\n'
+    text = f'workload = "digits"\n[strategy]\n{text}\n'
     assert read(tmp_path, text, word).strategy() == read(tmp_path, text).strategy()
 
 
 def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
-    text = 'task = "digits"\nstrategy = "adaptive_k"\n'
+    text = 'workload = "digits"\nstrategy = "adaptive_k"\n'
     refused(tmp_path, text, "unknown_name", "strategy.switch=error", kind="switch", given="error")
     refused(tmp_path, text, "invalid_value", "strategy.times=[[1.0, 'x']]", name="strategy.times[0][1]")
 
@@ -288,31 +299,33 @@ def test_a_part_of_a_strategy_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "place"),
     [
-        ("seed", {"line": 2}),
-        ("batch_size", {"line": 7}),
-        ("k", {"line": 5}),
-        ("name", {"line": 4}),
-        ("workers", {"flag": "--set workers=5"}),
+        ("seed", {"line": 3}),
+        ("batch_size", {"line": 8}),
+        ("k", {"line": 6}),
+        ("name", {"line": 5}),
+        ("workers", {"flag": "--set engine.workers=5"}),
         ("shards", {}),
         ("", {}),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_what_is_found_out_later_has_its_place(tmp_path: Path, key: str, place: dict[str, Any]) -> None:
-    text = 'task = "digits"\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch_size = 5\n'
-    source = read(tmp_path, text, "workers=5").source
+    text = (
+        'workload = "digits"\n[run]\nseed = 5\n[strategy]\nname = "fastest_k"\nk = 5\n[job]\nbatch_size = 5\n'
+    )
+    source = read(tmp_path, text, "engine.workers=5").source
     place |= {"path": str(tmp_path / "job.toml")} if "line" in place else {}
 
     def finds_out() -> None:
         raise UsageError(f"{key} = 5: it is bad", "bad", key)
 
-    with raises(UsageError, "bad") as caught, source.placed((), ("job",), ("strategy",)):
+    with raises(UsageError, "bad") as caught, source.placed_in_any():
         finds_out()
     assert caught.fields == place
 
 
-def test_a_bad_task_without_a_file_has_no_place() -> None:
-    with raises(UsageError, "unknown_name", kind="task", nearest="digits") as caught:
+def test_a_bad_workload_without_a_file_has_no_place() -> None:
+    with raises(UsageError, "unknown_name", kind="workload", nearest="digits") as caught:
         JobFile.read("digt")
     assert not {"path", "line", "flag"} & caught.fields.keys()
     with raises(UsageError, "unreadable_file", path="absent.toml"):
@@ -375,3 +388,7 @@ def test_only_kinds_that_a_setting_may_have_are_listed() -> None:
     kinds = {kind: "\n".join(describe_settings(kind, "")) for kind in (AdaptiveK, AdaptiveLoad)}
     assert 'switch.kind = "gradients"   # gradients, plateau\n' in kinds[AdaptiveK]
     assert 'switch.kind = "gradients"   # gradients, plateau, error\n' in kinds[AdaptiveLoad]
+
+
+def test_the_engine_table_has_the_settings_of_local() -> None:
+    assert EngineTable.model_fields.keys() == settings_of(Local).keys() - {"as_if"}

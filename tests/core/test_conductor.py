@@ -139,14 +139,14 @@ def test_who_is_not_given_work_has_not_stalled(gone: Lost | Leaving) -> None:
     assert not stage.conductor.stalled, "with a:2 left"
 
 
-@pytest.mark.parametrize("over", ["cancelled", "lapsed", "lost", "answered"])
+@pytest.mark.parametrize("over", ["cancelled", "timed out", "lost", "answered"])
 def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     stage = Stage()
     task = stage.start("a")
     match over:
         case "cancelled":
             stage.say([Cancel(task.id)])
-        case "lapsed":
+        case "timed out":
             stage.tell(Joined("b"))
             stage.tell(Ticked(), now=600.0)
         case "lost":
@@ -157,7 +157,7 @@ def test_a_late_answer_is_an_echo_and_never_shown(over: str) -> None:
     stage.strategy.told.clear()
     record = stage.conductor.handle(stage.answer(task), 601.0)
     assert record.remark == "echo"
-    still_there = over in {"cancelled", "lapsed"}
+    still_there = over in {"cancelled", "timed out"}
     assert stage.strategy.told == ([Cancelled(task.id, "a")] if still_there else [])
     assert stage.conductor.inbox == inbox
     assert ("a" in stage.conductor.idle) is (over != "lost")
@@ -168,7 +168,7 @@ def test_an_answer_in_time_is_no_echo() -> None:
     assert stage.conductor.handle(stage.answer(stage.start("a")), 1.0).remark == ""
 
 
-def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
+def test_a_task_times_out_and_its_worker_stays_busy() -> None:
     stage = Stage()
     stage.start("a")
     stage.tell(Joined("b"))
@@ -179,10 +179,10 @@ def test_a_lease_lapses_and_its_worker_stays_busy() -> None:
     assert stage.conductor.open == {}
     assert stage.conductor.slots["a"] == 0
     assert list(stage.conductor.stalled) == ["a"]
-    assert stage.conductor.roster.members["a"].lapses == 1
+    assert stage.conductor.roster.members["a"].timeouts == 1
 
 
-def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> None:
+def test_before_anybody_has_answered_a_task_times_out_only_if_somebody_waits() -> None:
     """Looked at each ten minutes; c, who has a free slot but works, does not wait. What was wished is not put off."""
     stage = Stage(in_flight=2)
     first = stage.start("a")
@@ -198,7 +198,7 @@ def test_before_anybody_has_answered_a_lease_lapses_only_if_somebody_waits() -> 
     assert stage.tell(Ticked(), now=2_399.9) == []
     stage.tell(Joined("leaving"), now=2_000.0)
     stage.tell(Leaving("leaving"), now=2_000.0)
-    assert stage.tell(Ticked(), now=2_400.0) == [Cancelled(first.id, "a")], "one waits, so one lapses"
+    assert stage.tell(Ticked(), now=2_400.0) == [Cancelled(first.id, "a")], "one waits, so one times out"
     assert stage.tell(Ticked(), now=3_000.0) == [Cancelled("c:2", "c")], "b waits still"
     assert stage.conductor.alarm == 6_000.0, "ten times ten minutes, without a word"
 
@@ -247,17 +247,15 @@ def test_a_process_that_ends_by_its_own_fault_counts_against_what_it_computed() 
         assert actions == ((Skip(first.spans),) if life == 3 else ())
 
 
-def test_a_lease_after_the_first_answer_lapses_whoever_waits() -> None:
+def test_a_task_after_the_first_answer_times_out_whoever_waits() -> None:
     stage = Stage()
     stage.tell(stage.answer(stage.start("a")), now=1.0)
     other = stage.start("a")
     assert stage.tell(Ticked(), now=61.0) == [Cancelled(other.id, "a")]
 
 
-@pytest.mark.parametrize(("seconds", "patience"), [(1.0, 60.0), (100.0, 400.0), (50_000.0, 200_000.0)])
-def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
-    seconds: float, patience: float
-) -> None:
+@pytest.mark.parametrize(("seconds", "timeout"), [(1.0, 60.0), (100.0, 400.0), (50_000.0, 200_000.0)])
+def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(seconds: float, timeout: float) -> None:
     stage = Stage()
     first, other = stage.start("a"), stage.start("b")
     stage.tell(Joined("c"))
@@ -265,9 +263,9 @@ def test_the_first_answer_of_all_says_how_long_to_wait_for_the_others(
     stage.tell(Joined("d"))
     stage.tell(Cancelled(stage.start("d").id, "d"), now=0.5)  # which says nothing about what a task takes
     assert stage.tell(stage.answer(first), now=seconds) == [stage.answer(first)]
-    assert stage.conductor.alarm == patience
-    assert stage.tell(Ticked(), now=patience) == [Cancelled(other.id, "b")]
-    stage.tell(Cancelled(other.id, "b"), now=patience)
+    assert stage.conductor.alarm == timeout
+    assert stage.tell(Ticked(), now=timeout) == [Cancelled(other.id, "b")]
+    stage.tell(Cancelled(other.id, "b"), now=timeout)
     assert stage.conductor.alarm == 300_000.0, "what a strategy wished stays"
 
 
@@ -301,7 +299,7 @@ def test_deadlines_of_tasks_that_are_over_take_no_room() -> None:
     stage = Stage(Ledger(10_000))
     for _ in range(1000):
         stage.tell(stage.answer(stage.start("a")))
-    assert len(stage.conductor.deadlines.heap) < 100
+    assert len(stage.conductor.timeouts.deadlines.heap) < 100
 
 
 def test_alarms_ring_in_order_each_once() -> None:

@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from oddlot.core.commands import Assign, Blend, Cancel, Command, Drop, Evaluate, Keep, Release, Step, Wake
-from oddlot.core.conductor import MAX_KEPT
+from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Joined, Leaving
 from tests.core.scripted import Stage

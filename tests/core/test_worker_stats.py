@@ -22,73 +22,73 @@ def slow(times: float = 64.0) -> Roster:
     return it
 
 
-def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_lapse() -> None:
+def test_until_anybody_has_answered_everybody_has_ten_minutes_and_twice_as_long_after_a_timeout() -> None:
     it = roster()
-    assert it.patience("a", 8) == 600.0
-    it.lapsed("a")
-    assert it.patience("a", 8) == 1_200.0
+    assert it.timeout("a", 8) == 600.0
+    it.timed_out("a")
+    assert it.timeout("a", 8) == 1_200.0
 
 
-def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_lapse() -> None:
+def test_an_unknown_worker_has_a_minute_and_twice_as_long_after_each_timeout() -> None:
     it = roster()
     it.join("b", now=0.0)
     it.result("b", 8, 1.0, now=1.0)
-    assert it.patience("a", 8) == 60.0
-    it.lapsed("a")
-    assert it.patience("a", 8) == 120.0
-    it.lapsed("a")
-    assert it.patience("a", 8) == 240.0
+    assert it.timeout("a", 8) == 60.0
+    it.timed_out("a")
+    assert it.timeout("a", 8) == 120.0
+    it.timed_out("a")
+    assert it.timeout("a", 8) == 240.0
 
 
 def test_an_answer_in_no_time_is_one_too() -> None:
     it = roster()
     it.join("b", now=0.0)
     it.result("b", 8, 0.0, now=1.0)
-    assert it.patience("a", 8) == 60.0
+    assert it.timeout("a", 8) == 60.0
     it.result("b", 1, 100.0, now=1.0)
-    assert it.patience("a", 8) == pytest.approx(4 * 10.0 * 8), "a tenth of the newest"
+    assert it.timeout("a", 8) == pytest.approx(4 * 10.0 * 8), "a tenth of the newest"
 
 
 def test_a_slow_unknown_worker_has_four_times_what_it_needed() -> None:
-    assert roster(results=4).patience("a", 4) == 60.0
-    assert roster(results=4).patience("a", 10) == 4 * 2.0 * 10
+    assert roster(results=4).timeout("a", 4) == 60.0
+    assert roster(results=4).timeout("a", 10) == 4 * 2.0 * 10
 
 
 def test_a_new_worker_has_four_times_what_others_took() -> None:
     it = roster(results=1, seconds=200.0)
     it.lose("a")
     it.join("b", now=10.0)
-    assert it.patience("b", 4) == 4 * 200.0
+    assert it.timeout("b", 4) == 4 * 200.0
     it.result("a", 4, 100.0, now=11.0)
-    assert it.patience("b", 4) == 4 * 200.0, "nothing comes of those that are gone"
+    assert it.timeout("b", 4) == 4 * 200.0, "nothing comes of those that are gone"
     it.join("c", now=10.0)
     it.result("c", 4, 100.0, now=11.0)
-    assert it.patience("b", 4) == pytest.approx(4 * 190.0), "the usual pace moves by a tenth"
+    assert it.timeout("b", 4) == pytest.approx(4 * 190.0), "the usual pace moves by a tenth"
 
 
 def test_a_known_worker_has_four_times_its_95th_percentile() -> None:
     it = roster(results=5)
-    assert it.patience("a", 3) == 4 * 2.0 * 3
+    assert it.timeout("a", 3) == 4 * 2.0 * 3
     for seconds_per_sample in range(1, 21):  # the twenty latest count: 1 to 20 seconds a sample
         it.result("a", 2, seconds_per_sample * 2.0, now=20.0)
     assert len(it.members["a"].seconds_per_sample) == 20
-    assert it.patience("a", 3) == 4 * 19.0 * 3
-    it.lapsed("a")
-    assert it.patience("a", 3) == 2 * 4 * 19.0 * 3
+    assert it.timeout("a", 3) == 4 * 19.0 * 3
+    it.timed_out("a")
+    assert it.timeout("a", 3) == 2 * 4 * 19.0 * 3
 
 
-def test_patience_is_a_second_at_least() -> None:
+def test_a_timeout_is_a_second_at_least() -> None:
     it = roster(results=5, seconds=0.001)
-    assert it.patience("a", 4) == 1.0
-    it.lapsed("a")
-    assert it.patience("a", 4) == 2.0
+    assert it.timeout("a", 4) == 1.0
+    it.timed_out("a")
+    assert it.timeout("a", 4) == 2.0
 
 
-def test_a_result_ends_the_row_of_lapses() -> None:
+def test_a_result_ends_the_row_of_timeouts() -> None:
     it = roster(results=5, seconds=0.001)
-    it.lapsed("a")
+    it.timed_out("a")
     it.result("a", 4, 0.001, now=10.0)
-    assert it.patience("a", 4) == 1.0
+    assert it.timeout("a", 4) == 1.0
 
 
 def test_an_answer_without_samples_teaches_nothing() -> None:
@@ -140,7 +140,7 @@ def test_a_lost_worker_is_forgotten_and_news_of_it_are_ignored() -> None:
     it = roster(results=1)
     it.lose("a")
     it.result("a", 4, 1.0, now=3.0)
-    it.lapsed("a")
+    it.timed_out("a")
     it.dropped("a")
     it.merged("a")
     it.lose("a")

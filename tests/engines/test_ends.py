@@ -18,7 +18,7 @@ from oddlot.core.records import Record
 from oddlot.engines.local import config as on_local
 from oddlot.engines.local import processes
 from oddlot.engines.local.engine import LocalEngine
-from oddlot.engines.local.fork_client import Nursery
+from oddlot.engines.local.fork_client import ForkServer
 from oddlot.run.config import RunConfig
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
@@ -67,21 +67,21 @@ def test_nothing_is_left_of_a_run_that_is_done(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Nursery]:
+def server() -> Iterator[ForkServer]:
     """For several runs: to start one takes more time than these."""
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer()
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_left_after_any_end(
-    end: str, server: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server, which would end its workers, is closed; here they end as their sockets are."""
     closed, (changes, options, error, code) = list[None](), ENDS[end]
     mask(node=r"w\d with train_data\[[\d, ]+\]")
-    monkeypatch.setattr(on_local, "Nursery", lambda: server)
+    monkeypatch.setattr(on_local, "ForkServer", lambda: server)
     monkeypatch.setattr(server, "close", lambda: closed.append(None))
     before = held()
     with raises(error, code):
@@ -100,14 +100,14 @@ def test_a_fork_server_that_is_killed_is_replaced_with_all_workers() -> None:
         run = DrivenRun(training)
         assert isinstance(run.engine, LocalEngine)
         run.until(lambda: run.answers("w1", echo=False) > 0)
-        server = run.engine.processes.nursery.process.pid
+        server = run.engine.processes.fork_server.process.pid
         with ends([server, *descendants(server)]):
             os.kill(server, signal.SIGKILL)
         with warns("fork_server_restarted"):
             run.until(lambda: run.answers("w1.2", echo=False) > 0)
         with warns("fork_server_restarted"), raises(JobError, "fork_server_killed"):
             while True:
-                os.kill(run.engine.processes.nursery.process.pid, signal.SIGKILL)
+                os.kill(run.engine.processes.fork_server.process.pid, signal.SIGKILL)
                 ended = run.engine.processes.server_ends
                 while run.engine.processes.server_ends == ended:
                     run.engine.next(run.engine.now + 1)  # which no host hears
@@ -119,18 +119,18 @@ def test_a_fork_server_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) 
         run = DrivenRun(training)
         assert isinstance(run.engine, LocalEngine)
         run.until(lambda: run.answers("w1", echo=False) > 0)
-        run.engine.processes.nursery.process.send_signal(signal.SIGSTOP)
+        run.engine.processes.fork_server.process.send_signal(signal.SIGSTOP)
         run.faults.kill("w1")
         run.until(lambda: run.answers("w1.2", echo=False) > 0)
 
 
 def test_a_fork_server_that_is_dead_before_the_first_worker_is_told() -> None:
-    nursery = Nursery()
-    os.kill(nursery.process.pid, signal.SIGKILL)
-    nursery.process.wait()
+    fork_server = ForkServer()
+    os.kill(fork_server.process.pid, signal.SIGKILL)
+    fork_server.process.wait()
     with raises(JobError, "fork_server_ended", exit_code=-signal.SIGKILL):
-        nursery.fork(0, [])
-    nursery.close()
+        fork_server.fork(0, [])
+    fork_server.close()
 
 
 WORKING = """

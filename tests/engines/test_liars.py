@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot import Asynchronous, Half, JobError
+from oddlot import Asynchronous, JobError
+from oddlot.codecs import Half
 from oddlot.core.errors import Refusal
 from oddlot.core.events import Lost, Refused
 from oddlot.core.records import Record
@@ -35,8 +36,8 @@ from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
 from oddlot.testing.engines import DrivenRun
 from oddlot.train.data import order
-from oddlot.wire.codec import Packet
 from oddlot.wire.framing import pack
+from oddlot.wire.packet import Packet
 from tests.engines.log import events
 from tests.fits import BATCH, SAMPLES, Place, a_job, everything, fleet, local, net, rows, this_worker, trained
 from tests.transcripts import mask, raises, transcribe, warns
@@ -86,7 +87,7 @@ def puppet() -> Iterator[tuple[DrivenRun, Callable[[bytes], Message]]]:
     """A run whose only worker has the task w1:1, and what comes of it when the worker says something."""
     puppets = Puppets()
     with (
-        patch.object(on_local, "Nursery", lambda: puppets),
+        patch.object(on_local, "ForkServer", lambda: puppets),
         prepared(Recipe(a_job(), Asynchronous(), local(1), RunConfig(until="epochs>=1"))) as training,
     ):
         run = DrivenRun(training)
@@ -114,7 +115,7 @@ class NeverForks(Puppets):
 def test_a_system_that_refuses_every_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "RETRY_SECONDS", 0.0)
     with (
-        patch.object(on_local, "Nursery", NeverForks),
+        patch.object(on_local, "ForkServer", NeverForks),
         warns("cannot_fork", reason="no more processes"),
         raises(JobError, "cannot_fork", reason="no more processes"),
     ):
@@ -171,7 +172,7 @@ def test_a_worker_that_talks_nonsense_is_ended(what: str) -> None:
     with puppet() as (run, says):
         with warns("invalid_message", node="w1", fault=fault):
             assert says(frame) == Lost("w1")
-        assert run.engine.processes.nursery.killed == [Puppets.pid]  # type: ignore[attr-defined]  # of worker processes
+        assert run.engine.processes.fork_server.killed == [Puppets.pid]  # type: ignore[attr-defined]  # of worker processes
         run.until(lambda: "w1.2" in run.engine.processes.running)  # type: ignore[attr-defined]  # of worker processes
 
 
@@ -191,7 +192,7 @@ def test_facts_that_lie_are_refused(lie: dict[str, Any], code: str) -> None:
         with raises(Refusal, code, task="w1:1") as caught:
             run.host._believe(arrival.facts)
         run.deliver(arrival)
-        assert events(run.records, Refused) == [Refused("w1:1", str(caught.value))]
+        assert events(run.records, Refused) == [Refused("w1:1", str(caught.value), code)]
         assert run.host.conductor.open.keys() == {"w1:2"}, "its samples are given out again"
 
 

@@ -12,7 +12,9 @@ from oddlot.core.tasks import Facts, Task
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec, Half, Packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.half import Half
+from oddlot.wire.packet import Packet
 from tests.fits import BATCH, SAMPLES, a_job
 
 TASK = Task("w1:1", "w1", (Span(0, 0, 3 * BATCH),), 7)

@@ -14,7 +14,8 @@ from oddlot import Asynchronous, FastestK, Local, Machine, Simulated, Strategy, 
 from oddlot.core.errors import JobError
 from oddlot.core.events import Arrived, Cancelled, Leaving, Lost, Refused, Struck
 from oddlot.faults import Chaos, Fault
-from oddlot.faults.injector import Disturbed
+from oddlot.faults.injector import FaultInjector
+from oddlot.faults.lasting import LastingFaults
 from oddlot.history.log import read_log
 from oddlot.run.result import Run
 from tests.engines.log import events, names, times, updates
@@ -97,7 +98,7 @@ def test_a_corrupted_answer_is_refused_and_its_work_done_again(everything_strike
     assert len(struck(everything_strikes, "corrupt")) == 2
     refused = events(everything_strikes.records, Refused)
     assert len(refused) == 2
-    assert everything_strikes.summary["wasted"]["refused"] > 0
+    assert everything_strikes.summary["wasted"]["invalid"] > 0
     transcribe(refused[0].reason, task=r"w\d:\d+")
 
 
@@ -223,13 +224,13 @@ def test_of_several_slow_faults_the_strongest_counts_while_it_lasts() -> None:
 
 def test_what_is_outdone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault for good that strikes again and again is one."""
-    kept, suffer = list[int](), Disturbed._suffer
+    kept, apply = list[int](), LastingFaults.apply
 
-    def counted(engine: Disturbed, kind: str, node: str) -> None:
-        suffer(engine, kind, node)
-        kept.append(len(engine.lasting[kind, node]))
+    def counted(lasting: LastingFaults, kind: str, node: str, now: float) -> None:
+        apply(lasting, kind, node, now)
+        kept.append(len(lasting.active[kind, node]))
 
-    monkeypatch.setattr(Disturbed, "_suffer", counted)
+    monkeypatch.setattr(LastingFaults, "apply", counted)
     struck_by(machines(2), Fault("slow", "w1", every_seconds=0.05, factor=2))
     assert len(kept) > 10
     assert max(kept) == 1
@@ -321,11 +322,11 @@ def test_the_hub_is_killed_once_and_the_run_goes_on(
     chaos = Chaos([Fault("kill_hub", at_versions=(20,))])
     options: dict[str, Any] = {"until": "epochs>=6", "out": tmp_path, "chaos": chaos}
 
-    def killed(engine: Disturbed) -> None:
+    def killed(engine: FaultInjector) -> None:
         engine.save()
         raise Killed
 
-    monkeypatch.setattr(Disturbed, "_kill_hub", killed)
+    monkeypatch.setattr(FaultInjector, "_kill_hub", killed)
     if isinstance(on, Local):
         with program("-c", BEGUN, tmp_path) as process:
             assert process.wait() == -signal.SIGKILL

@@ -9,10 +9,10 @@ from oddlot import Asynchronous, JobError, Machine, Simulated, UsageError, read_
 from oddlot.core.events import Evaluated, Joined, Lost, Stimulus, Struck
 from oddlot.core.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
-from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Message
 from oddlot.faults import Chaos, Fault
-from oddlot.faults.preemption import KIND, NAME, Preempted
+from oddlot.faults.preemption import KIND, NAME, PreemptionInjector
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Alive, Steps
 from tests.engines.log import events, names
@@ -104,7 +104,7 @@ def test_a_capacity_that_ends_without_a_machine_ends_the_run(on: Place, faults: 
         )
 
 
-class Scripted(Around):
+class Scripted(EngineWrapper):
     """An engine that has these messages, each at its time, and then nothing."""
 
     def __init__(self, *messages: tuple[float, Stimulus]) -> None:
@@ -139,7 +139,7 @@ def test_what_is_under_way_is_awaited_before_the_run_is_given_up(last: Stimulus)
     ]
     coming += [(0.5, each) for each in (Evaluated(3, {}), Lost("w2")) if each != last]
     scripted = Scripted(*coming, (9.0, last))
-    engine = Preempted(scripted, scripted, Alive(ENDS), ["w1", "w2"], 0)
+    engine = PreemptionInjector(scripted, scripted, Alive(ENDS), ["w1", "w2"], 0)
     engine.evaluate(3, None)
     heard = [message for _ in range(8) if (message := engine.next(inf)) is not None]
     assert heard[-1] == last

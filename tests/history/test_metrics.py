@@ -11,7 +11,7 @@ import pytest
 from oddlot.core.commands import Abort, Drop, Skip, Step
 from oddlot.core.conductor import ECHO, Conductor
 from oddlot.core.errors import CheckpointError, JobError
-from oddlot.core.events import Cancelled, Evaluated, Joined, Lost, Priced, Refused, Resumed, Ticked
+from oddlot.core.events import TOO_LARGE, Cancelled, Evaluated, Joined, Lost, Priced, Refused, Resumed, Ticked
 from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
@@ -43,10 +43,10 @@ def story() -> list[Record]:
 
 def test_the_figures_add_up() -> None:
     tally = tally_of(story(), 16)
-    assert (tally.versions, tally.updates, tally.echoes, tally.refused) == (1, 2, 1, 1)
+    assert (tally.versions, tally.updates, tally.echoes, tally.rejections.total()) == (1, 2, 1, 1)
     assert (tally.samples.merged, tally.samples.wasted.total(), tally.epochs) == (8, 8 + 6 + 8 + 8 + 8, 0.5)
     assert (tally.samples.assigned, tally.samples.returned) == (6 * 8, 2), "of w1:3 a part was handed over"
-    assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "refused": 8}
+    assert tally.summary()["wasted"] == {"lost": 8, "cancelled": 16, "dropped": 6, "invalid": 8}
     assert (
         tally.traffic.bytes_up,
         tally.traffic.bytes_down,
@@ -71,7 +71,7 @@ def test_what_was_under_way_at_the_end_is_wasted_and_what_was_skipped_is_not() -
     tally.finish()
     assert tally.summary()["wasted"] == {"unfinished": 8}
     tally = tally_of([begun, Record(1.0, Refused("w1:1", "NaN"), (Skip((Span(0, 0, 8),)),))], 16)
-    assert (tally.epochs, tally.samples.skipped, tally.samples.wasted.total(), tally.refused) == (
+    assert (tally.epochs, tally.samples.skipped, tally.samples.wasted.total(), tally.rejections.total()) == (
         0.5,
         8,
         0,
@@ -94,8 +94,16 @@ def test_a_log_comes_back_and_begins_with_what_rebuilds_the_conductor(tmp_path: 
     written(tmp_path / "log", story()).close()
     assert list(read_log(tmp_path / "log")) == story()
     header = json.loads((tmp_path / "log").read_text().splitlines()[0])
-    assert header["format"] == 2
+    assert header["format"] == 3
     assert header["conductor"]["ledger"]["size"] == 16
+
+
+def test_updates_that_are_too_large_and_those_with_bad_numbers_are_counted_apart() -> None:
+    begun = Record(0.0, Joined("w1"), tuple(start(f"w1:{n}", (0, 8 * n, 8 * n + 8)) for n in range(3)))
+    refusals = [("w1:0", "NaN", "numbers_not_finite"), ("w1:1", "norm", TOO_LARGE), ("w1:2", "cut off", None)]
+    summary = tally_of([begun, *(Record(1.0, Refused(*one)) for one in refusals)], 24).summary()
+    assert (summary["updates_invalid"], summary["updates_rejected"]) == (2, 1)
+    assert summary["wasted"] == {"invalid": 16, "rejected": 8}
 
 
 def test_lines_reach_the_file_once_a_second(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def history(timeline: WorkerTimeline, until: float, node: str = "a") -> list[Sta
             [Record(1.5, Ticked(), (Abort("a:1", "a"),)), Record(2.0, arrived("a:1", 4), (), ECHO)],
         ),
         ("late", [Record(2.0, arrived("a:1", 4), (), ECHO)]),
-        ("refused", [Record(2.0, Refused("a:1", "NaN"))]),
+        ("invalid", [Record(2.0, Refused("a:1", "NaN"))]),
         ("skipped", [Record(2.0, Refused("a:1", "NaN"), (Skip((SECOND,)),))]),
         ("lost", [Record(2.0, Lost("a"))]),
         ("resumed", [Record(2.0, Resumed(9))]),

@@ -18,6 +18,7 @@ from oddlot.cli.run_command import Asked
 from oddlot.core.errors import UnknownName
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
+from oddlot.history.claim import claim
 from oddlot.history.outcome import FAILED
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Alive, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
@@ -303,15 +304,15 @@ def test_a_run_that_fails_is_told_beside_the_others(market: Oddlot, tmp_path: Pa
 
 def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full at the third run."""
-    claimed, calls = RunFolder.claimed, list[Path]()
+    calls = list[Path]()
 
-    def full(self: RunFolder, resume: bool, force: bool) -> Any:
-        calls.append(self.path)
+    def full(folder: RunFolder, resume: bool, force: bool) -> Any:
+        calls.append(folder.path)
         if len(calls) == 3:
             raise UsageError("no space left")
-        return claimed(self, resume, force)
+        return claim(folder, resume, force)
 
-    monkeypatch.setattr(RunFolder, "claimed", full)
+    monkeypatch.setattr("oddlot.run.fit.claim", full)
     found = estimated(Fleet([ZONE]), computes=False, out=tmp_path / "out")
     assert [one.ended for one in found] == [{"epochs>=1": 2}, {"failed": 1, "epochs>=1": 1}]
     assert found[1].summaries[0].keys() <= found[0].summaries[0].keys()

@@ -3,11 +3,14 @@
 import json
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
-from oddlot import Synchronous, fit
+from oddlot import Asynchronous, Synchronous, fit
 from oddlot.history.replay import replay
 from oddlot.report.live_log import KILLED
 from oddlot.report.run_report import Figures
@@ -50,6 +53,22 @@ def test_a_run_is_reported_and_replayed(oddlot: Oddlot) -> None:
     assert again.code == 0
     assert replay("run").records == len(LOG.read_text().splitlines()) - 1
     transcribe(again.out)
+
+
+def test_updates_with_bad_numbers_and_updates_that_are_too_large_are_told_apart(oddlot: Oddlot) -> None:
+    calls = count(1)
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        loss: Tensor = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        return loss * {40: 1e6, 50: float("nan"), 60: float("nan")}.get(next(calls), 1.0)
+
+    fit(a_job(loss=None, training_step=step), Asynchronous(), equals(1), until="epochs>=10", out="run")
+    figures = json.loads(oddlot("report", "run", "--json").out)
+    assert (figures["updates_invalid"], figures["updates_rejected"]) == (2, 1)
+    assert figures["wasted"] == {"invalid": 16, "rejected": 8}
+    assert "2 with bad numbers, 1 far too large" in oddlot("report", "run").out
+    oddlot("report", "run", "--html", "page.html")
+    assert "2 with bad numbers, 1 far too large" in Path("page.html").read_text()
 
 
 def test_a_strategy_of_the_user_s_is_replayed_where_its_import_is_allowed(
@@ -107,7 +126,7 @@ def no_history(lines: list[str]) -> list[str]:
     [
         (no_history, "damaged_file", None),
         (lambda lines: [lines[0].replace('"size":48', '"size":"a"'), *lines[1:]], "damaged_file", 1),
-        (lambda lines: [lines[0].replace('"format":2', '"format":9'), *lines[1:]], "other_format", None),
+        (lambda lines: [lines[0].replace('"format":3', '"format":9'), *lines[1:]], "other_format", None),
     ],
     ids=["no history", "no size", "format"],
 )

@@ -17,6 +17,7 @@ from oddlot.checkpoint.format import Snapshot, check_log, newest, saved
 from oddlot.checkpoint.storage import Storage
 from oddlot.checkpoint.writer import BackgroundSaver
 from oddlot.core.errors import CheckpointError, UsageError
+from oddlot.history.claim import fetch
 from oddlot.history.run_folder import RunFolder
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, equals, everything, fleet, trained
@@ -33,7 +34,7 @@ def test_another_machine_goes_on_with_other_workers_and_exact_books(tmp_path: Pa
     begun(tmp_path / "one", url)
     assert not (tmp_path / "one" / "checkpoints").exists()
     other = RunFolder(tmp_path / "other", url)
-    other.fetch()
+    fetch(other)
     run, _ = trained(a_job(), Asynchronous(), fleet(3), "epochs>=4", other, resume=True)
     assert merged(tmp_path / "other") == everything(SAMPLES, 4)
     lines = [(tmp_path / name / "records.jsonl").read_text().splitlines() for name in ("one", "other")]

@@ -226,7 +226,7 @@ def test_a_folder_that_cannot_be_used_is_told_and_left_as_it_is(
             begun(tmp_path / name)
         with raises(UsageError, "unusable_name", name="checkpoints", given=name):
             begun(tmp_path / "old", resume=True, checkpoints=name)
-    monkeypatch.setattr("oddlot.history.run_folder.RunFolder._lock", read_only)
+    monkeypatch.setattr("oddlot.history.claim.hold", read_only)
     with raises(UsageError, "unusable_folder", path=str(tmp_path / "old")):
         begun(tmp_path / "old", resume=True)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before

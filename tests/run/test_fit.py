@@ -401,8 +401,8 @@ INVALID: list[tuple[str, Any]] = [
     ("shards", 0),
     ("engine", 2),
     ("engine", oddlot.Local),
-    ("codec", "bf16"),
-    ("codec", oddlot.Half),
+    ("codec", 3),
+    ("codec", oddlot.codecs.Half),
     ("observers", print),
     ("about", 3),
 ]
@@ -426,7 +426,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("oddlot.engines.local.config.Nursery", None)
+    monkeypatch.setattr("oddlot.engines.local.config.ForkServer", None)
     options = {"engine": local(2), "until": "epochs>=1", "out": tmp_path / "run", **options}
     mask(devices=r"(?<=is not there: ).*")
     with raises(UsageError, told[0], **told[1]):

@@ -112,14 +112,14 @@ def test_something_falls_due_once_each_time() -> None:
 @pytest.mark.parametrize(
     ("text", "count"), [("0.5 epochs", 0.5), ("1 epoch", 1), (" 3 seconds ", 3), (".5 epochs", 0.5)]
 )
-def test_a_rhythm_is_a_number_and_a_unit(text: str, count: float) -> None:
+def test_an_interval_is_a_number_and_a_unit(text: str, count: float) -> None:
     assert Every.parse(text).count == count
 
 
 @pytest.mark.parametrize(
     "text", ["5", 5, "epochs", "0 epochs", "-1 epochs", "1.2.3 epochs", ". epochs", "2 days"]
 )
-def test_other_rhythms_are_refused(text: object) -> None:
+def test_other_intervals_are_refused(text: object) -> None:
     with raises(UsageError, "invalid_value", name="evaluate_every", given=text):
         Every.parse(text, "evaluate_every")
 

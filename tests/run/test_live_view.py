@@ -11,7 +11,18 @@ from rich.console import Console
 
 from oddlot.core.commands import Action, Start, Step
 from oddlot.core.conductor import ECHO
-from oddlot.core.events import Arrived, Evaluated, Gone, Joined, Lost, Priced, Refused, Resumed, Stimulus
+from oddlot.core.events import (
+    TOO_LARGE,
+    Arrived,
+    Evaluated,
+    Gone,
+    Joined,
+    Lost,
+    Priced,
+    Refused,
+    Resumed,
+    Stimulus,
+)
 from oddlot.core.records import Record
 from oddlot.core.spans import Span
 from oddlot.core.tasks import Facts, Task
@@ -145,6 +156,8 @@ def test_the_picture_says_why_nothing_happens(tally: Tally) -> None:
     tally(record(5.0, Refused("w2:1", "weights have a NaN")))
     assert numbers(why(tally)) == ["1"]
     assert "weights have a NaN" in why(tally)
+    tally(record(5.0, Refused("w2:2", "large", TOO_LARGE)))
+    assert numbers(why(tally)) == ["1", "1"]
     tally(record(6.0, Lost("w2")))
     assert why(tally) == NOBODY
 

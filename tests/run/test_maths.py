@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import oddlot
-from oddlot import Asynchronous, FastestK, Half, LocalSGD, Strategy, Synchronous
+from oddlot import Asynchronous, FastestK, LocalSGD, Strategy, Synchronous
+from oddlot.codecs import Half
 from oddlot.core.spans import samples_in
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.goals import Every

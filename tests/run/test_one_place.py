@@ -17,6 +17,7 @@ from oddlot.checkpoint.storage import Storage
 from oddlot.core.commands import Step
 from oddlot.core.errors import CheckpointError, JobError, UsageError
 from oddlot.core.records import Record
+from oddlot.history.claim import claim, make_room
 from oddlot.history.run_folder import RunFolder
 from tests.fits import SAMPLES, a_job, everything, fleet
 from tests.run.test_checkpoints_elsewhere import begun, checkpoints, savers
@@ -57,7 +58,7 @@ def test_a_place_that_is_in_use_is_told_before_anything_is_fetched(tmp_path: Pat
     place = tmp_path / "place"
     begun(tmp_path / "one", str(place), until="epochs>=1")
     holder = RunFolder(tmp_path / "one", place)
-    with holder.claimed(resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
+    with claim(holder, resume=True, force=False), raises(UsageError, "folder_in_use", path=str(place)):
         begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
     begun(tmp_path / "two", str(place), until="epochs>=2", resume=True)
     assert merged(tmp_path / "two") == everything(SAMPLES, 2)
@@ -115,12 +116,12 @@ def test_two_machines_at_one_run_do_not_remove_each_other_s_checkpoints(tmp_path
 
 def test_a_run_that_begins_meanwhile_is_not_thrown_away(tmp_path: Path, url: str) -> None:
     folder = RunFolder(tmp_path / "late", url)
-    with folder.claimed(resume=False, force=False):
+    with claim(folder, resume=False, force=False):
         if "://" not in url:
             with raises(UsageError, "folder_in_use", path=url):
                 begun(tmp_path / "quick", url)
             return
         begun(tmp_path / "quick", url)
         with raises(UsageError, "folder_not_empty", path=url):
-            folder.make_room()
+            make_room(folder)
     assert len(checkpoints(url)) == 3

@@ -76,7 +76,7 @@ def test_a_log_s_words_are_shown_without_control_characters_and_are_no_markup() 
 
 @pytest.mark.parametrize("command", ["report", "watch", "replay"])
 def test_no_escape_sequence_of_a_run_reaches_the_terminal(oddlot: Oddlot, command: str) -> None:
-    oddlot.json("simulate", "my_tasks:small", "--machines", "fleet.toml", "--out", "run")
+    oddlot.json("simulate", "my_jobs:small", "--machines", "fleet.toml", "--out", "run")
     path = Path("run/run.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"job": f"j{TITLE}"}))
     answer = oddlot(command, "run")
@@ -92,7 +92,7 @@ def test_no_escape_sequence_of_a_run_reaches_the_terminal(oddlot: Oddlot, comman
     [
         "train pipe.toml",
         "simulate digits --machines pipe.toml",
-        "simulate my_tasks:small --machines fleet.toml --chaos pipe.toml",
+        "simulate my_jobs:small --machines fleet.toml --chaos pipe.toml",
         "simulate digits --machines traced.toml",
     ],
 )

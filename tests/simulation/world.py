@@ -32,15 +32,15 @@ from oddlot.core.errors import Refusal
 from oddlot.core.events import Joined, Ordered, Resumed, Struck
 from oddlot.core.ledger import Ledger
 from oddlot.core.records import Record
-from oddlot.core.serialization import type_of
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.engines.base import Opened
 from oddlot.engines.host import Arrival, Host, Message
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import Simulator
-from oddlot.engines.simulated.update_servers import Served
+from oddlot.engines.simulated.faults import SimulatedFaults
+from oddlot.engines.simulated.update_servers import UpdateServers
 from oddlot.faults import Chaos, Fault
-from oddlot.faults.injector import GOES_ON, Disturbed
+from oddlot.faults.injector import GOES_ON, FaultInjector
 from oddlot.history.audit import prove
 from oddlot.history.log import given_out, numbered, surviving
 from oddlot.history.metrics import Tally, tally_of
@@ -337,9 +337,7 @@ class World:
         assert tally_of(self.log, self.size).summary() == self.tally.summary(), (
             "figures are functions of the log"
         )
-        again = compare(
-            Conductor.from_plain(json.loads(self.begin), type_of(self.strategy)), numbered(self.log)
-        )
+        again = compare(Conductor.from_plain(json.loads(self.begin), type(self.strategy)), numbered(self.log))
         assert not again.difference, again.difference
         return self.log
 
@@ -367,17 +365,17 @@ class World:
 
     def _live(self, checkpoint: str, records: int, most: int | None) -> tuple[str, int]:
         """One life of the hub, from a checkpoint on; the newest one that it leaves behind."""
-        self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type_of(self.strategy))
+        self.conductor = conductor = Conductor.from_plain(json.loads(checkpoint), type(self.strategy))
         taken = frozenset(r.event.node for r in self.log if isinstance(r.event, Joined | Ordered))
         now = self.log[-1].now if self.log else 0.0
         shelf = Shelf(conductor)
         engine = Simulator(self.machines, shelf, BATCH, self.seed, now, taken, self.hub)
-        opened = Opened(engine, None, None, self.hub, engine)  # type: ignore[arg-type]  # no blocks here
+        opened = Opened(engine, None, None, self.hub, SimulatedFaults(engine))  # type: ignore[arg-type]  # no blocks here
         left = [node for node, row in tally_of(self.log, self.size).workers.items() if not row.gone]
-        disturbed = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
-        assert isinstance(disturbed, Disturbed)
-        self.served = disturbed.engine
-        post = Post(disturbed, self.chance, self.mischief, shelf)
+        injector = engine_with_faults(opened, shelf, conductor, self.chaos, (), self.log or None, left)
+        assert isinstance(injector, FaultInjector)
+        self.served = injector.engine
+        post = Post(injector, self.chance, self.mischief, shelf)
         host = host_of(conductor, shelf, post)
         saved, born = (checkpoint, records), len(self.log)
 
@@ -435,8 +433,8 @@ class World:
         conductor = host.conductor
         for node, tasks in conductor.busy.items():
             if tasks:
-                engine.kill(node)
-        hub = self.served if isinstance(self.served, Served) else None
+                SimulatedFaults(engine).kill(node)
+        hub = self.served if isinstance(self.served, UpdateServers) else None
         while any(conductor.busy.values()) or host.evaluating or shelf.alive or (hub and hub.in_service):
             self.steps += 1
             assert self.steps < MAX_STEPS, f"{len(shelf.alive)} updates are held for ever"

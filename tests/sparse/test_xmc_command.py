@@ -58,9 +58,9 @@ def test_a_broken_set_is_named_and_no_setting_beside_it(oddlot: Oddlot) -> None:
     assert oddlot("xmc-generate", "xmc", *SMALL).code == 0
     path = Path("xmc/train.txt.gz")
     path.write_bytes(path.read_bytes()[:500])
-    options = "--data", "xmc", "--workers", "1", "--set", "task_options.batch=32"
+    options = "--data", "xmc", "--workers", "1", "--set", "workload.batch_size=32"
     done = oddlot.refuses("damaged_file", "train", "xmc", *options, path=str(path))
-    assert "task_options" not in done.err
+    assert "workload" not in done.err
 
 
 def test_what_cannot_be_thrown_away(oddlot: Oddlot) -> None:

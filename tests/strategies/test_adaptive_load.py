@@ -301,13 +301,13 @@ def test_machines_that_come_and_go_in_a_large_fleet_do_not_make_it_another_one()
     assert len(fits_of(run)) < 10
 
 
-class Mine(ProportionalLoad[AdaptiveLoad]):
+class Mine(ProportionalLoad):
     """One of a user's own."""
 
 
 @pytest.mark.parametrize("around", [ProportionalLoad, Mine])
 def test_it_is_said_that_loads_in_proportion_leave_nothing_to_measure(
-    around: type[ProportionalLoad[AdaptiveLoad]],
+    around: type[ProportionalLoad],
 ) -> None:
     on = Simulated([Machine("m0", 0.1)])
     with warns("unequal_loads", strategy="AdaptiveLoad"):

@@ -259,7 +259,7 @@ finish a
 
 
 @dataclass
-class Hears(Wrapper[LocalSGD]):
+class Hears(Wrapper):
     """Keeps the kinds of events that it is told of."""
 
     heard: list[str] = field(default_factory=list)
@@ -294,7 +294,7 @@ def test_a_quorum_is_of_tasks_whoever_has_done_them() -> None:
     three_slow = [Machine("m0", PACE), *(Machine(f"m{number}", 10 * PACE) for number in (1, 2, 3))]
     alone, both = (
         ran(make(Quorum(LocalSGD(steps=4))), three_slow, torch.zeros(40_000), "seconds>=1000")
-        for make in (lambda one: one, BackupTasks[Any])
+        for make in (lambda one: one, BackupTasks)
     )
     assert both.summary["versions"] > 3 * alone.summary["versions"]
 

@@ -124,7 +124,7 @@ wait 1
 
 
 @dataclass
-class Watched(BackupTasks[Any]):
+class Watched(BackupTasks):
     """Nobody is idle while a task is late, by a half more than it may be, that nobody has begun again."""
 
     def on(self, event: Event, view: View) -> Iterable[Command]:

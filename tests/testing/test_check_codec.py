@@ -8,7 +8,10 @@ import torch
 
 from oddlot.testing import check_codec
 from oddlot.testing.codecs import BrokenCodec
-from oddlot.wire.codec import Codec, Half, Named, Packet, Plain
+from oddlot.wire.codec import Codec
+from oddlot.wire.half import Half
+from oddlot.wire.packet import Named, Packet
+from oddlot.wire.plain import Plain
 
 
 @pytest.mark.parametrize(
@@ -19,7 +22,7 @@ def test_the_shipped_codecs_keep_their_word(codec: Codec, relative_error: float)
 
 
 @dataclass
-class Bad:
+class Bad(Codec):
     """Plain, with something amiss."""
 
     sent: int = 0

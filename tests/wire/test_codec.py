@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlot.core.errors import UsageError
-from oddlot.wire.codec import _DTYPES as DTYPES
-from oddlot.wire.codec import Bytes, Codec, Half, Packet, Plain
+from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
+from oddlot.wire.half import Half
 from oddlot.wire.nonzero_blocks import NonZero
+from oddlot.wire.packet import DTYPES, Bytes, Packet
+from oddlot.wire.plain import Plain
 from tests.transcripts import raises, warns
 
 TENSORS = [(name, (torch.randn(size) * 50).to(dtype)) for size, (name, dtype) in enumerate(DTYPES.items())]
@@ -39,6 +42,13 @@ def test_half_rounds_wide_floats_and_nothing_else_is_lost(codec: Codec, half: to
         rounded = half if half and before.dtype in (torch.float32, torch.float64) else before.dtype
         assert before.dtype == after.dtype
         assert torch.equal(after, before.to(rounded).to(before.dtype))
+
+
+def test_arrays_of_a_decompressing_codec_are_read() -> None:
+    packet = Plain().encode(TENSORS)
+    unpacked = [np.frombuffer(array.tobytes(), np.uint8) for array in packet.arrays]
+    back = Plain().decode(replace(packet, arrays=unpacked))
+    assert [tensor.tolist() for _, tensor in back] == [tensor.tolist() for _, tensor in TENSORS]
 
 
 def test_half_halves_the_bytes_and_numbers_beyond_the_range_of_fp16_become_infinite() -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import VCASGD, Asynchronous, Half, Job, LocalSGD, Machine, NonZero, Plain, Simulated, Synchronous
+from oddlot import VCASGD, Asynchronous, Job, LocalSGD, Machine, Simulated, Synchronous
+from oddlot.codecs import Half, NonZero, Plain
 from oddlot.core.strategy import Strategy
 from oddlot.testing import check_codec
 from oddlot.wire.codec import Codec

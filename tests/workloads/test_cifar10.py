@@ -52,7 +52,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
     folder = tmp_path / "data" / below
     folder.mkdir(parents=True)
     FORMS[form](folder)
-    job = cifar10(data_dir=str(tmp_path / "data"), batch=4)
+    job = cifar10(data_dir=str(tmp_path / "data"), batch_size=4)
     images, labels = job.train_data
     assert (images.shape, images.dtype, labels.dtype) == ((20, 3, 32, 32), np.uint8, np.int64)
     # The published files' order is kept, single pictures go by class and name.
@@ -69,7 +69,7 @@ def test_every_form_gives_the_same_job(tmp_path: Path, form: str, below: str) ->
 @pytest.mark.parametrize("model", ["small", "resnet20"])
 def test_the_job_can_be_trained(tmp_path: Path, model: str) -> None:
     tree(tmp_path, batches())
-    job = cifar10(str(tmp_path), model, batch=4)
+    job = cifar10(str(tmp_path), model, batch_size=4)
     images, labels = (torch.from_numpy(np.array(part)) for part in job.train_data)
     network = job.model()
     scaled = network[0](images)  # type: ignore[index]  # the first layer
@@ -155,7 +155,7 @@ def test_the_command_line_trains_on_it_and_says_when_it_decodes(
     tree(tmp_path, dict(photos()))
     words = ("--data", str(tmp_path), "--set", "job.batch_size=10")
     answer = oddlot(
-        "train", "cifar10", "--until", "epochs>=1", "--workers", "1", "--set", "threads=1", *words
+        "train", "cifar10", "--until", "epochs>=1", "--workers", "1", "--set", "engine.threads=1", *words
     )
     assert answer.code == 0, answer.err
     cache = str(tmp_path / "cache")

@@ -22,7 +22,7 @@ def test_the_split_is_stratified_whole_and_always_the_same() -> None:
 
 
 def test_options_change_the_job() -> None:
-    job = digits(hidden=7, batch=5)
+    job = digits(hidden=7, batch_size=5)
     assert job.batch_size == 5
     assert job.model()[-1].in_features == 7  # type: ignore[index]
     with raises(UsageError, "invalid_value", name="hidden", given=0):

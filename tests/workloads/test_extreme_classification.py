@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import oddlot
-from oddlot import AdaptiveLoad, LocalSGD, Machine, Plain, Quorum, Simulated, Synchronous, UsageError, fit
+from oddlot import AdaptiveLoad, LocalSGD, Machine, Quorum, Simulated, Synchronous, UsageError, fit
+from oddlot.codecs import Plain
 from oddlot.core.strategy import Strategy
 from oddlot.sparse import LazyAdam
 from oddlot.sparse.csr import Csr
@@ -54,7 +55,7 @@ def strategy(name: str) -> Strategy:
 def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: Path) -> None:
     """The same result with fewer bytes."""
     shards = 4 if name in {"vc_asgd", "federated_averaging"} else 1
-    job = xmc(str(folder), hidden=16, active=20, batch=32, sampler="uniform")
+    job = xmc(str(folder), hidden=16, active=20, batch_size=32, sampler="uniform")
     job = replace(job, optimizer=oddlot.Adam(lr=2e-2))
     plain, sparse = (
         fit(job, strategy(name), ON, until="epochs>=4", shards=shards, codec=codec).summary
@@ -69,7 +70,7 @@ def test_every_strategy_learns_it_and_sends_what_is_not_zero(name: str, folder: 
 @pytest.mark.parametrize("sampler", ["uniform", "unigram", "shared", "clusters", "simhash", "dwta", "mixed"])
 def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None:
     """But on its weights, its seed and its samples: what an earlier one has taught the sampler is forgotten."""
-    job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch=64)
+    job = xmc(str(folder), hidden=16, sampler=sampler, active=40, batch_size=64)
     torch.manual_seed(0)
     weights = {name: value.clone() for name, value in job.model().state_dict().items()}
     one, other = (job.train_data.__getitems__(range(low, low + 64)) for low in (0, 64))
@@ -93,7 +94,7 @@ def test_a_task_depends_on_nothing_before_it(sampler: str, folder: Path) -> None
 
 
 def test_it_learns_on_workers_and_from_the_command_line(folder: Path, oddlot: Oddlot) -> None:
-    settings = ("task_options.hidden=16", "job.batch_size=32", "job.optimizer.lr=0.02")
+    settings = ("workload.hidden=16", "job.batch_size=32", "job.optimizer.lr=0.02")
     words = [word for setting in settings for word in ("--set", setting)]
     words += ["--strategy", "local_sgd", "--until", "epochs>=2", "--workers", "1"]
     metrics = oddlot.json("train", "xmc", "--data", str(folder), *words)["metrics"]
@@ -114,7 +115,7 @@ def test_the_hubs_rule_is_that_of_local_steps_too() -> None:
 def test_few_labels_have_fewer_metrics(tmp_path: Path) -> None:
     for number, name in enumerate(("train.txt", "test.txt")):
         write_xmc(tmp_path / name, *generate(64, Shape(50, 4, 5.0, 1.0), number))
-    run = fit(xmc(str(tmp_path), hidden=8, batch=16), Synchronous(), ON, until="epochs>=2")
+    run = fit(xmc(str(tmp_path), hidden=8, batch_size=16), Synchronous(), ON, until="epochs>=2")
     assert set(run.summary["metrics"]) == {"loss", "p1", "p3", "ndcg3", "psp1", "psp3"}
 
 
@@ -193,7 +194,7 @@ def test_examples_without_labels_or_features_do_no_harm(tmp_path: Path) -> None:
     y = Csr(np.array([0, 1, 1, 2]), np.array([2, 7], np.int32), np.ones(2, np.float32), (3, 8))
     for name in ("train.txt", "test.txt"):
         write_xmc(tmp_path / name, x, y)
-    job = replace(xmc(str(tmp_path), hidden=4, batch=2, sampler="dense"), optimizer=oddlot.Adam(lr=0.1))
+    job = replace(xmc(str(tmp_path), hidden=4, batch_size=2, sampler="dense"), optimizer=oddlot.Adam(lr=0.1))
     run = fit(job, LocalSGD(steps=1), ON, until="epochs>=100")
     assert run.summary["loss"] < 1  # from ln 8 = 2.08 at first
 

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("task", [mnist, fashion_mnist])
 def test_the_files_become_a_job(folder: Path, task: Any) -> None:
-    job = task(data_dir=str(folder), hidden=5, batch=4)
+    job = task(data_dir=str(folder), hidden=5, batch_size=4)
     assert [part.shape for part in job.train_data] == [(12, 28, 28), (12,)]
     assert [part.shape for part in job.eval_data] == [(5, 28, 28), (5,)]
     images, classes = (torch.from_numpy(part) for part in job.train_data)

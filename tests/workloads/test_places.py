@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.workloads import load_task
+from oddlot.workloads import load_workload
 from tests.transcripts import raises
 
 MNIST = [
@@ -27,7 +27,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(
     for file in (*MNIST, "train.txt", "test.txt", "cifar-10-python.tar.gz", "a_file"):
         (tmp_path / file).touch()
     with raises(UsageError, code, path=str(tmp_path / name)) as refusal:
-        load_task(task, {"data_dir": str(tmp_path / name)})
+        load_workload(task, {"data_dir": str(tmp_path / name)})
     assert refusal.value.key == "data_dir"
 
 
@@ -52,7 +52,7 @@ def test_what_lies_in_the_wrong_folder_is_named(
     for file in files:
         (tmp_path / file).touch()
     with pytest.raises(UsageError) as refusal:
-        load_task(task, {"data_dir": str(tmp_path)})
+        load_workload(task, {"data_dir": str(tmp_path)})
     fields = refusal.value.fields
     assert fields["there"] == there
     assert other_names is None or fields["other_names"] == other_names

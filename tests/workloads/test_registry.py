@@ -1,4 +1,4 @@
-"""Tasks by name: the built-in ones, those of the user, and what a wrong name gets."""
+"""Workloads by name: the built-in ones, those of the user, and what a wrong name gets."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oddlot.core.errors import JobError, UsageError
-from oddlot.workloads import TASKS, check_task, load_task, options_of
+from oddlot.workloads.registry import WORKLOADS, check_workload, load_workload, options_of
 from tests.transcripts import mask, raises
 
 MODULE = """\
@@ -34,45 +34,45 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_tasks.py").write_text(MODULE)
-    (tmp_path / "broken_tasks.py").write_text("1 / 0")
-    (tmp_path / "needy_tasks.py").write_text("import a_module_that_is_not_there")
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    (tmp_path / "broken_jobs.py").write_text("1 / 0")
+    (tmp_path / "needy_jobs.py").write_text("import a_module_that_is_not_there")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "my_jobs", raising=False)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_built_in_task_has_options_with_defaults(name: str) -> None:
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_built_in_workload_has_options_with_defaults(name: str) -> None:
     options = options_of(name)
-    assert "batch" in options
+    assert "batch_size" in options
     assert all(option.default is not option.empty for option in options.values())
 
 
-def test_a_task_of_the_user_s() -> None:
-    job: Any = load_task("my_tasks:good", {"width": 3, "rate": 1})
+def test_a_workload_of_the_user_s() -> None:
+    job: Any = load_workload("my_jobs:good", {"width": 3, "rate": 1})
     assert job.model().in_features == 3
     assert job.rate == 1
     assert job.name == "mine"
-    assert load_task("my_tasks:free", {"width": 3}).name == "mine"
+    assert load_workload("my_jobs:free", {"width": 3}).name == "mine"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "code", "key", "fields"),
     [
-        ("digitz", {}, "unknown_name", "", {"kind": "task", "nearest": "digits"}),
-        ("job", {}, "unknown_name", "", {"kind": "task", "nearest": None}),
+        ("digitz", {}, "unknown_name", "", {"kind": "workload", "nearest": "digits"}),
+        ("job", {}, "unknown_name", "", {"kind": "workload", "nearest": None}),
         ("digits", {"hiddn": 3}, "unknown_name", "hiddn", {"kind": "option", "nearest": "hidden"}),
         ("digits", {"hidden": 2.0}, "invalid_value", "hidden", {"given": 2.0}),
         ("digits", {"hidden": True}, "invalid_value", "hidden", {"given": True}),
-        ("my_tasks:good", {}, "missing_option", "width", {"task": "my_tasks:good"}),
-        ("my_tasks:good", {"width": 1, "rate": "x"}, "invalid_value", "rate", {"given": "x"}),
-        ("my_tasks:god", {}, "unknown_name", "", {"kind": "function", "nearest": "good"}),
-        ("my_tasks:number", {}, "unknown_name", "", {"kind": "function", "given": "number"}),
-        ("my_tasks:forgetful", {}, "task_returns_no_job", "", {"given": "NoneType"}),
-        ("my_task:good", {}, "missing_module", "", {"module": "my_task"}),
-        ("my_tasks.deep:good", {}, "missing_module", "", {"module": "my_tasks.deep"}),
-        (":good", {}, "invalid_task_name", "", {}),
-        ("my_tasks:", {}, "invalid_task_name", "", {}),
+        ("my_jobs:good", {}, "missing_option", "width", {"workload": "my_jobs:good"}),
+        ("my_jobs:good", {"width": 1, "rate": "x"}, "invalid_value", "rate", {"given": "x"}),
+        ("my_jobs:god", {}, "unknown_name", "", {"kind": "function", "nearest": "good"}),
+        ("my_jobs:number", {}, "unknown_name", "", {"kind": "function", "given": "number"}),
+        ("my_jobs:forgetful", {}, "workload_returns_no_job", "", {"given": "NoneType"}),
+        ("my_job:good", {}, "missing_module", "", {"module": "my_job"}),
+        ("my_jobs.deep:good", {}, "missing_module", "", {"module": "my_jobs.deep"}),
+        (":good", {}, "invalid_workload_name", "", {}),
+        ("my_jobs:", {}, "invalid_workload_name", "", {}),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, dict) else part,
 )
@@ -80,7 +80,7 @@ def test_a_wrong_name_or_option_is_told(
     name: str, options: dict[str, Any], code: str, key: str, fields: dict[str, Any]
 ) -> None:
     with raises(UsageError, code, **fields) as refusal:
-        load_task(name, options)
+        load_workload(name, options)
     assert refusal.value.key == key
 
 
@@ -93,22 +93,22 @@ def test_a_module_that_a_library_hides_is_told(
     if beside:
         (tmp_path / "json.py").touch()
     with raises(UsageError, "unknown_name", kind="function", module="json", hides=beside):
-        load_task("json:small")
+        load_workload("json:small")
 
 
 @pytest.mark.parametrize(
     ("name", "where", "cause"),
     [
-        ("my_tasks:careless", "the task my_tasks:careless", "in the user's own code"),
-        ("broken_tasks:any", "importing broken_tasks", "ZeroDivisionError"),
-        ("needy_tasks:any", "importing needy_tasks", "a_module_that_is_not_there"),
+        ("my_jobs:careless", "the workload my_jobs:careless", "in the user's own code"),
+        ("broken_jobs:any", "importing broken_jobs", "ZeroDivisionError"),
+        ("needy_jobs:any", "importing needy_jobs", "a_module_that_is_not_there"),
     ],
 )
 def test_the_user_s_own_faults_come_with_their_traceback(name: str, where: str, cause: str) -> None:
     with raises(JobError, "user_code_failed", where=where) as failure:
-        load_task(name)
+        load_workload(name)
     assert cause in failure.fields["reason"]
 
 
 def test_a_name_is_checked_without_importing_anything() -> None:
-    check_task("any.module:function")
+    check_workload("any.module:function")

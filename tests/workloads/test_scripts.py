@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oddlot.core.errors import UsageError
-from oddlot.workloads import check_task
+from oddlot.workloads.registry import check_workload
 from tests.transcripts import raises
 
 SCRIPT = """
@@ -40,4 +40,4 @@ def test_a_python_file_that_is_named(
     for path, text in {"script.py": SCRIPT, "deep/script.py": SCRIPT, "broken.py": "def f(:"}.items():
         (tmp_path / path).write_text(text)
     with raises(UsageError, code, **fields):
-        check_task(name)
+        check_workload(name)

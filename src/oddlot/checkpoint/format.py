@@ -29,7 +29,7 @@ from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadabl
 from oddlot.core.errors import CheckpointError
 from oddlot.core.serialization import DAMAGED, from_plain
 
-FORMAT = 1
+FORMAT = 2
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "begin anew: no checkpoint is older than that"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"

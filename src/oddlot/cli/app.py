@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from oddlot.engines.simulated.config import Simulated
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a bug of oddlot, with its traceback, or what `report` or `replay` finds does not add up; "
-    "2 something impossible was asked for; 3 the run failed: the job's code, its numbers, a full disk; "
-    "130 stopped by Ctrl-C, 143 by SIGTERM."
+    "Exit codes: 0 success; 1 internal error, or `report` or `replay` found an inconsistency; 2 invalid input; "
+    "3 the run failed (the job's code, its numbers, a full disk); 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 ARGUMENTS = re.compile(r"(?:\w+=[^\s,()]+(?:, )?)+ \((--[^()]+)\)")
 
+LOCAL_ONLY = {f"engine.{name}" for name in ("workers", "threads", "respawn", "dollars_per_hour")}
+"""Settings of worker processes that simulated machines do not have."""
+
 app = typer.Typer(
-    help="Train PyTorch models on the machines one can get: slow ones, unequal ones, ones that vanish.",
+    help="Train PyTorch models on machines that fail, differ in speed, or are far apart.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -38,49 +40,47 @@ app = typer.Typer(
 
 
 @app.command(epilog=EXIT_CODES)
+@options.with_run_options
 def train(
-    task: options.Task,
+    workload: options.Workload,
     strategy: options.Strategy = None,
     workers: options.Workers = None,
     lr: options.Rate = None,
     device: options.Device = None,
     data: options.Data = None,
     epochs: options.Epochs = None,
-    until: options.Until = None,
     sets: options.Sets = None,
-    seed: options.Seed = None,
     out: options.Out = None,
-    checkpoint_every: options.CheckpointEvery = None,
     checkpoints: options.Checkpoints = None,
     resume: options.Resume = False,
     force: options.Force = False,
     chaos: options.ChaosFile = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    *,
+    run: dict[str, Any],
 ) -> None:
-    """Train on worker processes of this machine (on the machines of a file: `oddlot simulate`)."""
-    flags = _flags(locals())
-    check_kinds(task, chaos=chaos)
+    """Train a workload on worker processes of this machine."""
+    flags = _flags(locals() | run)
+    check_kinds(workload, chaos=chaos)
     _find_modules_here()
-    command = ["train", task]
-    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
+    command = ["train", workload]
+    asked = Asked(command, workload, flags, sets or [], resume, force, as_json, quiet, chaos, on_workers=True)
     asked.run("", lambda settings: settings.local())
 
 
 @app.command(epilog=EXIT_CODES)
+@options.with_run_options
 def simulate(
-    task: options.Task,
+    workload: options.Workload,
     machines: options.Machines,
     strategy: options.Strategy = None,
     lr: options.Rate = None,
     device: options.Device = None,
     data: options.Data = None,
     epochs: options.Epochs = None,
-    until: options.Until = None,
     sets: options.Sets = None,
-    seed: options.Seed = None,
     out: options.SimulatedOut = None,
-    checkpoint_every: options.CheckpointEvery = None,
     checkpoints: options.Checkpoints = None,
     resume: options.Resume = False,
     force: options.Force = False,
@@ -89,30 +89,30 @@ def simulate(
     computes: options.Compute = True,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    *,
+    run: dict[str, Any],
 ) -> None:
-    """Train on machines that exist in a file, under a virtual clock, to see time and cost.
+    """Train a workload on a simulated fleet, under a virtual clock, and report time and cost.
 
-    With --seeds it is trained so many times, with other luck each time, on the spot market and on demand, and what that
-    takes and costs is said beside each other.
+    With --seeds N, simulate N runs on spot machines and N on demand, and compare them.
     """
-    flags = _flags(locals())
-    check_kinds(task, machines, chaos)
+    flags = _flags(locals() | run)
+    check_kinds(workload, machines, chaos)
     for text in sets or []:
-        if (key := text.partition("=")[0].strip()) in {"workers", "threads", "dollars_per_hour"}:
-            told = f"--set {text}: {machines} says what machines there are; `{key}` is for `oddlot train`"
+        if (key := text.partition("=")[0].strip()) in LOCAL_ONLY:
+            told = f"--set {text}: `{key}` is for `oddlot train`; {machines} describes the machines"
             raise UsageError(told, "not_simulated", flag=f"--set {text}", name=key)
 
     def fleet(settings: "JobFile") -> "Simulated":
         from oddlot.config.fleet_file import read_fleet
         from oddlot.engines.simulated.config import Simulated
 
-        table = settings.table
-        seed = settings.fit_options().get("seed", 0)
-        return Simulated.of(read_fleet(machines), seed, table.in_flight or 1, computes)
+        seed, in_flight = settings.run_settings().get("seed", 0), settings.table.engine.in_flight or 1
+        return Simulated.of(read_fleet(machines), seed, in_flight, computes)
 
     _find_modules_here()
-    command = ["simulate", task, "--machines", machines, *([] if computes else ["--no-compute"])]
-    asked = Asked(command, task, flags, sets or [], resume, force, as_json, quiet, chaos)
+    command = ["simulate", workload, "--machines", machines, *([] if computes else ["--no-compute"])]
+    asked = Asked(command, workload, flags, sets or [], resume, force, as_json, quiet, chaos)
     if seeds is None:
         asked.run("-simulated", fleet)
     else:
@@ -120,14 +120,14 @@ def simulate(
 
 
 @app.command()
-def tasks() -> None:
-    """List the built-in tasks and their options."""
-    from oddlot.workloads import TASKS, options_of
+def workloads() -> None:
+    """List the built-in workloads and their options."""
+    from oddlot.workloads.registry import WORKLOADS, options_of
 
-    for name, entry in TASKS.items():
+    for name, entry in WORKLOADS.items():
         print(f"{name}\n    {entry.description}")
         for option in options_of(name).values():
-            print(f"    task_options.{option.name} = {json.dumps(option.default)}")
+            print(f"    workload.{option.name} = {json.dumps(option.default)}")
 
 
 @app.command()
@@ -168,31 +168,29 @@ def _describe_strategy(name: str) -> None:
 def replay(
     run: options.RunDir,
     import_strategy: Annotated[
-        bool, typer.Option("--import", help="Import the strategy that the log names, which runs its code.")
+        bool, typer.Option("--import", help="Import the strategy that the log names. This runs its code.")
     ] = False,
 ) -> None:
-    """Feed a run's log to fresh books: they must decide the same."""
+    """Replay a run's log and verify that every decision is reproduced."""
     from oddlot.history.replay import replay as replayed
 
     if import_strategy:
         _find_modules_here()
     found = replayed(run, import_strategy=import_strategy)
     if found.difference:
-        told = f"{run}: {found.records:,} records are decided the same, then {found.difference}"
+        told = f"{run}: {found.records:,} records were reproduced, then {found.difference}"
         print(printable(told), file=sys.stderr)
         raise typer.Exit(1)
-    print(printable(f"{run}: all {found.records:,} records are decided the same"))
+    print(printable(f"{run}: all {found.records:,} records were reproduced"))
 
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE.html", help="Write a page about them, for any browser.")
-    ] = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
+    html: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write a report page.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what became of runs, live or ended, and that every sample counted exactly once."""
+    """Summarize runs and verify exactly-once sample accounting."""
     from rich.console import Console
 
     from oddlot.report.html_page import check_place, write_page
@@ -200,7 +198,7 @@ def report(
     from oddlot.run.live_view import say, summary
 
     if as_json and len(runs) > 1:
-        told = "--json is about one run: name one folder"
+        told = "--json takes one run folder"
         raise UsageError(told, "several_runs", flag="--json", given=runs)
     if html is not None:
         check_place(Path(html))  # before anything is told
@@ -210,10 +208,10 @@ def report(
         if as_json:
             print(json.dumps(without_nan(one.plain()), allow_nan=False))
         else:
-            console.print(summary(one.title, one.summary, one.virtual, one.files), soft_wrap=True)
+            closing = summary(one.title, one.summary, one.virtual, one.files, verdict=one.verdict)
+            console.print(closing, soft_wrap=True)
             if one.struck:
                 say(console, f"  faults   {one.struck}")
-            say(console, f"  proof    {one.told}")
             if one.to_resume:
                 say(console, f"  resume   {one.to_resume}")
     if html is not None:
@@ -225,9 +223,9 @@ def report(
 
 @app.command()
 def watch(run: options.RunDir) -> None:
-    """Follow a run under way, from its folder, and say what it waits for when it waits.
+    """Follow a run in the terminal, from its folder, until it ends.
 
-    Exit code 3 if the run has failed or was killed.
+    Exit code 3 if the run failed or was killed.
     """
     from rich.console import Console
 
@@ -251,43 +249,40 @@ def watch(run: options.RunDir) -> None:
 
 @app.command()
 def notice(
-    pid: Annotated[int, typer.Argument(min=1, help="The process of a run, or of one of its workers.")],
+    pid: Annotated[int, typer.Argument(min=1, help="Process id of a run or of a worker.")],
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The metadata service.", show_default="http://169.254.169.254"),
+        typer.Option(metavar="URL", help="Metadata service.", show_default="http://169.254.169.254"),
     ] = None,
     every: Annotated[
         float | None,
-        typer.Option(
-            min=0.1, metavar="SECONDS", help="How often to ask.", show_default="5.0, as Amazon recommends"
-        ),
+        typer.Option(min=0.1, metavar="SECONDS", help="Time between requests.", show_default="5.0"),
     ] = None,
 ) -> None:
-    """Send SIGTERM to a process when the cloud (Amazon's form) wants this spot instance back."""
+    """Send SIGTERM to a process on an EC2 spot interruption notice."""
     from oddlot.cli.spot_notice import EVERY_SECONDS, METADATA, watch
 
-    print(f"asking {url or METADATA} every {every or EVERY_SECONDS:g} s, for process {pid}", flush=True)
+    print(f"polling {url or METADATA} every {every or EVERY_SECONDS:g} s for process {pid}", flush=True)
     told = watch(pid, url or METADATA, every or EVERY_SECONDS)
-    print(f"{told}: told process {pid}" if told else f"process {pid} has ended")
+    print(f"{told}: sent SIGTERM to process {pid}" if told else f"process {pid} has ended")
 
 
 @app.command()
 def xmc_generate(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Where train.txt.gz and test.txt.gz are written.")
-    ],
-    train_points: Annotated[int, typer.Option("--train", min=1, help="Points to train on.")] = 64_000,
-    test_points: Annotated[int, typer.Option("--test", min=1, help="Points to test on.")] = 8_192,
-    features: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 50_000,
-    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="That there are.")] = 30_000,
-    nonzeros: Annotated[float, typer.Option(min=1, help="Features of a point, on average.")] = 75.0,
-    labels_each: Annotated[float, typer.Option(min=1, help="Labels of a point, on average.")] = 5.45,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Throw away a set that is there.")] = False,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder for train.txt.gz and test.txt.gz.")],
+    train_points: Annotated[int, typer.Option("--train", min=1, help="Training points.")] = 64_000,
+    test_points: Annotated[int, typer.Option("--test", min=1, help="Test points.")] = 8_192,
+    features: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of features.")] = 50_000,
+    labels: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of labels.")] = 30_000,
+    nonzeros: Annotated[float, typer.Option(min=1, help="Mean number of features of a point.")] = 75.0,
+    labels_each: Annotated[float, typer.Option(min=1, help="Mean number of labels of a point.")] = 5.45,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Random seed.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing dataset.")] = False,
 ) -> None:
-    """Write a set for extreme multi-label classification: few labels are frequent, most are rare.
+    """Write a synthetic dataset for extreme multi-label classification.
 
-    As large as Amazon-670K: --features 135909 --labels 670091 --train 490449 --test 153025.
+    A few labels are frequent, most are rare. For the size of Amazon-670K use --features 135909 --labels 670091 --train
+    490449 --test 153025.
     """
     from oddlot.sparse.datasets.generating import Shape, generate
     from oddlot.sparse.datasets.writing import write_xmc
@@ -335,16 +330,16 @@ def common(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Hold what all commands have in common."""
+    """Hold the options of all commands."""
 
 
 def _flags(given: dict[str, Any]) -> dict[str, Any]:
-    """Return those arguments of a command that stand for settings, by name."""
+    """Return the arguments of a command that are settings, by name."""
     return {name: given[name] for name in FLAGS if name in given}
 
 
 def _find_modules_here() -> None:
-    """Let a user's modules be imported from the current folder, after all that is installed."""
+    """Make modules of the current folder importable, after installed ones."""
     sys.path.append(str(Path.cwd()))
 
 

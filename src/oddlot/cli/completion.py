@@ -2,39 +2,22 @@
 
 from collections.abc import Iterable, Iterator
 
+from oddlot.core.validation import hints_of
+from oddlot.run.config import RunConfig
 from oddlot.strategies.summaries import STRATEGIES, WRAPPERS
+from oddlot.wire.registry import CODECS
+from oddlot.workloads.registry import WORKLOADS
 
-CODECS = ("plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 SETTINGS = (
-    *(
-        "checkpoint_every",
-        "checkpoints",
-        "codec",
-        "dollars_per_hour",
-        "epoch_barrier",
-        "evaluate_every",
-        "in_flight",
-    ),
-    *(
-        "job.batch_size",
-        "job.max_grad_norm",
-        "job.device",
-        "job.keep_optimizer",
-        "job.optimizer",
-        "job.optimizer.lr",
-    ),
-    *(
-        "job.lr_schedule",
-        "keep_checkpoints",
-        "keep_shards",
-        "max_update_ratio",
-        "seed",
-        "shards",
-        "skip_bad",
-        "strategy",
-    ),
-    *("threads", "until", "workers"),
+    *(f"run.{name}" for name in hints_of(RunConfig) if name not in {"chaos", "about"}),
+    *(f"run.{name}" for name in ("checkpoints", "out")),
+    *(f"engine.{name}" for name in ("workers", "threads", "in_flight", "respawn", "dollars_per_hour")),
+    *(f"job.{name}" for name in ("batch_size", "device", "keep_optimizer", "lr_schedule", "max_grad_norm")),
+    "job.optimizer",
+    "job.optimizer.lr",
+    "strategy",
+    "workload",
 )
 """What `--set` takes, beside the settings of a strategy."""
 
@@ -44,9 +27,7 @@ Choice = tuple[str, str]
 
 def workloads(incomplete: str) -> list[Choice]:
     """Return the built-in workloads that begin so."""
-    from oddlot.workloads import TASKS
-
-    return list(_beginning(incomplete, ((name, entry.description) for name, entry in TASKS.items())))
+    return list(_beginning(incomplete, ((name, entry.description) for name, entry in WORKLOADS.items())))
 
 
 def strategies(incomplete: str) -> list[Choice]:
@@ -59,12 +40,17 @@ def devices(incomplete: str) -> list[str]:
     return [name for name in DEVICES if name.startswith(incomplete)]
 
 
+def codecs(incomplete: str) -> list[str]:
+    """Return the codecs that begin so."""
+    return [name for name in CODECS if name.startswith(incomplete)]
+
+
 def settings(incomplete: str) -> list[str]:
     """Return the settings that begin so and, of a setting with `=`, the values that it may have."""
     name, equals, begin = incomplete.partition("=")
     if not equals:
         return [f"{each}=" for each in SETTINGS if each.startswith(name)]
-    values = {"codec": CODECS, "job.device": DEVICES}.get(name, ())
+    values = {"run.codec": CODECS, "job.device": DEVICES}.get(name, ())
     if name in {"strategy", "strategy.name"}:
         values = tuple(each for each, _ in strategies(begin))
     return [f"{name}={value}" for value in values if value.startswith(begin)]

@@ -1,16 +1,26 @@
 """The arguments and options that commands share."""
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from oddlot.cli import completion as completing
+from oddlot.core.field_docs import field_docs
+from oddlot.core.validation import hints_of
+from oddlot.run.config import RunConfig
 
-Task = Annotated[
+METAVARS = {"until": "GOAL", "codec": "NAME", "evaluate_every": "INTERVAL", "checkpoint_every": "INTERVAL"}
+PLAIN = (bool, int, float, str)
+NUMBERS = {int: "N", float: "X"}
+
+Workload = Annotated[
     str,
     typer.Argument(
-        metavar="TASK",
-        help="A built-in task, module:function, or a job file (.toml).",
+        metavar="WORKLOAD",
+        help="Built-in workload, module:function, or job file (.toml).",
         autocompletion=completing.workloads,
     ),
 ]
@@ -18,7 +28,7 @@ Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Strategy: see `oddlot strategies`.",
+        help="Strategy (see `oddlot strategies`), or package.module:Class.",
         show_default="synchronous",
         autocompletion=completing.strategies,
     ),
@@ -28,13 +38,9 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="A setting of a job file, such as codec=bf16, in_flight=2, evaluate_every='100 versions', "
-        "job.batch_size=64. Repeatable.",
+        help="A job file setting, such as strategy.k=3 or engine.in_flight=2. Repeatable.",
         autocompletion=completing.settings,
     ),
-]
-Until = Annotated[
-    str | None, typer.Option(metavar="GOAL", help='When to stop, such as "accuracy>=0.98 or epochs>=30".')
 ]
 Epochs = Annotated[
     int | None,
@@ -43,7 +49,10 @@ Epochs = Annotated[
 Rate = Annotated[
     float | None,
     typer.Option(
-        "--lr", metavar="RATE", help="Learning rate: --set job.optimizer.lr=RATE.", show_default="the task's"
+        "--lr",
+        metavar="RATE",
+        help="Learning rate: --set job.optimizer.lr=RATE.",
+        show_default="the workload's",
     ),
 ]
 Device = Annotated[
@@ -51,51 +60,96 @@ Device = Annotated[
     typer.Option(
         metavar="NAME",
         help="Device: auto, cpu, cuda, cuda:1 or mps.",
-        show_default="the task's",
+        show_default="the workload's",
         autocompletion=completing.devices,
     ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        metavar="DIR", help="Folder of the task's files (its option data_dir).", show_default="$ODDLOT_DATA"
+        metavar="DIR",
+        help="Folder of the workload's files: --set workload.data_dir=DIR.",
+        show_default="$ODDLOT_DATA",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Random seed.", show_default="0")]
-Out = Annotated[str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/TASK-N")]
+Out = Annotated[str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/WORKLOAD-N")]
 SimulatedOut = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/TASK-simulated-N")
-]
-CheckpointEvery = Annotated[
-    str | None,
-    typer.Option(
-        metavar="INTERVAL",
-        help='Time between checkpoints, such as "100 versions".',
-        show_default="60 seconds",
-    ),
+    str | None, typer.Option(metavar="DIR", help="Run folder.", show_default="runs/WORKLOAD-simulated-N")
 ]
 Checkpoints = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Another place for checkpoints: a folder, s3://...",
+        help="Folder or URL for checkpoints, such as s3://bucket/run.",
         show_default="in the run folder",
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume the run in --out (default: the task's newest run).")
+    bool, typer.Option("--resume", help="Resume the run in --out (default: the workload's newest run).")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the run in --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
-Workers = Annotated[int | None, typer.Option(help="Number of worker processes.", show_default="2")]
+Workers = Annotated[
+    int | None, typer.Option(metavar="N", help="Number of worker processes.", show_default="2")
+]
 ChaosFile = Annotated[str | None, typer.Option("--chaos", metavar="FILE.toml", help="Faults to inject.")]
 RunDir = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]
 Seeds = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Simulate N runs each, spot and on demand: medians and ranges."),
+    typer.Option(min=1, metavar="N", help="Number of runs, on spot and on demand each."),
 ]
-Compute = Annotated[
-    bool, typer.Option("--compute/--no-compute", help="Train, or only keep the time (for large fleets).")
-]
+Compute = Annotated[bool, typer.Option("--compute/--no-compute", help="Train, or only simulate the time.")]
 Machines = Annotated[str, typer.Option(metavar="FILE.toml", help="Fleet file.")]
+
+
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each run setting, in place of its parameter `run`, a dict of those settings."""
+    own = signature(command)
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in RUN.items()
+    ]
+    parameters = [
+        each.replace(kind=Parameter.KEYWORD_ONLY) for each in own.parameters.values() if each.name != "run"
+    ]
+
+    @wraps(command)
+    def with_run(**given: Any) -> None:
+        run = {name: given.pop(name) for name in RUN}
+        command(run=run, **given)
+
+    with_run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
+    with_run.__annotations__ = {each.name: each.annotation for each in [*parameters, *added]}
+    return with_run
+
+
+def _run_option(name: str) -> Any:
+    """Return the option of a run setting, with the first sentence about it as help."""
+    help_text, stop, _ = field_docs(RunConfig)[name].partition(". ")
+    default = getattr(RunConfig(), name)
+    told = "" if default in (None, "") else str(default)
+    kind = _plain_type(RunConfig.hints()[name])
+    shown = default if kind is bool else told or False
+    return Annotated[
+        kind | None,
+        typer.Option(
+            metavar=METAVARS.get(name) or NUMBERS.get(kind),
+            help=help_text + "." * bool(stop),
+            show_default=str(shown) if shown is not False else False,
+            rich_help_panel="Run settings",
+            autocompletion=completing.codecs if name == "codec" else None,
+        ),
+    ]
+
+
+def _plain_type(hint: Any) -> Any:
+    """Return the type that a hint with checks, or one that may be None, is about."""
+    if get_origin(hint) is Annotated:
+        return _plain_type(get_args(hint)[0])
+    kinds = [_plain_type(part) for part in get_args(hint) if part is not type(None)]
+    return next((kind for kind in kinds or [hint] if kind in PLAIN), str)
+
+
+RUN = {name: _run_option(name) for name in hints_of(RunConfig) if name not in {"chaos", "about"}}
+"""An option for each run setting."""

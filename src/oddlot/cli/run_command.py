@@ -1,4 +1,4 @@
-"""A run as the command line asks for it."""
+"""`oddlot train` and `oddlot simulate`: from arguments to a run and its summary."""
 
 import json
 import signal
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from oddlot.cli.options import RUN
 from oddlot.cli.run_names import RUNS, newest, next_free
 from oddlot.core.errors import JobError, OddlotError, UsageError
 from oddlot.core.user_warnings import warn
-from oddlot.history.run_settings import COMMAND, resuming
+from oddlot.history.run_settings import COMMAND, engine_kind, resuming
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oddlot.config.job_file import JobFile, Override
+    from oddlot.config.job_file import JobFile
+    from oddlot.config.overrides import Override
     from oddlot.engines.base import EngineConfig
     from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
@@ -35,16 +37,14 @@ MAX_COLUMNS = 1000
 """of a table, whatever the terminal has"""
 FLAGS = {
     "strategy": ("strategy", "name"),
-    "workers": ("workers",),
+    "workers": ("engine", "workers"),
     "lr": ("job", "optimizer", "lr"),
     "device": ("job", "device"),
-    "data": ("task_options", "data_dir"),
-    "epochs": ("until",),
-    "until": ("until",),
-    "seed": ("seed",),
-    "out": ("out",),
-    "checkpoint_every": ("checkpoint_every",),
-    "checkpoints": ("checkpoints",),
+    "data": ("workload", "data_dir"),
+    "epochs": ("run", "until"),
+    "out": ("run", "out"),
+    "checkpoints": ("run", "checkpoints"),
+    **{name: ("run", name) for name in RUN},
 }
 """What the options set, as keys of a job file."""
 
@@ -55,7 +55,7 @@ class Asked:
 
     command: Sequence[str]
     """its name and its arguments that are no settings"""
-    task: str
+    workload: str
     flags: dict[str, Any]
     sets: Sequence[str]
     resume: bool
@@ -82,7 +82,7 @@ class Asked:
         from oddlot.history.run_folder import RunFolder
 
         if self.resume and self.force:
-            told = "--resume goes on with the run in --out, and --force overwrites it: leave one of them out"
+            told = "--resume continues the run in --out, and --force overwrites it: use one of them"
             raise UsageError(told, "resume_and_force")
         folder = ""
         try:
@@ -95,7 +95,7 @@ class Asked:
             self._forget(folder)
             there = bool(folder) and RunFolder(folder).is_begun
             hint = (
-                f"killed; what was saved before is {self._hint(folder)}"
+                f"killed; the last saved state is {self._hint(folder)}"
                 if there
                 else "stopped; nothing was saved"
             )
@@ -112,46 +112,47 @@ class Asked:
             RunFolder(folder).remove_if_unused()
 
     def _hint(self, folder: str) -> str:
-        return f"in {folder}. To go on:\n  {self.again(folder)}"
+        return f"in {folder}. To resume:\n  {self.again(folder)}"
 
     def _settings(self, suffix: str) -> "tuple[JobFile, str]":
         """What is asked for, and the folder. A run that goes on keeps what is not said anew."""
-        from oddlot.config.job_file import JobFile, Override
+        from oddlot.config.job_file import JobFile
+        from oddlot.config.overrides import Override
+        from oddlot.history.claim import fetch
         from oddlot.history.run_folder import RunFolder
 
         folder, overrides = self.flags["out"], self.overrides()
         if not self.resume:
-            settings = JobFile.read(self.task, overrides)
-            return settings, folder or settings.table.out or str(next_free(settings.name + suffix))
-        is_file = self.task.endswith(".toml")
-        table = JobFile.read(self.task, overrides).table if is_file else None
-        name = Path(self.task).stem if is_file else self.task.rpartition(":")[2]
-        folder = folder or (table.out if table else None) or str(newest(name + suffix))
-        RunFolder(folder, table.checkpoints if table else self.flags["checkpoints"]).fetch()
+            settings = JobFile.read(self.workload, overrides)
+            return settings, folder or settings.out or str(next_free(settings.name + suffix))
+        is_file = self.workload.endswith(".toml")
+        file = JobFile.read(self.workload, overrides) if is_file else None
+        name = Path(self.workload).stem if is_file else self.workload.rpartition(":")[2]
+        folder = folder or (file.out if file else None) or str(newest(name + suffix))
+        fetch(RunFolder(folder, file.checkpoints if file else self.flags["checkpoints"]))
         self._check_clock(folder)
         about = _sound(RunFolder(folder).about)
         if about.get("chaos") and self.chaos is None:
-            told = f"the run was begun with --chaos {about['chaos']}, which has to be said again to go on"
+            told = f"the run had --chaos {about['chaos']}, which is not resumed: pass it again"
             warn(told, "chaos_not_said_again", chaos=about["chaos"])
         if is_file:  # what the file says may have changed; what was said on top of it holds
             earlier = [Override(flag, tuple(keys), value) for flag, keys, value in about.get("overrides", [])]
-            return JobFile.read(self.task, [*earlier, *overrides]), folder
-        return JobFile.read(self.task, overrides, about.get("settings")), folder
+            return JobFile.read(self.workload, [*earlier, *overrides]), folder
+        return JobFile.read(self.workload, overrides, about.get("settings")), folder
 
     def _check_clock(self, folder: str) -> None:
         """UsageError: real and virtual seconds and dollars would be added up."""
-        from oddlot.history.run_folder import ON, RunFolder
+        from oddlot.history.run_folder import RunFolder
 
         run, begun = RunFolder(folder), {"local": "train", "simulated": "simulate"}
-        command = begun.get(run.settings().get(ON, "")) if run.is_begun else None
+        command = begun.get(engine_kind(run.settings())) if run.is_begun else None
         if command and command != self.command[0]:
-            is_of = f"{folder} is a run of `oddlot {command}`, on another clock"
-            told = f"{is_of}: go on with that, or choose another folder"
+            told = f"{folder} is a run of `oddlot {command}`: resume it with that, or use another folder"
             raise UsageError(told, "other_clock", path=folder, command=command)
 
     def overrides(self) -> "list[Override]":
         """What the flags set. UsageError: two of them contradict each other."""
-        from oddlot.config.job_file import Override
+        from oddlot.config.overrides import Override
 
         overrides = [
             Override(f"{_flag(name)} {value}", FLAGS[name], f"epochs>={value}" if name == "epochs" else value)
@@ -159,12 +160,12 @@ class Asked:
             if value is not None
         ]
         overrides += [Override.parse(text) for text in self.sets]
-        said: list[tuple[tuple[str, ...], str]] = [(("task",), f"the task {self.task}")]
+        said: list[tuple[tuple[str, ...], str]] = [(("workload", "name"), f"the workload {self.workload}")]
         for each in overrides:
             for keys, by in said:
                 common = min(len(keys), len(each.keys))
                 if keys[:common] == each.keys[:common]:
-                    told = f"{each.flag}: {by} sets the same; leave one of them out"
+                    told = f"{each.flag}: {by} sets the same; use one of them"
                     raise UsageError(told, "said_twice", flag=each.flag, before=by)
             said.append((each.keys, each.flag))
         return overrides
@@ -218,17 +219,17 @@ class Asked:
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
         """Why no version was made."""
         if self.resume and tally.versions:
-            return f"nothing was trained: the run had reached {run.ended} before. Set a later goal to go on (--until)"
+            return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
         if not tally.workers:
-            return f"nothing was trained before {run.ended}: no machine ever came"
-        return f"nothing was trained before {run.ended}: set a later goal (--until)"
+            return f"Nothing was trained before {run.ended}: no machine became available"
+        return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
 
     def estimate(self, machines: str, seeds: int, computes: bool) -> None:
         """Run it so many times each, on the spot market and on demand, and say what that took and cost."""
         from oddlot.run.signals import StopWish
 
         if self.resume or self.force:
-            told = "--seeds begins runs of its own: leave --resume and --force out"
+            told = "--seeds starts new runs: leave --resume and --force out"
             raise UsageError(told, "not_with_seeds", flag="--resume" if self.resume else "--force")
         with StopWish().heard() as stop:  # from the first import until all is told
             try:
@@ -237,7 +238,7 @@ class Asked:
                 print("killed", file=sys.stderr)
                 raise typer.Exit(SIGNALLED + signal.SIGINT) from None
         if stop.signal:
-            print(f"stopped; runs that were done: {done}", file=sys.stderr)
+            print(f"stopped; completed runs: {done}", file=sys.stderr)
             raise typer.Exit(SIGNALLED + stop.signal)
 
     def _estimate(self, machines: str, seeds: int, computes: bool) -> int:
@@ -250,11 +251,11 @@ class Asked:
         from oddlot.machines.market import names_in
         from oddlot.planner.estimate import EstimateInterrupted, estimate, estimates
 
-        settings = JobFile.read(self.task, self.overrides())
-        fleet, table = read_fleet(machines), settings.table
-        options = {"seed": 0} | settings.fit_options() | {"in_flight": table.in_flight or 1}
+        settings = JobFile.read(self.workload, self.overrides())
+        fleet, in_flight = read_fleet(machines), settings.table.engine.in_flight or 1
+        options = {"seed": 0} | settings.run_settings() | {"in_flight": in_flight}
         console = Console(stderr=self.as_json, quiet=self.quiet)
-        folder = self.flags["out"] or table.out
+        folder = self.flags["out"] or settings.out
 
         def told(bought: str, number: int) -> None:
             Console(stderr=True, quiet=self.quiet).print(
@@ -262,7 +263,7 @@ class Asked:
             )
 
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, settings.source.placed((), ("job",), ("strategy",)):
+        with aside, settings.source.placed_in_any():
             try:
                 found = estimate(
                     settings.job(),
@@ -284,13 +285,13 @@ class Asked:
             console.print(shown, soft_wrap=True)
         self._tell_runs(found, folder, console)
         if not fleet.has_spot:
-            console.print("  nothing of this fleet is bought on the spot market: there is one way to buy it")
+            console.print("  this fleet has no spot machines: there is nothing to compare")
         if self.as_json:
             plain = {one.bought or "runs": one.plain() for one in found}
             print(json.dumps(without_nan(plain), allow_nan=False))
         for one in found:
             if one.failure:
-                sentence = f"all runs {one.bought} failed, the first one: {one.failure}"
+                sentence = f"all runs {one.bought} failed. First failure: {one.failure}"
                 raise JobError(sentence, "all_runs_failed", bought=one.bought, failure=one.failure)
         return sum(len(one.summaries) for one in found)
 
@@ -302,12 +303,12 @@ class Asked:
         summaries = [summary for one in found for summary in one.summaries]
         if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:
             told = (
-                f"  of these, {len(failed)} failed, whose figures are not in the medians and ranges; the first one: "
+                f"  {len(failed)} of these runs failed and are excluded from medians and ranges. First failure: "
                 f"{failed[0].removeprefix(FAILED)}"
             )
             say(console, told)
         if idle := sum(summary["versions"] == 0 for summary in summaries):
-            console.print(f"  of these, {idle} made no version: their end came before any task was done")
+            console.print(f"  {idle} of these runs ended before their first update")
         if folder and Path(folder).exists():
             say(console, f"  runs     {folder}")
 
@@ -328,15 +329,15 @@ class Asked:
         from oddlot.run.fit import Interrupted, fit
         from oddlot.train.data import Batches
 
-        checkpoints = str(settings.table.checkpoints)
+        checkpoints = str(settings.checkpoints)
         if checkpoints.startswith("memory:"):
             url = masked(checkpoints)
-            told = f"{url} is gone when this command ends: name a lasting place"
+            told = f"{url} is lost when this command ends: use a persistent location"
             raise UsageError(told, "not_persistent", url=url)
         job = settings.job()
         tally.size = len(Batches(job.train_data, job.collate))
         try:
-            with settings.source.placed((), ("job",), ("strategy",)):
+            with settings.source.placed_in_any():
                 on = place(settings)
                 run = fit(
                     job,
@@ -349,7 +350,7 @@ class Asked:
                     quiet=True,
                     about=settings.source.about | {"chaos": self.chaos, COMMAND: self.arguments},
                     chaos=self._chaos(on.names),
-                    **settings.fit_options(),
+                    **settings.run_settings(),
                 )
         except Interrupted as stopped:
             return stopped.run, stopped.signal

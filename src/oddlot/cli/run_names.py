@@ -26,7 +26,7 @@ def next_free(name: str) -> Path:
             folder.mkdir()
         except OSError as error:
             if not isinstance(error, FileExistsError) or not folder.exists():
-                told = f"cannot use {folder} as the run's folder: {error.strerror}"
+                told = f"cannot use {folder} as the run folder: {error.strerror}"
                 reason = error.strerror or str(error)
                 raise UsageError(told, "unusable_folder", path=str(folder), reason=reason) from None
         else:

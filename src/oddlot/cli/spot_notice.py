@@ -1,7 +1,7 @@
-"""A program beside a run or a worker: asks the cloud whether it wants this machine back, and says so with SIGTERM.
+"""Poll the EC2 metadata service for a spot interruption notice, and send SIGTERM to a run or a worker.
 
-It asks as Amazon's spot instances do: the metadata service of the machine, version 2, answers 404 until two minutes
-before it takes the machine back. A whole run then stops and saves, a worker hands over what it has done.
+Version 2 of the service answers 404 until two minutes before the instance is reclaimed. On SIGTERM a run saves and
+stops, and a worker returns what it has computed.
 """
 
 import json
@@ -65,7 +65,7 @@ class Metadata:
 def watch(pid: int, url: str = METADATA, every: float = EVERY_SECONDS) -> str:
     """Ask until a notice comes, then send SIGTERM to the process; returns the notice, empty if the process ended first.
 
-    UsageError: there is no such process, or nobody answers at the first time. Later on a silence is waited out.
+    UsageError: there is no such process, or the service does not answer the first request. Later failures are retried.
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidValue("url", url, "an address that begins with http://")
@@ -93,7 +93,7 @@ def _no_service(url: str, error: OSError) -> UsageError:
     """What answers there is none, or nothing does."""
     reason = str(getattr(error, "reason", error))
     return UsageError(
-        f"no metadata service at {url} ({reason}): it is there on a cloud's machines; --url names another",
+        f"No metadata service at {url} ({reason}). It exists on EC2 instances; name another one with --url",
         "no_metadata_service",
         "url",
         url=url,
@@ -107,7 +107,7 @@ def _read(answer: bytes) -> str:
         told = json.loads(answer)
         return f"{told['action']} at {told['time']}"
     except (ValueError, KeyError, TypeError):
-        return "a notice that cannot be read"
+        return "an unreadable notice"
 
 
 def _lives(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""`oddlot watch`: a run under way in the terminal, from its folder alone."""
+"""`oddlot watch`: follow a run in the terminal, from its folder alone."""
 
 import time
 from pathlib import Path
@@ -52,7 +52,7 @@ class Watch:
         waits = "" if self.follower.ended else waits_for(tally, self.now)
         stopped = stopped_process(self.follower.run.path) if waits else 0
         if stopped:
-            waits = f"the run's process {stopped} is stopped: `kill -CONT {stopped}` lets it go on"
+            waits = f"the run's process {stopped} is stopped. Continue it with `kill -CONT {stopped}`"
         if not waits:
             self.waits_line = ""
         elif not self.waits or stopped != self.stopped:
@@ -115,7 +115,7 @@ def _wait_for_begin(run: RunFolder, console: Console) -> None:
             return  # nothing will come: reading the folder says why
         if not told:
             told = True
-            say(console, f"no run in {run.path} yet: waiting until it begins")
+            say(console, f"waiting for a run to start in {run.path}")
         time.sleep(1 / LOOKS_A_SECOND)
 
 

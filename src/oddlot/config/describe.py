@@ -1,29 +1,26 @@
 """What can be set of a strategy, as lines that are themselves a job file's text."""
 
-import ast
-import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
-from itertools import pairwise
-from textwrap import dedent
 from typing import Any, get_type_hints
 
 from oddlot.config.dataclass_tables import default_of, settings_of
-from oddlot.config.job_file import KINDS, word_of
-from oddlot.core.strategy_wrapper import Inner
+from oddlot.config.strategy_tables import KINDS, strategy_name
+from oddlot.core.field_docs import field_docs
+from oddlot.core.strategy import Strategy
 from oddlot.strategies import Synchronous
 from oddlot.strategies.registry import INSIDE
 
 
 def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator[str]:
     """A line for each setting of a dataclass: name, default (as `begin` has it), and what stands beneath it."""
-    meanings, hints = _meanings(kind), get_type_hints(kind)
+    meanings, hints = field_docs(kind), get_type_hints(kind)
     for name, one in settings_of(kind).items():
         default = default_of(one) if begin is None else getattr(begin, name)
-        if default is MISSING and hints[name] is Inner:
+        if default is MISSING and hints[name] is Strategy:
             inside = INSIDE.get(kind, Synchronous)
-            yield f'{prefix}{name}.name = "{word_of(inside)}"   # or another one, with its settings'
+            yield f'{prefix}{name}.name = "{strategy_name(inside)}"   # or another one, with its settings'
             if kind in INSIDE:
                 yield from describe_settings(type(inside()), f"{prefix}{name}.", inside())
         elif is_dataclass(default) and not isinstance(default, type):
@@ -45,14 +42,3 @@ def describe_settings(kind: type, prefix: str, begin: object = None) -> Iterator
 def _toml(default: Any) -> str:
     """A setting's default as TOML has it; a sign where there is none."""
     return "... (needed)" if default is MISSING else "..." if default is None else json.dumps(default)
-
-
-def _meanings(kind: type) -> dict[str, str]:
-    """The texts beneath a class's fields, which Python itself forgets."""
-    source = ast.parse(dedent(inspect.getsource(kind))).body[0]
-    meanings = {}
-    for one, text in pairwise(ast.iter_child_nodes(source)):
-        match one, text:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                meanings[name] = " ".join(meaning.split())
-    return meanings

@@ -6,22 +6,22 @@ from pathlib import Path
 from oddlot.core.errors import UsageError
 
 KEYS = {
-    "job": ("task",),
+    "job": ("workload",),
     "fleet": ("machines", "zones", "offers"),
     "chaos": ("faults", "capacity"),
 }
 """Keys that identify each kind of file."""
 USE = {
     "job": "oddlot train {path}",
-    "fleet": "oddlot simulate TASK --machines {path}",
-    "chaos": "oddlot train TASK --chaos {path}",
+    "fleet": "oddlot simulate WORKLOAD --machines {path}",
+    "chaos": "oddlot train WORKLOAD --chaos {path}",
 }
 """How each kind is used."""
 
 
-def check_kinds(task: str, machines: str | None = None, chaos: str | None = None) -> None:
+def check_kinds(workload: str, machines: str | None = None, chaos: str | None = None) -> None:
     """UsageError: one of these files is a file of another kind. The file's reader reports other faults."""
-    paths = {"job": task if task.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
+    paths = {"job": workload if workload.endswith(".toml") else None, "fleet": machines, "chaos": chaos}
     flags = {"job": "", "fleet": "--machines ", "chaos": "--chaos "}
     for wanted, path in paths.items():
         if path and (kind := _kind_of(Path(path), wanted)) != wanted:

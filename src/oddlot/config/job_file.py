@@ -1,19 +1,22 @@
 """The settings of a run: a job file, and what the command line says on top of it.
 
-task = "digits"                                # or "package.module:function"
+[workload]
+name = "digits"                                # or "package.module:function"
+hidden = 128                                   # an option of the workload
+
+[run]
 until = "accuracy>=0.98 or epochs>=30"
+
+[engine]
 workers = 4
 
-[task_options]
-hidden = 128
-
 [strategy]
-name = "local_sgd"
+name = "local_sgd"                             # or "package.module:Class"
 steps = 8
 server = { lr = 0.7, momentum = 0.9, nesterov = true }
 
 [job.optimizer]
-lr = 0.05                                      # the rest as the task has it; with `kind`, another optimizer
+lr = 0.05                                      # the rest as the workload has it; with `kind`, another optimizer
 
 [job.lr_schedule]
 kind = "cosine"                                # or "linear", "steps"
@@ -21,141 +24,73 @@ epochs = 30
 """
 
 import tomllib
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pydantic
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     ValidationError,
     ValidationInfo,
     create_model,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
-from oddlot.config.dataclass_tables import (
-    Change,
-    Choice,
-    Maker,
-    as_fault,
-    change_of,
-    column,
-    table_of,
-    validator,
-)
-from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said
-from oddlot.config.toml_text import check_text
-from oddlot.core.errors import MAX_CHARACTERS, UsageError, joined
-from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.config.dataclass_tables import Change, Maker, as_fault, column, validator
+from oddlot.config.overrides import Override, choosers_first
+from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, STRATEGY_TABLES
+from oddlot.config.toml_errors import KeyPath, Table, at_line, faults, locate, read_table, said, unknown_key
+from oddlot.core.errors import UsageError, joined
 from oddlot.core.strategy import Strategy
-from oddlot.core.strategy_wrapper import Inner, Wrapper
-from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, SEED, at_least, hints_of
+from oddlot.core.validation import ABOVE_ZERO, NOT_NEGATIVE, at_least, hints_of
 from oddlot.run.config import RunConfig
-from oddlot.run.goals import Every
-from oddlot.strategies import Synchronous
-from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS, strategy_class
-from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
-from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
-from oddlot.workloads import check_task, load_task
+from oddlot.workloads.registry import check_workload, load_workload
 
 if TYPE_CHECKING:
     from oddlot.engines.local.config import Local
     from oddlot.train.job import Job
-    from oddlot.wire.codec import Codec
 
 Count = Annotated[int, AfterValidator(validator(at_least(1)))]
 Price = Annotated[float, AfterValidator(validator(NOT_NEGATIVE))]
 Positive = Annotated[float, AfterValidator(validator(ABOVE_ZERO))]
-Seed = Annotated[int, AfterValidator(validator(SEED))]
 Text = Annotated[str, pydantic.Field(min_length=1)]
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-BY_NO_CONSTANTS: dict[str, type[ByNoConstants]] = {"gradients": ByGradients, "plateau": ByPlateau}
-SWITCHES: dict[str, type[Switch]] = {**BY_NO_CONSTANTS, "error": ByError}
-KINDS: dict[Any, Mapping[str, type]] = {
-    Optimizer: OPTIMIZERS,
-    Switch: SWITCHES,
-    ByNoConstants: BY_NO_CONSTANTS,
-}
-"""of dataclasses that stand for each other, by the names that job files use"""
-SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
-DEEPEST = 3
-"""strategies inside each other that the command line can name"""
-STRATEGIES = [("strategy", *["inner"] * depth) for depth in range(DEEPEST + 1)]
-NAMED: dict[tuple[str, ...], str] = {
-    **dict.fromkeys(STRATEGIES, "name"),
-    **{(*table, key): "kind" for table in STRATEGIES for key in ("server", "switch")},
-    ("job", "optimizer"): "kind",
-    ("job", "lr_schedule"): "kind",
-}
-"""Tables, and the key in them that decides which other keys they may have. A table may be its name alone."""
-CHOOSERS = {(*table, chooser) for table, chooser in NAMED.items()}
-"""Another word for one of these throws the table's other keys away."""
 
 
-def word_of(makes: Callable[[], Strategy]) -> str:
-    """What job files call a strategy."""
-    words: dict[type[Strategy], str] = {kind: word for word, kind in BY_NAME.items()}
-    return words[type(makes())]
+class WorkloadTable(Table):
+    """A ready-made job, or a user's function that returns one. Further keys are its options."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, pydantic.JsonValue]
+
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        with as_fault():
+            check_workload(value)
+        return value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of the workload's function."""
+        return dict(self.__pydantic_extra__)
 
 
-OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
-OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
-"""Without a kind, some numbers of the optimizer that is there change."""
-SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
-SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
-OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}
-OF_STRATEGIES |= {
-    union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
-    for union in (Switch, ByNoConstants)
-}
-STRATEGY_TABLES: dict[str, Any] = {
-    name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()
-}
-
-
-@cache
-def _table_elsewhere(name: str) -> type[Table]:
-    """The table of a user's own strategy."""
-    kind = strategy_class(name)
-    choices = {**OF_STRATEGIES, **({Inner: _inside(kind)} if issubclass(kind, Wrapper) else {})}
-    return table_of(kind, choices=choices, name=name)
-
-
-STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsewhere=_table_elsewhere)
-
-
-def _inside(wrapper: type) -> Choice:
-    """Any strategy; where none is named, or the one that the wrapper has then, some settings of that one."""
-    if wrapper not in INSIDE:
-        return replace(STRATEGY, hinted=_fitting)
-    begins, word = INSIDE[wrapper], word_of(INSIDE[wrapper])
-    change = change_of({word: type(begins())}, begins=begins, choices=OF_STRATEGIES, name=word)
-    return replace(
-        STRATEGY, tables=ChainMap({word: change}, STRATEGY_TABLES), otherwise=change, hinted=_fitting
-    )
-
-
-def _fitting(around: Collection[str]) -> set[str]:
-    """Strategies that can be inside these: none of them again, and in some only such as wait for everybody."""
-    if any(WRAPPERS[name] in INSIDE for name in around):
-        return {word for word, kind in BY_NAME.items() if kind().traits(1).waits_for_all}
-    return {*BY_NAME, *WRAPPERS} - {*around}
-
-
-STRATEGY_TABLES |= {
-    name: table_of(kind, choices={Inner: _inside(kind)}, name=name) for name, kind in WRAPPERS.items()
-}
+def _named(value: object) -> object:
+    """A workload may be its name alone."""
+    return {"name": value} if isinstance(value, str) else value
 
 
 class JobTable(Table):
-    """What of the task's job is to be otherwise."""
+    """Changes to the workload's job."""
 
     batch_size: Count | None = None
     device: str | None = None
@@ -165,109 +100,66 @@ class JobTable(Table):
     max_grad_norm: Positive | None = None
 
 
-def _run_setting(hint: Any) -> Any:
-    """The column of a run setting; rhythms are texts, and no text is empty."""
-    if hint is Every:
-        return Annotated[str, BeforeValidator(_rhythm)]
-    return Text if hint is str else column(hint)
+class EngineTable(Table):
+    """The worker processes. A fleet file describes simulated machines; of these settings it leaves `in_flight`."""
 
-
-def _rhythm(value: object, info: ValidationInfo) -> str:
-    with as_fault():
-        Every.parse(value, info.field_name or "")
-    return str(value)
-
-
-SET_OTHERWISE = {"codec", "chaos", "about"}
-"""run settings that a job file does not have, or by names"""
-RUN_SETTINGS = {name: hint for name, hint in hints_of(RunConfig).items() if name not in SET_OTHERWISE}
-
-
-class FileTable(Table):
-    """What a job file has beside the run settings."""
-
-    task: str
-    task_options: dict[str, pydantic.JsonValue] = pydantic.Field({})
-    strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
-    job: JobTable = JobTable()
     workers: Count | None = None
     threads: Count | None = None
     in_flight: Count | None = None
+    respawn: bool | None = None
     dollars_per_hour: Price | None = None
-    codec: Literal["plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16"] | None = None
-    checkpoints: Text | None = None
+
+
+class RunPlaces(Table):
+    """Where a run is saved."""
+
     out: Text | None = None
+    checkpoints: Text | None = None
 
-    @field_validator("task")
+
+def _run_column(name: str, hint: Any) -> Any:
+    """Return the column of a run setting; no text is empty."""
+    if hints_of(RunConfig)[name] != hint:
+        return Annotated[str, BeforeValidator(_checked_text)]
+    return Text if hint is str else column(hint)
+
+
+def _checked_text(value: object, info: ValidationInfo) -> object:
+    with as_fault():
+        RunConfig.of({info.field_name or "": value})
+    return value
+
+
+RUN_SETTINGS = {name: hint for name, hint in RunConfig.hints().items() if name not in {"chaos", "about"}}
+"""The settings of the table `[run]`; faults are a file of their own."""
+_COLUMNS: dict[str, Any] = {
+    name: (_run_column(name, hint) | None, None) for name, hint in RUN_SETTINGS.items()
+}
+if TYPE_CHECKING:
+    RunTable = RunPlaces
+else:
+    RunTable = create_model("RunTable", __base__=RunPlaces, **_COLUMNS)
+    """The run settings, and where the run is saved."""
+
+
+class FileTable(Table):
+    """A whole job file."""
+
+    workload: Annotated[WorkloadTable, BeforeValidator(_named)]
+    run: RunTable = RunTable()
+    engine: EngineTable = EngineTable()
+    strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
+    job: JobTable = JobTable()
+
     @classmethod
-    def _known(cls, value: str) -> str:
-        with as_fault():
-            check_task(value)
-        return value
-
-
-_COLUMNS: dict[str, Any] = {name: (_run_setting(hint) | None, None) for name, hint in RUN_SETTINGS.items()}
-RunTable: type[FileTable] = create_model("RunTable", __base__=FileTable, **_COLUMNS)
-"""A whole job file."""
-
-
-def _unnamed(key: str, around: Mapping[str, Any]) -> str | None:
-    """Which kind of a strategy or its settings the table `key` of this one has, where it does not name it."""
-    match key:
-        case "server" | "switch":
-            return "sgd" if key == "server" else "gradients"
-        case "strategy" | "inner":
-            wrapper = WRAPPERS.get(str(around.get("name"))) if key == "inner" else None
-            return word_of(INSIDE.get(wrapper, Synchronous)) if wrapper else "synchronous"
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """A value from the command line, and the words that gave it."""
-
-    flag: str
-    keys: tuple[str, ...]
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> "Override":
-        """Read the `a.b=c` of `--set a.b=c`; c is a TOML value, or else a text."""
-        name, equals, value = text.partition("=")
-        keys = tuple(name.strip().split("."))
-        if not equals or not all(keys):
-            told = f"--set {text}: write a setting and its value, such as --set strategy.k=3"
-            raise UsageError(told, "no_setting_and_value", flag=f"--set {text}")
-        try:
-            check_text(f"{name} = {value}")
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except UsageError as error:
-            begin = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
-            raise error.retold(f"--set {begin}: {error}", flag=f"--set {begin}") from None
-        except ValueError:  # no TOML, or a whole number that Python refuses for its many digits
-            parsed = value
-        except RecursionError:
-            told = f"--set {name}: its value has too many brackets in each other"
-            raise UsageError(told, "nested_too_deeply", flag=f"--set {name}") from None
-        chooser = NAMED.get(keys) if isinstance(parsed, str) else None
-        return cls(f"--set {text}", (*keys, chooser) if chooser else keys, parsed)
-
-    def put_into(self, table: dict[str, Any]) -> None:
-        """Set the value in nested tables, which are made where they are missing."""
-        *parents, last = self.keys
-        unnamed: str | None = None
-        for depth, key in enumerate(parents, 1):
-            unnamed = _unnamed(key, table)
-            inner = table.setdefault(key, {})
-            if isinstance(inner, str) and (chooser := NAMED.get(self.keys[:depth])):
-                inner = table[key] = {chooser: inner}
-            if not isinstance(inner, dict):
-                told = f"{self.flag}: `{key}` is {inner!r}, which has no settings"
-                raise UsageError(told, "no_table", flag=self.flag, name=key, given=inner)
-            table = inner
-        if self.keys in CHOOSERS and table.get(last, unnamed) != self.value:
-            table.clear()
-        table[last] = self.value
+    def _remedy(cls, fault: ErrorDetails) -> UsageError | None:
+        """A key outside its table is named with the table."""
+        key = str(fault["loc"][0])
+        tables: dict[str, type[Table]] = {"run": RunTable, "engine": EngineTable, "job": JobTable}
+        having = [name for name, table in tables.items() if key in table.model_fields]
+        if fault["type"] != "extra_forbidden" or not having:
+            return super()._remedy(fault)
+        return unknown_key(key, "", f"it is a key of the table [{having[0]}]", f"{having[0]}.{key}")
 
 
 @dataclass(frozen=True)
@@ -281,24 +173,24 @@ class Source:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a run's folder keeps of it, for whoever goes on."""
+        """The settings that a run's folder keeps, to resume the run with them."""
         overrides = [[each.flag, list(each.keys), each.value] for each in self.overrides]
         return {"settings": self.plain, "overrides": overrides}
 
     def placed_at(self, keys: KeyPath, error: UsageError) -> UsageError:
-        """The error with the flag, or the file and line, that said these keys; as it is where neither was used."""
+        """Return the error with the flag, or the file and line, that gave these keys; unchanged if neither did."""
         found = said(self.plain, keys)
         for override in reversed(self.overrides):
             depth = min(len(found), len(override.keys))
             if depth and list(override.keys[:depth]) == found[:depth]:
                 # a flag has its value with it
-                sentence = str(error).removeprefix(f"{error.key} = {self.plain.get(error.key)!r}: ")
+                sentence = str(error).removeprefix(f"{error.key} = {override.value!r}: ")
                 return error.retold(f"{override.flag}: {sentence}", flag=override.flag)
         return at_line(self.path, locate(self.text, keys), error) if self.path else error
 
     @contextmanager
     def placed(self, *tables: tuple[str, ...]) -> Iterator[None]:
-        """Puts the place before a UsageError: that of its key in one of these tables, or else that of the first table.
+        """Add the place to a UsageError: that of its key in one of these tables, or else that of the first table.
 
         The whole file, `()`, is no place.
         """
@@ -310,41 +202,58 @@ class Source:
             )
             raise (self.placed_at(keys, error) if keys else error) from None
 
+    @contextmanager
+    def placed_in_any(self) -> Iterator[None]:
+        """Add the place to a UsageError about a setting of any table."""
+        with self.placed((), *((field,) for field in FileTable.model_fields)):
+            yield
+
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file, or a task alone, with what the command line says on top of it."""
+    """A job file, or a workload alone, with what the command line says on top of it."""
 
     table: FileTable
     source: Source
 
     @classmethod
     def read(
-        cls, task: str, overrides: Sequence[Override] = (), before: Mapping[str, Any] | None = None
+        cls, given: str, overrides: Sequence[Override] = (), before: Mapping[str, Any] | None = None
     ) -> "JobFile":
-        """The settings for a task, on top of those of a run `before`, or for a job file.
+        """Read a job file, or make the settings of a workload, on top of those of a run `before`.
 
         UsageError: every fault with its flag, or its file and line.
         """
-        path = Path(task) if task.endswith(".toml") else None
-        text = read_table(path, RunTable)[0] if path else ""
-        plain = tomllib.loads(text) if path else {**deepcopy(before or {}), "task": task}
+        path = Path(given) if given.endswith(".toml") else None
+        text = read_table(path, FileTable)[0] if path else ""
+        plain = tomllib.loads(text) if path else deepcopy(dict(before or {}))
+        chosen = [] if path else [Override("", ("workload", "name"), given)]
         source = Source(plain, overrides, path, text)
-        for override in sorted(overrides, key=_choosers_first):
+        for override in sorted([*chosen, *overrides], key=choosers_first):
             override.put_into(source.plain)
         try:
-            return cls(RunTable.model_validate(source.plain), source)
+            return cls(FileTable.model_validate(source.plain), source)
         except ValidationError as error:
             raise joined([source.placed_at(keys, fault) for keys, fault in faults(error)]) from None
 
     @property
     def name(self) -> str:
-        """What a folder of this task's runs is called."""
-        return self.source.path.stem if self.source.path else self.table.task.rpartition(":")[2]
+        """The name of the folders of this workload's runs."""
+        return self.source.path.stem if self.source.path else self.table.workload.name.rpartition(":")[2]
+
+    @property
+    def out(self) -> str | None:
+        """The run folder, if it is given."""
+        return self.table.run.out
+
+    @property
+    def checkpoints(self) -> str | None:
+        """The place of the checkpoints, if it is given."""
+        return self.table.run.checkpoints
 
     @property
     def strategy_names(self) -> list[str]:
-        """What its strategy is called, and those inside."""
+        """The names of its strategy and of those inside."""
         names, table = list[str](), getattr(self.table, "strategy", None)
         while table is not None:
             names.append(table.name)
@@ -352,23 +261,19 @@ class JobFile:
         return names
 
     def strategy(self) -> Strategy:
-        """The strategy, new."""
+        """Make the strategy."""
         strategy: Strategy = self.table.strategy.make()
         return strategy
 
     def job(self) -> "Job":
-        """The task's job with its changes. UsageError, or JobError when the task's own code fails."""
-        with self.source.placed(("task_options",)):
-            job = load_task(self.table.task, self.table.task_options)
+        """Make the workload's job with its changes. UsageError, or JobError when the workload's own code fails."""
+        with self.source.placed(("workload",)):
+            job = load_workload(self.table.workload.name, self.table.workload.options)
         table = self.table.job
-        said = {
-            name: getattr(table, name)
-            for name in ("batch_size", "device", "keep_optimizer", "max_grad_norm", "lr_schedule")
-        }
         changes: dict[str, Any] = {
             name: value.make() if isinstance(value, Maker) else value
-            for name, value in said.items()
-            if value is not None
+            for name, value in _given(table).items()
+            if name != "optimizer"
         }
         if table.optimizer is not None:
             with self.source.placed(("job", "optimizer")):
@@ -377,32 +282,17 @@ class JobFile:
         with self.source.placed(("job",)):
             return replace(job, **changes)
 
-    def fit_options(self) -> dict[str, Any]:
-        """Those arguments of `fit` that were given."""
-        codec = self.table.codec
-        return self._given(*RUN_SETTINGS, "checkpoints") | ({} if codec is None else {"codec": _codec(codec)})
+    def run_settings(self) -> dict[str, Any]:
+        """Return the run settings that were given, as keywords of `fit`."""
+        return {name: value for name, value in _given(self.table.run).items() if name != "out"}
 
     def local(self) -> "Local":
-        """The worker processes."""
+        """Return the worker processes."""
         from oddlot.engines.local.config import Local
 
-        return Local(**self._given("workers", "threads", "in_flight", "dollars_per_hour"))
-
-    def _given(self, *names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(self.table, name)) is not None}
+        return Local(**_given(self.table.engine))
 
 
-def _choosers_first(override: Override) -> tuple[bool, int]:
-    """Another word for a chooser throws away what stands beneath it: so the outer ones come first."""
-    chooses = override.keys in CHOOSERS
-    return not chooses, len(override.keys) if chooses else 0
-
-
-def _codec(name: str) -> "Codec":
-    """Of the form `nonzero_bf16`: how numbers travel, and before it whether zeros do."""
-    from oddlot.wire.codec import Half, Plain
-    from oddlot.wire.nonzero_blocks import NonZero
-
-    halves = {"bf16": Half("bf16"), "fp16": Half("fp16")}
-    of = halves.get(name.rpartition("_")[2], Plain())
-    return NonZero(of) if name.startswith("nonzero") else of
+def _given(table: Table) -> dict[str, Any]:
+    """Return what a table says."""
+    return {name: value for name in type(table).model_fields if (value := getattr(table, name)) is not None}

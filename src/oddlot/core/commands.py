@@ -24,7 +24,7 @@ class Assign:
     again: TaskId | None = None
     """lease the samples of this open task a second time; the first arrival wins, and the others are aborted"""
     deadline: float | None = None
-    """seconds until the lease lapses, or more if the node has been slower than that; None: learnt from its speed"""
+    """seconds until the task times out, or more if the node has been slower than that; None: learnt from its speed"""
     pull: float | None = None
     """let the node start from its own weights, moved so far towards the version: see `Task`"""
 

@@ -6,31 +6,14 @@ I/O, holds no tensor and reads no clock: the same history gives the same actions
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from math import inf, isfinite
+from dataclasses import dataclass, field
+from heapq import heappop
+from math import inf
 from random import Random
 from typing import Any, get_type_hints
 
-from oddlot.core.commands import (
-    Abort,
-    Action,
-    Assign,
-    Blend,
-    Cancel,
-    Command,
-    Drop,
-    Evaluate,
-    Evict,
-    HandOver,
-    Keep,
-    Release,
-    Skip,
-    Start,
-    Step,
-    Wake,
-)
-from oddlot.core.deadlines import Deadlines
+from oddlot.core.commands import Abort, Action, Evict, Skip
+from oddlot.core.conductor_commands import carry_out
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import (
     Arrived,
@@ -57,16 +40,12 @@ from oddlot.core.ledger import Ledger, Skipped
 from oddlot.core.random_streams import stream
 from oddlot.core.records import Record
 from oddlot.core.serialization import Misfit, from_plain, to_plain
-from oddlot.core.spans import Span, samples_in
 from oddlot.core.strategy import Strategy, View
-from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of, task_name
-from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
+from oddlot.core.task_timeouts import TaskTimeouts
+from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
+from oddlot.core.worker_stats import Roster
 
 ECHO = "echo"
-HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
-"""a worker that has sent nothing for so many times its task's timeout, and for so many seconds, is killed"""
-MAX_KEPT = 16
-"""versions that a strategy may hold at once: each is a whole model"""
 
 
 @dataclass(eq=False)
@@ -91,7 +70,7 @@ class Conductor:
     idle: dict[NodeId, None] = field(default_factory=dict)
     """those with at least one"""
     busy: dict[NodeId, dict[TaskId, float]] = field(default_factory=dict)
-    """what every worker holds, since when; cancelled and lapsed tasks too, until it has answered"""
+    """what every worker holds, since when; cancelled and timed-out tasks too, until it has answered"""
     stalled: dict[NodeId, None] = field(default_factory=dict)
     """those that may be given work, and hold nothing else"""
     open: dict[TaskId, Task] = field(default_factory=dict)
@@ -100,13 +79,9 @@ class Conductor:
     kept: dict[str, int] = field(default_factory=dict)
     """versions that the strategy holds, and how often"""
     alarms: list[float] = field(default_factory=list)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
     held: dict[TaskId, Task] = field(default_factory=dict)
     """what workers have and have not answered, open or not"""
-    evictions: Deadlines = field(default_factory=Deadlines)
-    """when workers that let a deadline pass count as hung"""
-    silence: dict[TaskId, float] = field(default_factory=dict)
-    """of the tasks in there: after how many seconds without a word"""
     tasks_made: int = 0
 
     def __post_init__(self) -> None:
@@ -115,7 +90,7 @@ class Conductor:
     @property
     def alarm(self) -> float:
         """When to call with `Ticked` at the latest; infinity for never."""
-        return min(self.alarms[0] if self.alarms else inf, self.deadlines.first, self.evictions.first)
+        return min(self.alarms[0] if self.alarms else inf, self.timeouts.first)
 
     @property
     def done(self) -> bool:
@@ -136,13 +111,12 @@ class Conductor:
         view = View(self)
         while shown:
             for command in list(self.strategy.on(shown.popleft(), view)):
-                action, consequence = _LOWER[type(command)](self, command)
+                action, consequence = carry_out(self, command)
                 if action is not None:
                     actions.append(action)
                 if consequence is not None:
                     shown.append(consequence)
-        self.deadlines.forget(self.open)
-        self.evictions.forget(self.held)
+        self.timeouts.forget_ended(self)
         return Record(now, event, tuple(actions), remark)
 
     # --- settling: what an event means for the books, what the strategy is told, who came too late
@@ -171,7 +145,7 @@ class Conductor:
             return
         held = [self.held.pop(task) for task in self.busy.pop(node)]
         for task in held:
-            self.silence.pop(task.id, None)
+            self.timeouts.end(task.id)
             if self.open.pop(task.id, None):
                 self.ledger.give_back(task.id)
         self.slots.pop(node, None)
@@ -190,7 +164,7 @@ class Conductor:
         if counts:
             del self.open[facts.id]
             for other in self.ledger.arrive(facts.id, facts.samples):
-                yield Abort(other, self._close(other).node)
+                yield Abort(other, self.close(other).node)
             self.inbox[facts.id] = facts
             yield event
         elif known:
@@ -219,45 +193,16 @@ class Conductor:
             yield Changed(self.version)
 
     def _ticked(self, _: Ticked) -> Iterator[Event | Evict | Skip]:
-        waiting = None
-        for name, provisional in self.deadlines.due(self.now):
-            if (task := self.open.get(name)) is None:
-                continue
-            since = self.busy[task.node][name]
-            if provisional:  # no more than those who wait could begin anew
-                waiting = sum(not self.busy[node] for node in self.idle) if waiting is None else waiting - 1
-                if waiting < 1:
-                    self.deadlines.set(self.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
-                    self._await_word(name, since, SECONDS_UNTIL_ANY_ANSWER)
-                    continue
-            self._close(name)
-            self.ledger.give_back(name)
-            self.roster.lapsed(task.node)
-            self._await_word(name, since, self.now - since)
-            yield Cancelled(name, task.node)
-        yield from self._evict_hung()
-        while self.alarms and self.alarms[0] <= self.now:
-            yield Rang(heappop(self.alarms))
-
-    def _await_word(self, task: TaskId, since: float, timeout: float) -> None:
-        """Its worker hangs if it says nothing for so many times this timeout."""
-        self.silence[task] = max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
-        self.evictions.set(since + self.silence[task], task)
-
-    def _evict_hung(self) -> Iterator[Event | Evict | Skip]:
-        """Workers that hold a task for too long, and have not answered any other one meanwhile."""
-        evicted = set[NodeId]()
-        for name, _ in self.evictions.due(self.now):
-            if (task := self.held.get(name)) is None or task.node in evicted:
-                continue
-            heard = self.roster.members[task.node].last_heard or 0.0
-            hung_at = max(heard, self.busy[task.node][name]) + self.silence[name]
-            if hung_at > self.now:
-                self.evictions.set(hung_at, name)
-                continue
-            evicted.add(task.node)
+        for task in self.timeouts.expired(self):
+            self.close(task.id)
+            self.ledger.give_back(task.id)
+            self.roster.timed_out(task.node)
+            yield Cancelled(task.id, task.node)
+        for task in self.timeouts.hung(self):
             yield Evict(task.node)
             yield from self._skipped(self.ledger.strike(task.spans, "hung"))
+        while self.alarms and self.alarms[0] <= self.now:
+            yield Rang(heappop(self.alarms))
 
     def _resumed(self, event: Resumed) -> Iterator[Event]:
         for name, value in event.settings.items():
@@ -280,19 +225,19 @@ class Conductor:
         if since is None:
             return False
         del self.held[task]
-        self.silence.pop(task, None)
+        self.timeouts.end(task)
         nobody_had = self.roster.usual is None
         self.roster.result(node, samples, self.now - since, self.now)
         if nobody_had and self.roster.usual is not None:
-            self._set_deadlines_anew()
+            self.timeouts.replace_provisional(self)
         if node in self.slots:
             self.slots[node] += 1
             self.idle[node] = None
         self._see_whether_stalled(node)
         return True
 
-    def _close(self, name: TaskId) -> Task:
-        """The open task, which its worker still holds, is not open any more."""
+    def close(self, name: TaskId) -> Task:
+        """Close an open task that its worker still holds."""
         task = self.open.pop(name)
         self._see_whether_stalled(task.node)
         return task
@@ -303,166 +248,6 @@ class Conductor:
             self.stalled[node] = None
         else:
             self.stalled.pop(node, None)
-
-    # --- lowering: what a command means for the books, and what the host is to do --------------
-
-    def _assign(self, command: Assign) -> tuple[Action | None, None]:
-        node = command.node
-        if not self.slots.get(node):
-            if node not in self.slots:
-                told = f"{command} is impossible: {node} is not among view.nodes"
-                raise ProtocolError(told, "no_such_node", node=node)
-            raise ProtocolError(
-                f"{command} is impossible: {node} has no free slot", "no_free_slot", node=node
-            )
-        if command.deadline is not None and not command.deadline > 0:
-            told = f"{command} has no time: a deadline is a number of seconds above 0"
-            raise ProtocolError(told, "invalid_deadline", deadline=command.deadline)
-        if command.pull is not None and not (command.kind == "weights" and 0 <= command.pull <= 1):
-            told = f"{command} is impossible: weights are pulled, by a share from 0 to 1"
-            raise ProtocolError(told, "invalid_pull", pull=command.pull)
-        version = self._version(command.version, command)
-        task_id = task_name(node, self.tasks_made + 1)
-        spans = self._lease(task_id, command)
-        if not spans:
-            return None, None
-        self.tasks_made += 1
-        self.slots[node] -= 1
-        del self.idle[node]
-        if self.slots[node]:
-            self.idle[node] = None  # behind the others, so that one which brings nothing starves nobody
-        patience = self.roster.patience(node, samples_in(spans), command.deadline)
-        provisional = command.deadline is None and self.roster.usual is None
-        self.deadlines.set(self.now + patience, task_id, provisional)
-        kind, pull = command.kind, command.pull
-        merged = self.ledger.merged_in_all if self.scheduled and kind != "gradient" else None
-        task = self.open[task_id] = self.held[task_id] = Task(
-            task_id, node, spans, version, kind, pull, merged
-        )
-        self.busy[node][task_id] = self.now
-        self.stalled.pop(node, None)
-        return Start(task), None
-
-    def _set_deadlines_anew(self) -> None:
-        """Somebody has answered: now it is known what a task takes, and how long to wait for the others."""
-        for name in self.deadlines.take_provisional():
-            task = self.open.get(name)
-            if task and (since := self.busy[task.node].get(name)) is not None:  # not the one that answers
-                patience = self.roster.patience(task.node, samples_in(task.spans))
-                self.deadlines.set(since + patience, name)
-
-    def _lease(self, task: TaskId, command: Assign) -> tuple[Span, ...]:
-        if command.samples < 1:
-            raise ProtocolError(f"{command} asks for no samples", "no_samples", samples=command.samples)
-        shards = len(self.ledger.lanes)
-        if command.shard is not None and not 0 <= command.shard < shards:
-            told = f"{command} is impossible: shards are numbered from 0 to {shards - 1}"
-            raise ProtocolError(told, "no_such_shard", shard=command.shard)
-        if command.again is None:
-            samples = self.roster.load(command.node, command.samples)
-            return self.ledger.lease(task, samples, command.node, command.shard)
-        if command.again not in self.open:
-            told = f"{command} is impossible: {command.again} is not among view.tasks"
-            raise ProtocolError(told, "no_such_task", task=command.again)
-        # Another task may have had its samples skipped.
-        return self.ledger.share(task, command.again) if self.expects(command.again) else ()
-
-    def _cancel(self, command: Cancel) -> tuple[Action, None]:
-        if command.task not in self.open:
-            told = f"{command} is impossible: it is not among view.tasks"
-            raise ProtocolError(told, "no_such_task", task=command.task)
-        task = self._close(command.task)
-        self.ledger.give_back(task.id)
-        return Abort(task.id, task.node), None
-
-    def _hand_over(self, command: HandOver) -> tuple[Action, None]:
-        if command.task not in self.open:
-            told = f"{command} is impossible: it is not among view.tasks"
-            raise ProtocolError(told, "no_such_task", task=command.task)
-        return command, None
-
-    def _step(self, command: Step) -> tuple[Action, Event | None]:
-        step = self._scheduled(command) if self.scheduled else command
-        return step, self._merge(command, points=False)
-
-    def _scheduled(self, command: Step) -> Step:
-        """Told what was merged before it; but deltas are made of steps that have followed the schedule already."""
-        kinds = {self.inbox[update].kind for update in command.shares if update in self.inbox}
-        if len(kinds) > 1:
-            raise ProtocolError(
-                f"{command} is impossible: a schedule is for gradients, and not all of them are",
-                "schedule_without_gradients",
-            )
-        return replace(command, merged=self.ledger.merged_in_all if "gradient" in kinds else None)
-
-    def _blend(self, command: Blend) -> tuple[Action, Event | None]:
-        return command, self._merge(command, points=True)
-
-    def _merge(self, command: Step | Blend, points: bool) -> Event | None:
-        if not command.shares:
-            raise ProtocolError(f"{command} merges nothing", "empty_merge")
-        closed = False
-        for update, share in command.shares.items():
-            facts = self.inbox.pop(update, None)
-            if facts is None:
-                told = f"{command} is impossible: {update} is not in the inbox"
-                raise ProtocolError(told, "no_such_update", update=update)
-            if (facts.kind == "weights") is not points or not 0 <= share < inf:
-                told = f"{command}: {update} is of kind {facts.kind!r}, its share {share}"
-                raise ProtocolError(told, "unmergeable_update", update=update, kind=facts.kind, share=share)
-            self.roster.merged(facts.sender)
-            closed = self.ledger.merge(update) or closed
-        self.version += 1
-        # A measured merge is reported by the store, which alone knows the numbers.
-        return Changed(self.version) if closed and not command.measure else None
-
-    def _drop(self, command: Drop) -> tuple[Action, None]:
-        facts = self.inbox.pop(command.update, None)
-        if facts is None:
-            told = f"{command} is impossible: it is not in the inbox"
-            raise ProtocolError(told, "no_such_update", update=command.update)
-        self.ledger.give_back(command.update)
-        self.roster.dropped(facts.sender)
-        return command, None
-
-    def _evaluate(self, command: Evaluate) -> tuple[Action, None]:
-        self._version(command.version, command)
-        return command, None
-
-    def _keep(self, command: Keep) -> tuple[Action, None]:
-        self._version(command.version, command)
-        key = str(command.version)
-        if key not in self.kept and len(self.kept) == MAX_KEPT:
-            raise ProtocolError(
-                f"{command} is impossible: {MAX_KEPT} versions are kept, release one of them",
-                "too_many_kept",
-            )
-        self.kept[key] = self.kept.get(key, 0) + 1
-        return command, None
-
-    def _release(self, command: Release) -> tuple[Action, None]:
-        key = str(command.version)
-        if key not in self.kept:
-            raise ProtocolError(f"{command} is impossible: it is not kept", "version_not_kept", version=key)
-        self.kept[key] -= 1
-        if not self.kept[key]:
-            del self.kept[key]
-        return command, None
-
-    def _wake(self, command: Wake) -> tuple[None, None]:
-        if not isfinite(command.at):
-            raise ProtocolError(f"{command} would never ring", "alarm_never_rings", at=command.at)
-        heappush(self.alarms, command.at)
-        return None, None
-
-    def _version(self, version: int | None, command: Command) -> int:
-        """The version asked for, if it can be had."""
-        if version is None or version == self.version:
-            return self.version
-        if str(version) not in self.kept:
-            told = f"{command} is impossible: version {version} is neither newest nor kept"
-            raise ProtocolError(told, "version_not_kept", version=version)
-        return version
 
     # --- copying, comparing and saving -----------------------------------------------------------
 
@@ -514,17 +299,4 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
     Resumed: Conductor._resumed,
     **dict.fromkeys((Struck, Priced, Ordered, Gone, Stopped), Conductor._noted),
     **dict.fromkeys((Changed, Evaluated, Fitted), Conductor._told),
-}
-
-_LOWER: dict[type, Callable[[Conductor, Any], tuple[Action | None, Event | None]]] = {
-    Assign: Conductor._assign,
-    Cancel: Conductor._cancel,
-    HandOver: Conductor._hand_over,
-    Step: Conductor._step,
-    Blend: Conductor._blend,
-    Drop: Conductor._drop,
-    Evaluate: Conductor._evaluate,
-    Keep: Conductor._keep,
-    Release: Conductor._release,
-    Wake: Conductor._wake,
 }

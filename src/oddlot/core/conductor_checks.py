@@ -54,7 +54,10 @@ def _check_counts(books: Conductor) -> None:
     _check(1 <= books.in_flight <= MAX_IN_FLIGHT, f"in_flight = {books.in_flight}")
     _check(books.version >= 0 <= books.tasks_made, f"version {books.version} after {books.tasks_made} tasks")
     _check(all(map(isfinite, books.alarms)), "an alarm that is not finite")
-    _check(not any(isnan(when) for when, _, _ in books.deadlines.heap), "a deadline that is not a number")
+    _check(
+        not any(isnan(when) for when, _, _ in books.timeouts.deadlines.heap),
+        "a deadline that is not a number",
+    )
     for version, holds in books.kept.items():
         known = (
             version.isascii() and version.isdecimal() and len(version) < 20 and int(version) <= books.version
@@ -126,7 +129,7 @@ def _check_tasks(books: Conductor) -> None:
 def _check_member(member: Member) -> None:
     counts = member.results, member.samples, member.drops_in_a_row, member.merges_in_a_row
     _check(min(counts) >= 0, "a worker's count below 0")
-    doublings = member.halvings, member.lapses
-    _check(0 <= min(doublings) <= max(doublings) <= MAX_DOUBLINGS, "a worker's halvings or lapses")
+    doublings = member.halvings, member.timeouts
+    _check(0 <= min(doublings) <= max(doublings) <= MAX_DOUBLINGS, "a worker's halvings or timeouts")
     times = member.joined, member.pace, member.median, member.slow, *member.seconds_per_sample
     _check(all(0 <= seconds < inf for seconds in times), "a worker's time")

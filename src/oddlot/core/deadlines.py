@@ -1,4 +1,4 @@
-"""By when the answer of every open task is due: its lease lapses then."""
+"""When the answer of every open task is due."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

@@ -42,7 +42,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A task ended without an update: cancelled, refused, or out of time; its samples have gone back.
+    """A task ended without an update: cancelled, rejected, or out of time; its samples have gone back.
 
     A worker that ran out of time is still busy then (`view.free` is 0); a second `Cancelled` for the
     same task says that it is free again.
@@ -99,12 +99,18 @@ Event = Joined | Leaving | Lost | Arrived | Cancelled | Changed | Evaluated | Fi
 """An event that a strategy receives."""
 
 
+TOO_LARGE = "update_too_large"
+"""Code of the rejection of an update whose norm is far above the usual one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An update had bad numbers and was not stored; strategies are told `Cancelled`."""
+    """An update was rejected and not stored; strategies are told `Cancelled`."""
 
     task: TaskId
     reason: str
+    code: str | None = None
+    """Code of the `Refusal`, such as `TOO_LARGE`; None if the update could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

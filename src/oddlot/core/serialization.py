@@ -2,8 +2,8 @@
 
 A dataclass becomes a dict with its class name under "is", without what is None as it is unless said; a named tuple
 becomes a list. Reading needs the type that was written. A union of dataclasses is told apart by "is", and so are the
-subclasses of a base class that is no dataclass (`Optimizer`), to which users add. Of a dataclass that holds another one
-of whatever class, the type is `Outer[Inner]`.
+subclasses of a base class that is no dataclass (`Optimizer`), to which users add. Subclasses of a base class with
+`@saved_by_place` have `package.module:Class` under "is", so that two classes of one name are never confused.
 
 Reading checks every value against its hint, because a file may hold anything: `Misfit` names the value and its place.
 """
@@ -27,10 +27,33 @@ _LISTS = frozenset({list, tuple})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
+_BY_PLACE: set[type] = set()
+_Base = TypeVar("_Base", bound=type)
+
+
+def saved_by_place(base: _Base) -> _Base:
+    """Decorate a base class whose subclasses are saved with their place, `package.module:Class`."""
+    _BY_PLACE.add(base)
+    return base
+
+
+def place_of(kind: type) -> str:
+    """Return `package.module:Class`."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 @cache
-def _names(kind: type) -> tuple[tuple[str, bool], ...] | None:
-    """A dataclass's fields, and whether each is None unless said."""
-    return tuple((f.name, f.default is None) for f in fields(kind)) if is_dataclass(kind) else None
+def _word(kind: type) -> str:
+    """Return what identifies a class in saved data."""
+    return kind.__name__ if _BY_PLACE.isdisjoint(kind.__mro__) else place_of(kind)
+
+
+@cache
+def _shape(kind: type) -> tuple[str, tuple[tuple[str, bool], ...]] | None:
+    """What identifies a dataclass, its fields, and whether each is None unless said."""
+    if not is_dataclass(kind):
+        return None
+    return _word(kind), tuple((each.name, each.default is None) for each in fields(kind))
 
 
 def to_plain(value: Any) -> Any:
@@ -38,8 +61,9 @@ def to_plain(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:
         return value
-    if (names := _names(kind)) is not None:  # type: ignore[arg-type]  # a class is hashable
-        plain = {"is": kind.__name__}
+    if (shape := _shape(kind)) is not None:  # type: ignore[arg-type]  # a class is hashable
+        word, names = shape
+        plain = {"is": word}
         for name, is_optional in names:
             part = getattr(value, name)
             if part is not None or not is_optional:
@@ -76,7 +100,7 @@ def _reader(kind: Any) -> _Reader:
         return _union_reader(arguments)
     if kind in _CHECKED:
         return _CHECKED[kind]
-    if is_dataclass(origin or kind) and isinstance(origin or kind, type):
+    if is_dataclass(kind) and isinstance(kind, type):
         return _dataclass_reader(kind)
     if origin is Literal:
         return lambda plain: plain if plain in arguments else _misfit(plain, "one of the words")
@@ -154,22 +178,9 @@ def _dict_reader(read: _Reader) -> _Reader:
     return read_dict
 
 
-def type_of(value: Any) -> Any:
-    """The type to read a value back by: its class, with those of what it holds where that may be of any class."""
-    kind = type(value)
-    if not getattr(kind, "__parameters__", ()):
-        return kind
-    held = {hint: name for name, hint in get_type_hints(kind).items() if isinstance(hint, TypeVar)}
-    return kind[tuple(type_of(getattr(value, name)) for name in held.values())]
-
-
-def _dataclass_reader(kind: Any) -> _Reader:
-    given = get_args(kind)
-    kind = get_origin(kind) or kind
+def _dataclass_reader(kind: type) -> _Reader:
     hints = get_type_hints(kind)
-    given = given or tuple(each for base in getattr(kind, "__orig_bases__", ()) for each in get_args(base))
-    held = dict(zip((hint for hint in hints.values() if isinstance(hint, TypeVar)), given, strict=False))
-    parts = [(field.name, held.get(hints[field.name], hints[field.name])) for field in fields(kind)]
+    parts = [(field.name, hints[field.name]) for field in fields(kind)]
     unless_said = {field.name for field in fields(kind) if field.default is None}
     # Built when first used: types may refer to each other.
     readers: dict[str, _Reader] = {}
@@ -192,14 +203,20 @@ def _dataclass_reader(kind: Any) -> _Reader:
 
 
 def _base_reader(base: type) -> _Reader:
-    """Of any dataclass that subclasses `base` when a value is read, the newest one of its name."""
+    """Of any dataclass that subclasses `base` when a value is read."""
 
     def read(plain: Any) -> Any:
         word = _table(plain, base.__name__).get("is")
-        kinds = [kind for kind in _subclasses(base) if kind.__name__ == word and is_dataclass(kind)]
-        return _reader(kinds[-1])(plain) if kinds else _misfit(word, f"a known {base.__name__}")
+        kind = known_subclass(base, word)
+        return _reader(kind)(plain) if kind else _misfit(word, f"a known {base.__name__}")
 
     return read
+
+
+def known_subclass(base: type, word: object) -> type | None:
+    """Return the newest dataclass that subclasses `base` and has this word under "is"; None if there is none."""
+    kinds = [kind for kind in _subclasses(base) if is_dataclass(kind) and _word(kind) == word]
+    return kinds[-1] if kinds else None
 
 
 def _subclasses(base: type) -> Iterator[type]:
@@ -210,7 +227,7 @@ def _subclasses(base: type) -> Iterator[type]:
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> _Reader:
-    words = {kind.__name__: _reader(kind) for kind in kinds if isinstance(kind, type) and is_dataclass(kind)}
+    words = {_word(kind): _reader(kind) for kind in kinds if isinstance(kind, type) and is_dataclass(kind)}
     others = [_reader(kind) for kind in kinds if not is_dataclass(kind) and kind is not type(None)]
     optional = type(None) in kinds
 

@@ -11,6 +11,7 @@ from oddlot.core.commands import Assign, Command
 from oddlot.core.events import Event
 from oddlot.core.ledger import Ledger
 from oddlot.core.optimizers import Optimizer
+from oddlot.core.serialization import saved_by_place
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import Roster
 
@@ -54,6 +55,7 @@ class Traits:
     """Samples of one step at least, where that is not `updates` times `task_samples`."""
 
 
+@saved_by_place
 class Strategy(ABC):
     """Decides what to do about an event. No clock, no I/O, no tensors, no globals.
 
@@ -146,16 +148,16 @@ class View:
 
     @property
     def stalled(self) -> Collection[NodeId]:
-        """Those of them that hold nothing but tasks that were cancelled or have lapsed: they have not answered that."""
+        """Those of them that hold nothing but tasks that were cancelled or timed out: they have not answered that."""
         return self._books.stalled.keys()
 
     def has_no_task(self, node: NodeId) -> bool:
-        """The worker can be given work, and holds no task, not even one that was cancelled or has lapsed."""
+        """The worker can be given work, and holds no task, not even one that was cancelled or timed out."""
         return node in self._books.slots and not self._books.busy[node]
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
-        """The open tasks: started, and neither answered, cancelled nor lapsed."""
+        """The open tasks: started, and neither answered, cancelled nor timed out."""
         return MappingProxyType(self._books.open)
 
     @property

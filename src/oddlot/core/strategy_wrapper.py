@@ -3,13 +3,10 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Generic, TypeVar
 
 from oddlot.core.errors import InvalidValue, UsageError
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.validation import check_settings
-
-Inner = TypeVar("Inner", bound=Strategy)
 
 
 @contextmanager
@@ -22,15 +19,13 @@ def _about_inner() -> Iterator[None]:
 
 
 @dataclass
-class Wrapper(Strategy, Generic[Inner]):
+class Wrapper(Strategy):
     """A strategy around another one, whose traits it has.
 
     UsageError: it is around no strategy, or around one of its own class, at any depth.
-
-    Which is a field, so that books are saved with it: the type to read them by is `Wrapper[type of the one inside]`.
     """
 
-    inner: Inner
+    inner: Strategy
     """the strategy inside"""
 
     def __post_init__(self) -> None:

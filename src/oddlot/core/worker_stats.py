@@ -1,4 +1,4 @@
-"""What is known about every worker: how fast it is, when it was heard of, how patient to be with it."""
+"""Statistics of workers: how fast each is, when it last answered, and how long to wait for its tasks."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -9,8 +9,8 @@ SECONDS_UNTIL_ANY_ANSWER = 600.0
 """as long as nobody has answered, nobody knows what a task takes"""
 SECONDS_UNTIL_KNOWN = 60.0
 RESULTS_UNTIL_KNOWN = 5
-PATIENCE = 4.0
-MIN_PATIENCE_SECONDS = 1.0
+TIMEOUT_FACTOR = 4.0
+MIN_TIMEOUT_SECONDS = 1.0
 REMEMBERED = 20
 NEWEST_COUNTS = 0.1
 """the weight of the newest result in the usual pace of all"""
@@ -36,7 +36,7 @@ class Member:
     """of theirs, which does not mind one that took long"""
     slow: float = 0.0
     """their 95th percentile"""
-    lapses: int = 0
+    timeouts: int = 0
     """deadlines missed since the last result"""
     drops_in_a_row: int = 0
     halvings: int = 0
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass
 class Roster:
-    """The members of a run. Leases lapse and loads shrink by what it has seen."""
+    """The members of a run. Timeouts and loads follow from what it has seen."""
 
     members: dict[NodeId, Member] = field(default_factory=dict)
     usual: float | None = None
@@ -75,7 +75,7 @@ class Roster:
             return
         member.results += 1
         member.samples += samples
-        member.lapses = 0
+        member.timeouts = 0
         recent = member.seconds_per_sample
         recent.append(pace := seconds / samples)
         usual = pace if self.usual is None else self.usual
@@ -87,10 +87,10 @@ class Roster:
         member.median = ordered[(len(ordered) - 1) // 2]
         member.slow = ordered[int(0.95 * (len(ordered) - 1) + 0.5)]
 
-    def lapsed(self, node: NodeId) -> None:
-        """The worker let a deadline pass."""
+    def timed_out(self, node: NodeId) -> None:
+        """A task of the worker timed out."""
         if member := self.members.get(node):
-            member.lapses += 1
+            member.timeouts += 1
 
     def dropped(self, node: NodeId) -> None:
         """Its update was thrown away; after two in a row its tasks are halved, if it is slower than others.
@@ -131,10 +131,10 @@ class Roster:
         """How many of the `samples` that a strategy asks for this worker is given; see `minibatch_cuts` for the 2."""
         return max(min(2, samples), samples >> self.members[node].halvings)
 
-    def patience(self, node: NodeId, samples: int, wished: float | None = None) -> float:
-        """Seconds after which a lease of `samples` samples lapses.
+    def timeout(self, node: NodeId, samples: int, wished: float | None = None) -> float:
+        """Return the seconds after which a task of `samples` samples times out.
 
-        Ten minutes until anybody has answered; then a minute until five results are in (longer after each lapse), and
+        Ten minutes until anybody has answered; then a minute until five results are in (longer after each timeout), and
         at least four times what others have taken; then four times the 95th percentile of the worker's own time per
         sample, and never below one second. What is `wished` instead holds unless it is clearly less than that
         percentile: then no answer of this worker would ever count.
@@ -142,9 +142,9 @@ class Roster:
         member = self.members[node]
         if wished is not None:
             return max(wished, CLEARLY * member.slow * samples)
-        learnt = PATIENCE * member.slow * samples
+        learnt = TIMEOUT_FACTOR * member.slow * samples
         if member.results < RESULTS_UNTIL_KNOWN:
             least = SECONDS_UNTIL_ANY_ANSWER if self.usual is None else SECONDS_UNTIL_KNOWN
-            usual = PATIENCE * (self.usual or 0.0) * samples
-            return max(learnt, usual, least * 2.0**member.lapses)
-        return float(max(learnt, MIN_PATIENCE_SECONDS) * 2.0**member.lapses)
+            usual = TIMEOUT_FACTOR * (self.usual or 0.0) * samples
+            return max(learnt, usual, least * 2.0**member.timeouts)
+        return float(max(learnt, MIN_TIMEOUT_SECONDS) * 2.0**member.timeouts)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from oddlot.core.conductor import MAX_KEPT
+from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message, Port
 from oddlot.machines.market import Hub

@@ -1,4 +1,4 @@
-"""An engine around another engine, which changes some of what passes and leaves the rest as it is."""
+"""The base of engines that wrap another one: they change some messages and pass on the rest."""
 
 from collections.abc import Collection
 from typing import Any
@@ -8,7 +8,7 @@ from oddlot.engines.base import Engine
 from oddlot.engines.host import Message
 
 
-class Around:
+class EngineWrapper:
     """Mailbox and port of `engine`."""
 
     def __init__(self, engine: Engine) -> None:

@@ -169,7 +169,7 @@ class Host:
             self.store.receive(facts, arrival.payload)
         except Refusal as refusal:
             self._discard(arrival)
-            self.handle(Refused(facts.id, str(refusal)), now)
+            self.handle(Refused(facts.id, str(refusal), refusal.code), now)
             return
         self.handle(Arrived(facts), now)
 

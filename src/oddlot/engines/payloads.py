@@ -9,8 +9,10 @@ from oddlot.core.errors import OddlotError
 from oddlot.core.tasks import Kind
 from oddlot.core.user_code import trace_of, user_code_failed
 from oddlot.train.flat_buffer import FlatBuffer, Layout
-from oddlot.wire.codec import Codec, Packet, Plain
+from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
+from oddlot.wire.packet import Packet
+from oddlot.wire.plain import Plain
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def most_bytes(codec: Codec, layout: Layout) -> int:
 
 def encoded(block: FlatBuffer, codec: Codec, kind: Kind, start: FlatBuffer) -> Packet:
     """The packet of an update that began from `start`. The block may be other afterwards."""
-    if kind == "weights" and getattr(codec, "of_changes", False):
+    if kind == "weights" and codec.of_changes:
         block.toggle_(start)
     return codec.encode(block.sections())
 
@@ -49,5 +51,5 @@ def decode_into(block: FlatBuffer, codec: Codec, packet: Packet, kind: Kind, sta
         raise FrameError(told, "other_sections", bytes=packet.size)
     for (_, target), (_, source) in zip(sections, tensors, strict=True):
         target.copy_(source)
-    if kind == "weights" and getattr(codec, "of_changes", False):
+    if kind == "weights" and codec.of_changes:
         block.toggle_(start)

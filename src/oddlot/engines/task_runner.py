@@ -12,7 +12,8 @@ from oddlot.engines.payloads import encoded
 from oddlot.train.evaluation import evaluate
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.learner import Learner, Work
-from oddlot.wire.codec import Codec, Packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Packet
 
 
 class Control(Protocol):

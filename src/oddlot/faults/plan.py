@@ -1,4 +1,4 @@
-"""Misfortune on purpose: what is to happen to which machine, and when. Plain data, the same for every engine.
+"""A plan of faults: what happens to which machine, and when. Plain data, the same for every engine.
 
 [[faults]]
 kind = "kill"                # or freeze, slow, leave, delay, drop, corrupt, kill_hub
@@ -6,10 +6,10 @@ every_seconds = 5            # or per_hour = 60, at_versions = [100], at_seconds
 
 [[faults]]
 kind = "slow"
-machine = "w1"               # in all its lives; without it one of those that are there is drawn each time
+machine = "w1"               # all its workers; without it a random one of those present, each time
 at_seconds = [0]
-factor = 5                   # it waits five times as long as its step took after each step
-for_seconds = 60             # without it for good
+factor = 5                   # after each step it waits five times as long as the step took
+for_seconds = 60             # without it until the worker ends
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from oddlot.machines.capacity import Capacity
 LASTING = {"freeze", "slow"}
 """They may end again."""
 ANSWERED = {"delay", "drop", "corrupt"}
-"""They strike the machine's next answer: it comes later, never (as if the machine had given up), with bad numbers."""
+"""They change the worker's next update: it is late, missing (as if the worker had cancelled it), or has bad numbers."""
 KINDS = {"kill", "leave", "kill_hub"} | LASTING | ANSWERED
 OF_WORKERS = {"kill", "leave"} | LASTING
 """Kinds that the engine injects. The others happen to messages, or to the hub."""
@@ -64,38 +64,41 @@ MAX_TOLD = 4
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of misfortune, at times, at versions, with a period or at a rate (per hour, memoryless): one of these.
+    """A fault, injected at times, at versions, in intervals, or at a memoryless rate per hour: one of these.
 
-    A machine is killed (`kill`, as kill -9 does), stands still (`freeze`, as SIGSTOP does), is `slow` (after each step
-    it waits `factor` times as long as the step took), both `for_seconds` or as long as it lives, or `leave`s with
-    notice, as SIGTERM makes it; its next life is neither frozen nor slow, but where a resume began that. Its next
-    answer comes `delay_seconds` later (`delay`), never (`drop`, as if it had given up), or with bad numbers
-    (`corrupt`). `kill_hub` ends the process that trains, as kill -9 does; `resume` goes on. That a fault has struck is
-    in the log: where the run's folder was lost too, what struck since the checkpoint strikes again.
+    - `kill`: the worker is killed, as by kill -9.
+    - `freeze`: it stops, as by SIGSTOP, `for_seconds` or until it ends.
+    - `slow`: after each step it waits `factor` times as long as the step took, `for_seconds` or until it ends.
+    - `leave`: it has notice, as by SIGTERM, and hands over what it has computed.
+    - `delay`, `drop`, `corrupt`: its next update arrives `delay_seconds` later, is cancelled, or has bad numbers.
+    - `kill_hub`: the process that trains is killed, as by kill -9; `resume` continues the run.
+
+    The next worker of the machine is neither frozen nor slow, unless the hub was lost in between. Injected faults are
+    in the log. If the run's folder is lost too, those since the checkpoint are injected again.
     """
 
     kind: Annotated[str, _is_kind]
     machine: str = ""
-    """empty: one of those that are there, drawn each time"""
+    """Name of the machine; empty: a random one of those present, each time."""
     at_seconds: Times = ()
     at_versions: Versions = ()
     every_seconds: Often | None = None
     per_hour: Rate | None = None
-    """memoryless"""
+    """Mean number an hour, memoryless."""
     for_seconds: AboveZero | None = None
-    """of freeze and slow; None: as long as the machine lives"""
+    """Duration of freeze and slow; None: until the worker ends."""
     factor: AboveZero | None = None
-    """of slow: how many times its step a machine waits after each step; of several at once the largest counts"""
+    """Wait after each step for slow, in durations of the step; of several at once the largest counts."""
     delay_seconds: NotNegative | None = None
-    """of delay: how much later the answer comes"""
+    """How much later the update arrives, for delay."""
 
     @property
     def is_once(self) -> bool:
-        """It strikes at times or versions, and waits then until there is somebody to strike."""
+        """Whether it has times or versions; when due, it then waits until there is a worker that it is for."""
         return bool(self.at_seconds or self.at_versions)
 
     def is_for(self, node: str) -> bool:
-        """Whether it may strike this life of a machine."""
+        """Return whether it is for this worker."""
         return self.machine in {"", machine_of(node)}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""An engine whose machines come and go as a model of capacity or a published trace says, whichever engine it is."""
+"""Preempts the workers of any engine as a capacity model or a recorded trace says."""
 
 from collections.abc import Sequence
 from math import inf
@@ -8,19 +8,19 @@ from oddlot.core.events import Evaluated, Joined, Lost, Struck
 from oddlot.core.random_streams import stream
 from oddlot.core.tasks import NodeId, machine_of
 from oddlot.engines.base import Engine, FaultInjection
-from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Message
 from oddlot.engines.simulated.stalled import stalled
 from oddlot.machines.capacity import Capacity
 
 NAME, KIND = "capacity", "preempt"
-"""as the log tells it"""
+"""Name and kind of the fault in the log."""
 TRACE = "chaos"
-"""as an error names its trace"""
+"""Name of the trace in an error."""
 
 
-class Preempted(Around):
-    """Machines that go are killed, as kill -9 does, and none replaces them until they are to come again.
+class PreemptionInjector(EngineWrapper):
+    """Kills the workers of machines that are taken away; none replaces them until their machine may come again.
 
     Times are those of the run's clock: a resumed run finds the capacity as it is then.
     """
@@ -35,13 +35,13 @@ class Preempted(Around):
         self.move = next(self.moves, None)
         self.away = dict.fromkeys(names, True)
         self.nodes: dict[str, NodeId] = {}
-        """the present life of every machine that has one"""
+        """The present worker of each machine that has one."""
         self.alive: set[NodeId] = set()
-        """nodes that have joined and are not known to be lost"""
+        """Workers that have joined and are not known to be lost."""
         self.evaluations = 0
-        """that are under way"""
-        self.struck: list[Struck] = []
-        """that are still to be told"""
+        """Number of evaluations under way."""
+        self.pending: list[Struck] = []
+        """Faults that are still to be reported."""
         while self.move is not None and self.move[0] <= engine.now:
             self._turn()
         for name, away in self.away.items():
@@ -49,26 +49,26 @@ class Preempted(Around):
 
     @property
     def is_spent(self) -> bool:
-        """Nothing will happen any more of itself."""
+        """Whether no message will ever come of itself."""
         return self._is_over or self.engine.is_spent
 
     @property
     def _is_over(self) -> bool:
-        """The capacity has ended without a machine, and nothing of the last ones is still to come."""
-        waits = self.struck or self.alive or self.evaluations
+        """Whether the capacity has ended without a machine, and nothing of the last ones is still to come."""
+        waits = self.pending or self.alive or self.evaluations
         return self.move is None and all(self.away.values()) and not waits
 
     def evaluate(self, version: int, weights: Any) -> None:
-        """Measure these weights."""
+        """Evaluate these weights."""
         self.evaluations += 1
         self.engine.evaluate(version, weights)
 
     def next(self, until: float) -> Message | None:
-        """The next message, or the word that a machine was taken away. JobError: nothing will ever come."""
+        """Return the next message, or the event of a preemption. JobError: no message will ever come."""
         if until == inf and self._is_over:
             raise stalled(self.now, 0, [TRACE])
-        if self.struck:
-            return self.struck.pop()
+        if self.pending:
+            return self.pending.pop()
         while self.move is not None and self.move[0] <= self.now:
             name, away = self._turn()
             self.faults.bar(name, away)
@@ -88,7 +88,7 @@ class Preempted(Around):
         return message
 
     def _turn(self) -> tuple[str, bool]:
-        """Take the next move into account: whose, and whether it is away from then on."""
+        """Take the next move: return its machine, and whether it is away from then on."""
         assert self.move is not None
         _, machine, comes = self.move
         self.move = next(self.moves, None)
@@ -96,15 +96,15 @@ class Preempted(Around):
         return self.names[machine], not comes
 
     def _joined(self, node: NodeId) -> None:
-        """One that had been on its way when its machine was taken away is gone at once."""
+        """Preempt at once a worker that was starting when its machine was taken away."""
         name = machine_of(node)
         if self.away[name]:
-            self.struck.append(self._take(node))
+            self.pending.append(self._take(node))
         else:
             self.nodes[name] = node
 
     def _take(self, node: NodeId) -> Struck:
-        """Away with it."""
+        """Kill the worker."""
         self.faults.kill(node)
         return Struck(NAME, KIND, node)
 

@@ -1,7 +1,7 @@
-"""That every sample of every epoch reached the model exactly once, shown from the log alone.
+"""Verify from a log alone that every sample of every epoch was merged exactly once.
 
-Nothing of the ledger is believed here: what each task was given, what its update brought and what was merged are read
-from the records, and the positions are laid side by side.
+The audit does not use the ledger. It reads from the records which positions each task was assigned, which of them its
+update covered, and which updates were merged, and compares the intervals.
 """
 
 from collections import defaultdict
@@ -20,53 +20,51 @@ from oddlot.core.tasks import TaskId, UpdateId
 
 MAX_FAULTS = 10
 MAX_TO_COME = 3
-"""epochs under way that are told one by one"""
+"""Incomplete epochs that a verdict names."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the log shows about a data set of `size` samples."""
+    """The result of an audit, for a dataset of `size` samples. `str()` returns it as a sentence."""
 
     size: int
     whole: int
-    """epochs of which every position was merged or skipped"""
+    """Number of complete epochs: every sample was merged or skipped."""
     merged: int
-    """samples in merged updates, all epochs"""
+    """Samples in merged updates, over all epochs."""
     skipped: int
-    """samples that were given up, their numbers being bad again and again"""
+    """Samples that were skipped because their updates had NaN or infinity repeatedly."""
     faults: tuple[OddlotError, ...]
-    """positions that count more than once or, in epochs that were to be whole, not at all"""
+    """Samples merged more than once or, in epochs that should be complete, never."""
     to_come: tuple[tuple[int, int], ...] = ()
-    """of the epochs under way: which one, and how many of its positions no merged update has yet"""
+    """Incomplete epochs, with the number of samples that are not merged yet."""
 
     def __str__(self) -> str:
         if self.faults:
-            return "NOT exactly once: " + "; ".join(map(str, self.faults))
-        beyond = self.merged + self.skipped - self.whole * self.size
-        more = f"{beyond:,} positions of epochs under way are merged, none twice{self._still}"
-        skipped = f", or was skipped ({self.skipped:,})" if self.skipped else ""
+            return "Samples were NOT merged exactly once: " + "; ".join(map(str, self.faults))
+        skipped = f" or skipped ({self.skipped:,})" if self.skipped else ""
         if not self.whole:
-            return f"not twice: no epoch is whole yet; {more}"
-        epochs = "epoch 0" if self.whole == 1 else f"each of the epochs 0 to {self.whole - 1}"
-        where = f"every one of the {self.size:,} positions of {epochs}"
-        return f"exactly once: {where} is in one merged update{skipped}" + (f"; {more}" if beyond else "")
+            return f"No epoch is complete and no sample was merged twice{self._open}"
+        epochs = "epoch 0" if self.whole == 1 else f"each of epochs 0-{self.whole - 1}"
+        beyond = self.merged + self.skipped > self.whole * self.size
+        return f"All {self.size:,} samples were merged exactly once{skipped} in {epochs}{self._open * beyond}"
 
     @property
-    def _still(self) -> str:
-        """What is to come of the oldest epochs: a hole that lasts is seen here."""
+    def _open(self) -> str:
+        """The samples that are not merged yet, for the oldest epochs."""
         told = [f"{count:,} of epoch {epoch}" for epoch, count in self.to_come[:MAX_TO_COME]]
-        told += ["more of later ones"] if len(self.to_come) > MAX_TO_COME else []
-        return f" (to come: {', '.join(told)})" if told else ""
+        told += ["later epochs"] if len(self.to_come) > MAX_TO_COME else []
+        return f"; samples still open: {', '.join(told)}" if told else ""
 
 
 Piece = tuple[int, int, UpdateId]
-"""start, stop (exclusive) and whose they are, of the positions of an epoch that count"""
+"""Start, stop (exclusive) and owner of an interval of positions in an epoch."""
 
 
 def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
-    """Lay out the records of a history that holds (`log.surviving`) over `size` samples an epoch.
+    """Audit the records of a valid history (`log.surviving`) with `size` samples per epoch.
 
-    So many `epochs` are to be whole: a hole in them is a fault. LookupError: the records are no history.
+    A missing sample in the first `epochs` epochs is a fault. Raise LookupError if the records are not a history.
     """
     sheets = Sheets()
     for record in records:
@@ -88,7 +86,7 @@ def prove(records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
 
 
 def prove_log(log: Path, records: Iterable[Record], size: int, epochs: int = 0) -> Proof:
-    """The same of a log on disk. CheckpointError: its records are no history of one run."""
+    """Audit a log on disk. Raise CheckpointError if its records are not the history of one run."""
     try:
         return prove(records, size, epochs)
     except (LookupError, TypeError, ValueError) as error:
@@ -98,18 +96,18 @@ def prove_log(log: Path, records: Iterable[Record], size: int, epochs: int = 0) 
 
 @dataclass
 class Sheets:
-    """Where every position went, followed from record to record."""
+    """The intervals of every epoch that were merged or skipped, collected record by record."""
 
     pieces: defaultdict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
-    """that count, by epoch"""
+    """Merged or skipped intervals, by epoch."""
     skipped: int = 0
     faults: list[OddlotError] = field(default_factory=list)
     given: dict[TaskId, tuple[Span, ...]] = field(default_factory=dict)
     arrived: dict[UpdateId, tuple[Span, ...]] = field(default_factory=dict)
-    """what updates have brought that are neither merged nor dropped"""
+    """Samples of updates that are neither merged nor dropped yet."""
 
     def note(self, record: Record) -> None:
-        """Follow one record."""
+        """Process one record."""
         match record.event:
             case Arrived(facts) if record.remark != ECHO:
                 self.arrived[facts.id] = split(self.given[facts.id], facts.samples)[0]
@@ -121,14 +119,14 @@ class Sheets:
                     self.arrived.pop(update, None)
                 case Skip(spans):
                     self.skipped += samples_in(spans)
-                    self._count("those that were skipped", spans)
+                    self._count("the skipped samples", spans)
                 case Step(shares) | Blend(shares):
                     for update in shares:
                         self._merge(update)
 
     def _merge(self, update: UpdateId) -> None:
         if update not in self.arrived:
-            told = f"{update} is merged, and has not arrived, or not since it was merged or dropped"
+            told = f"{update} was merged before it arrived, or was merged or dropped before"
             self.faults.append(OddlotError(told, "merged_before_it_arrived", update=update))
         self._count(update, self.arrived.pop(update, ()))
 
@@ -141,15 +139,15 @@ def _overlaps(epoch: int, pieces: list[Piece], size: int) -> Iterator[OddlotErro
     for (_, stop, one), (start, end, other) in pairwise(pieces):
         if start < stop:
             twice = {"epoch": epoch, "first": start, "last": min(stop, end) - 1, "updates": (one, other)}
-            told = f"positions {start} to {twice['last']} of epoch {epoch} are in {one} and in {other}"
+            told = f"samples {start}-{twice['last']} of epoch {epoch} are in both {one} and {other}"
             yield OddlotError(told, "merged_twice", **twice)
     if pieces and not 0 <= pieces[0][0] <= max(stop for _, stop, _ in pieces) <= size:
-        told = f"epoch {epoch} has positions beyond its {size} samples"
+        told = f"epoch {epoch} has more than its {size} samples"
         yield OddlotError(told, "no_such_position", epoch=epoch)
     if epoch < 0:
-        yield OddlotError(f"there is no epoch {epoch}", "no_such_epoch", epoch=epoch)
+        yield OddlotError(f"the log names epoch {epoch}, which does not exist", "no_such_epoch", epoch=epoch)
 
 
 def _hole(epoch: int, count: int) -> OddlotError:
-    told = f"{count} positions of epoch {epoch} are in no merged update"
+    told = f"{count} samples of epoch {epoch} were never merged"
     return OddlotError(told, "not_merged", epoch=epoch, count=count)

@@ -3,18 +3,24 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from oddlot.core.events import Resumed
+from oddlot.core.events import TOO_LARGE, Refused, Resumed
 
 WASTES = {
     "lost": "with their workers",
-    "cancelled": "no longer wanted",
-    "late": "answered after their lease, so computed twice",
+    "cancelled": "by the strategy",
+    "late": "after their timeout, computed twice",
     "dropped": "too stale to merge",
-    "refused": "with bad numbers",
-    "resumed": "since the checkpoint that was resumed from",
-    "unfinished": "under way at the end",
+    "invalid": "updates with NaN or infinity",
+    "rejected": "updates too large (max_update_ratio)",
+    "resumed": "after the checkpoint, computed again",
+    "unfinished": "in progress at the end",
 }
 """Why samples were assigned and not merged."""
+
+
+def rejection(event: Refused) -> str:
+    """Return the key of `WASTES` for the samples of a rejected update."""
+    return "rejected" if event.code == TOO_LARGE else "invalid"
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from oddlot.checkpoint.disk import open_to_append, open_to_read, read_file, sync_path
 from oddlot.core.chain import Chain, first_line
@@ -16,10 +16,10 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.errors import CheckpointError, JobError
 from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Resumed
 from oddlot.core.records import Record
-from oddlot.core.serialization import DAMAGED, MOST, from_plain, to_plain, type_of
+from oddlot.core.serialization import DAMAGED, MOST, from_plain, to_plain
 from oddlot.core.spans import samples_in
 
-FORMAT = 2
+FORMAT = 3
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -59,9 +59,8 @@ class Log:
             self._file.truncate(self._bytes)
             sync_path(path.parent)
         if not lines:
-            strategy = _place_of(type_of(conductor.strategy))
             start = {key: value for key, value in conductor.to_plain().items() if key != "rng"}
-            self._write({"is": "Header", "format": FORMAT, "strategy": strategy, "conductor": start})
+            self._write({"is": "Header", "format": FORMAT, "conductor": start})
 
     def __call__(self, record: Record) -> None:
         """Append one record."""
@@ -306,10 +305,3 @@ def _readable(path: Path) -> Iterator[None]:
             path=str(path),
             reason=reason,
         ) from None
-
-
-def _place_of(kind: Any) -> str:
-    """`package.module:Class`, or `package.module:Class[package.module:Inner]`."""
-    held = ",".join(map(_place_of, get_args(kind)))
-    kind = get_origin(kind) or kind
-    return f"{kind.__module__}:{kind.__qualname__}" + (f"[{held}]" if held else "")

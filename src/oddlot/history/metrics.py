@@ -1,6 +1,7 @@
 """The figures of a run: every one is a function of its records."""
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field
@@ -27,7 +28,7 @@ from oddlot.core.records import Record
 from oddlot.core.serialization import DAMAGED
 from oddlot.core.tasks import Facts, NodeId
 from oddlot.history.cost import Cost
-from oddlot.history.counts import SampleCounts, Traffic
+from oddlot.history.counts import SampleCounts, Traffic, rejection
 from oddlot.history.log import given_out, surviving
 from oddlot.history.worker_timeline import Worker, WorkerTimeline
 
@@ -110,8 +111,9 @@ class Tally:
     updates: int = 0
     echoes: int = 0
     """Answers that came too late to count."""
-    refused: int = 0
-    last_refusal: str = ""
+    rejections: Counter[str] = field(default_factory=Counter)
+    """Updates that were rejected, by reason (`invalid` or `rejected` of `WASTES`)."""
+    last_rejection: str = ""
     overwritten: int = 0
     """Updates that a later merge has written over, if the hub's store does that."""
     read: int | None = None
@@ -196,6 +198,7 @@ class Tally:
             "epochs": self.epochs,
             "versions": self.versions,
             "updates": self.updates,
+            **self.rejected,
             **self.samples.summary,
             "overwritten": self.overwritten,
             **self.traffic.summary,
@@ -205,6 +208,11 @@ class Tally:
             **self.cost.presence,
             **self.timeline.summary,
         }
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Return how many updates were rejected, under the names of a run's summary."""
+        return {f"updates_{reason}": self.rejections[reason] for reason in ("invalid", "rejected")}
 
     def value(self, name: str) -> float | None:
         """Return a figure by the name that goals use, or a metric; None while it is not known."""
@@ -227,9 +235,9 @@ class Tally:
                 self.traffic.add(0, down, data, wasted=True)
             case Joined() | Priced() | Ordered() | Gone() | Lost():
                 self.cost.hear(event, self.workers)
-            case Refused(_, reason):
-                self.refused += 1
-                self.last_refusal = reason
+            case Refused():
+                self.rejections[rejection(event)] += 1
+                self.last_rejection = event.reason
             case Evaluated(version, metrics):
                 now = VersionFigures(self.seconds, self.epochs, self.dollars)
                 self.quality.evaluate(version, self.notes.of(version) or now, metrics)

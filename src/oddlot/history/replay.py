@@ -18,7 +18,7 @@ from oddlot.core.errors import (
     UsageError,
 )
 from oddlot.core.records import Record
-from oddlot.core.serialization import DAMAGED
+from oddlot.core.serialization import DAMAGED, known_subclass
 from oddlot.core.strategy import Strategy
 from oddlot.history.log import numbered, read_header, read_log
 from oddlot.history.outcome import check_whole, read_ending
@@ -77,7 +77,7 @@ def replay(
     run.settings()  # CheckpointError: there is no run
     path = run.log
     header = read_header(path)
-    kind = strategy or find_strategy(str(header.get("strategy", "")), import_strategy)
+    kind = _import_strategies(header["conductor"].get("strategy"), strategy, import_strategy)
     try:
         conductor = read_conductor(header["conductor"], kind)
     except (*DAMAGED, UsageError) as error:
@@ -107,13 +107,32 @@ def compare(conductor: Conductor, records: Iterable[tuple[int, Record]]) -> Repl
     return Replay(count, conductor)
 
 
-def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
-    """Return the class at `package.module:Class`, or at `package.module:Class[package.module:Inner]`.
+def _import_strategies(plain: Any, given: type[Strategy] | None, import_strategy: bool) -> type[Strategy]:
+    """Import the classes of a saved strategy and of those inside it; return the class of the outer one."""
+    outer, *inner = _classes(plain) or [""]
+    kind = given or find_strategy(outer, import_strategy)
+    for name in inner:
+        if ":" in name:
+            find_strategy(name, import_strategy)
+    return kind
 
-    UsageError: it is not there, or is not one of oddlot's and must not be imported.
+
+def _classes(plain: Any) -> list[str]:
+    """Return what identifies the classes in a saved strategy, the outer one first."""
+    if isinstance(plain, dict):
+        own = [str(plain["is"])] if "is" in plain else []
+        return own + [name for part in plain.values() for name in _classes(part)]
+    return [name for part in plain for name in _classes(part)] if isinstance(plain, list) else []
+
+
+def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
+    """Return the class at `package.module:Class`.
+
+    UsageError: it is not there, or it is neither known yet nor one of oddlot's, and must not be imported.
     """
-    outer, bracket, inner = place.removesuffix("]").partition("[")
-    module, _, name = outer.partition(":")
+    if known := known_subclass(Strategy, place):
+        return known
+    module, _, name = place.partition(":")
     try:
         if module == "__main__":
             raise ImportError("it was defined in a script or a notebook")
@@ -126,8 +145,6 @@ def find_strategy(place: str, import_strategy: bool = False) -> type[Strategy]:
             found = getattr(found, part)
         if not isinstance(found, type) or not issubclass(found, Strategy):
             raise ImportError("it is no strategy")
-        inside = find_strategy(inner, import_strategy) if bracket else None
-        found = found[inside] if inside else found  # type: ignore[index]  # it is generic, or refused
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
             f"the run's strategy {place!r} cannot be imported ({error}): call oddlot.replay(folder, TheStrategy) where "

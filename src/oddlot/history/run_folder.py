@@ -1,11 +1,9 @@
-"""The folder of a run: what lies where, and who may write there."""
+"""The folder of a run: its files, and where its checkpoints are."""
 
 import json
 import os
 import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
 from oddlot.core.errors import CheckpointError, UsageError
 from oddlot.core.masked_urls import masked, passwords
 from oddlot.core.serialization import DAMAGED
-from oddlot.history.lock import LOCK, hold
+from oddlot.history.lock import LOCK
 from oddlot.history.log import has_records
 from oddlot.history.run_settings import (
     SETTINGS,
@@ -23,7 +21,6 @@ from oddlot.history.run_settings import (
     check_format,
     check_same,
     no_run,
-    not_empty,
     parsed,
 )
 
@@ -32,8 +29,9 @@ if TYPE_CHECKING:
 
 LOG = "records.jsonl"
 ABOUT = "about"
-ON = "on"
-"""where the run was begun: not part of what a continuation must have in common"""
+ENGINE = "engine"
+RUN = "run"
+"""The engine and the run settings that the run was started with. A resumed run may have others."""
 RUN_ID = "run_id"
 """the same in run.json and in its copy beside the checkpoints: by this a run knows a place as its own"""
 EFFECTIVE_BATCH = "effective_batch"
@@ -59,50 +57,30 @@ class RunFolder:
         self.path = Path(path)
         self.log = self.path / LOG
         self.model = self.path / MODEL
-        self._checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
-        if self._checkpoints and "://" not in self._checkpoints:
-            check_name(self._checkpoints, "checkpoints")
+        self.given_checkpoints = os.fspath(checkpoints) if checkpoints is not None else ""
+        if self.given_checkpoints and "://" not in self.given_checkpoints:
+            check_name(self.given_checkpoints, "checkpoints")
             # It will be looked for from elsewhere.
-            self._checkpoints = str(Path(self._checkpoints).expanduser().absolute())
+            self.given_checkpoints = str(Path(self.given_checkpoints).expanduser().absolute())
         self.forced = False
-
-    @contextmanager
-    def claimed(self, resume: bool, force: bool) -> Iterator[None]:
-        """Make the folder, or take over the run in it, and hold its lock while inside.
-
-        UsageError where that would overwrite something, or another process holds the run.
-        """
-        self.forced = force
-        with ExitStack() as closing:
-            try:
-                if resume:
-                    self.fetch()
-                self._check(resume, force)
-                make_folder(self.path)
-                self._lock(self.path, closing)
-                self._check(resume, force)  # another process may have begun a run meanwhile
-            except OSError as error:
-                told, reason = f"cannot use {self.path} as the run's folder: {error.strerror}", error.strerror
-                raise UsageError(told, "unusable_folder", path=str(self.path), reason=reason) from None
-            self._lock_place(closing, resume)
-            yield
+        """Whether the run in the folder may be overwritten."""
 
     @property
     def checkpoints(self) -> str:
         """The path or URL where the checkpoints are: as given, or else as the run in the folder has it."""
-        return self._checkpoints or self._begun_checkpoints
+        return self.given_checkpoints or self.begun_checkpoints
 
     @property
-    def _begun_checkpoints(self) -> str:
-        """Where the run in the folder has them."""
+    def begun_checkpoints(self) -> str:
+        """The path or URL where the run in the folder has its checkpoints."""
         begun = None
         with suppress(CheckpointError):
             begun = self._saved().get(CHECKPOINTS)
         return begun if isinstance(begun, str) else str(self.path / CHECKPOINTS)
 
     @property
-    def _place(self) -> str:
-        """The same, as it may be shown."""
+    def place(self) -> str:
+        """The path or URL of the checkpoints without passwords, for messages."""
         return masked(self.checkpoints)
 
     @property
@@ -119,11 +97,11 @@ class RunFolder:
     def written(self) -> list[str]:
         """What there is of the run, the most wanted first, and where its checkpoints are if elsewhere."""
         names = [name for name in FILES if (self.path / name).exists()]
-        return [*names, f"{CHECKPOINTS} in {self._place}"] if self.is_elsewhere else names
+        return [*names, f"{CHECKPOINTS} in {self.place}"] if self.is_elsewhere else names
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Note what a run is, as `settings()` will tell it."""
-        settings = settings | {RUN_ID: self._run_id or secrets.token_hex(16)}
+        settings = settings | {RUN_ID: self.run_id or secrets.token_hex(16)}
         if not self.is_elsewhere:
             self.write(SETTINGS, settings)
             make_folder(self.path / CHECKPOINTS)
@@ -133,47 +111,16 @@ class RunFolder:
                 self.storage.write(SETTINGS, [masked(json.dumps(settings, indent=2)).encode()])
                 self.storage.sync()
         except OSError as error:
-            raise self._unusable_place(error) from None
+            raise self.unusable_place(error) from None
         self.write(SETTINGS, settings | {CHECKPOINTS: self.checkpoints})
 
     @property
-    def _run_id(self) -> str:
-        """That of the run in the folder; empty where it has none."""
+    def run_id(self) -> str:
+        """The identifier of the run in the folder; empty if there is none."""
         with suppress(CheckpointError):
             found = self._saved().get(RUN_ID)
             return found if isinstance(found, str) else ""
         return ""
-
-    def fetch(self) -> None:
-        """Bring what another machine has left where the checkpoints are into this folder, if no run is in it.
-
-        CheckpointError: no whole checkpoint is there.
-        """
-        if self.is_begun or not self._checkpoints:
-            return
-        from oddlot.checkpoint.format import log_of, newest
-
-        with ExitStack() as closing:
-            self._lock_place(closing, resume=True)  # or else what was fetched would lie here for nothing
-            log = log_of(newest(self.storage, with_log=True))
-            settings = self._fetched_settings()
-            with told_where(self.path):
-                make_folder(self.path)
-                self._lock(self.path, closing)
-                if not self.is_begun:  # another process may have fetched it meanwhile
-                    replace_file(self.log, log)
-                    self.write(SETTINGS, settings | {CHECKPOINTS: self.checkpoints})
-
-    def _fetched_settings(self) -> dict[str, Any]:
-        """run.json, as it is where the checkpoints are. CheckpointError: it cannot be read, or is damaged."""
-        path = self.storage.path(SETTINGS)
-        try:
-            return parsed(self.storage.read(SETTINGS))
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except DAMAGED:
-            told = f"{path} is damaged: restore it from a copy"
-            raise CheckpointError(told, "damaged_file", path=path) from None
 
     def write(self, name: str, plain: dict[str, Any]) -> None:
         """Write a small JSON file, for its owner alone if it has a password."""
@@ -194,8 +141,8 @@ class RunFolder:
                 self.path.rmdir()
 
     @property
-    def begun_in_vain(self) -> bool:
-        """It ended before its first checkpoint was whole. CheckpointError: the checkpoints cannot be read."""
+    def ended_before_checkpoint(self) -> bool:
+        """Whether the run ended before its first checkpoint was complete. CheckpointError: they cannot be read."""
         from oddlot.checkpoint.format import MANIFEST
 
         if self.model.exists() or self._has_learned or has_records(self.log):
@@ -204,7 +151,7 @@ class RunFolder:
         try:
             return not any(MANIFEST in self.storage.names(name) for name in names)
         except OSError as error:
-            raise unreadable(self._place, error) from error
+            raise unreadable(self.place, error) from error
 
     @property
     def _has_learned(self) -> bool:
@@ -224,9 +171,9 @@ class RunFolder:
         """The model of an earlier end is not the run's any more: there is a newer checkpoint."""
         self.model.unlink(missing_ok=True)
 
-    def begin_anew(self) -> None:
-        """What was begun in vain begins again, with its checkpoints where they were to be."""
-        self._checkpoints = self._begun_checkpoints
+    def restart(self) -> None:
+        """Let the run start again from the beginning, with its checkpoints in the same place."""
+        self.given_checkpoints = self.begun_checkpoints
         self.forced = True
 
     @property
@@ -238,7 +185,7 @@ class RunFolder:
     def check_settings(self, now: dict[str, Any]) -> None:
         """CheckpointError showing every setting in which the run in the folder differs."""
         saved = self.settings()
-        for free in (ABOUT, ON, CHECKPOINTS, RUN_ID, EFFECTIVE_BATCH):
+        for free in (ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, EFFECTIVE_BATCH):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
@@ -279,62 +226,10 @@ class RunFolder:
         """A run has begun here, whatever became of it."""
         return (self.path / SETTINGS).exists() or (self.log.exists() and (self.path / CHECKPOINTS).exists())
 
-    def _lock_place(self, closing: ExitStack, resume: bool) -> None:
-        """Hold the place of the checkpoints too, if it is a folder: object stores have no lock that all have."""
-        place = self.storage.local("") if self.is_elsewhere else None
-        if place is None or (resume and not place.is_dir()):  # which will be told
-            return
-        try:
-            make_folder(place)
-            self._lock(place, closing)
-        except OSError as error:
-            raise self._unusable_place(error) from None
-
-    def _unusable_place(self, error: Exception) -> UsageError:
-        told = f"cannot use {self._place} as the place for checkpoints ({error}): name another one"
-        return UsageError(told, "unusable_folder", "checkpoints", path=self._place, reason=str(error))
-
-    def _lock(self, folder: Path, closing: ExitStack) -> None:
-        """Hold the lock until `closing` is closed or this process ends, however it does."""
-        hold(folder, closing)
-
-    def _check(self, resume: bool, force: bool) -> None:
-        is_run = self.is_begun
-        used = self.path.exists() and any(path.name != LOCK for path in self.path.iterdir())
-        if resume and not is_run:
-            told = f"there is no run to resume in {self.path}: start it without resume=True (--resume)"
-            raise CheckpointError(told, "no_run", path=str(self.path))
-        if used and not (resume or force):
-            raise not_empty(str(self.path))
-        if used and force and not is_run:
-            told = f"{self.path} holds no run, so it is not thrown away: choose another folder"
-            raise UsageError(told, "not_a_run", path=str(self.path))
-        if used:
-            self._check_own_place()
-        if resume:
-            self._check_other_place()
-        else:
-            self._check_place(force)
-
-    def make_room(self) -> None:
-        """Throw away the run that is here, if that may be: `force` was said, or it was begun in vain.
-
-        UsageError: there is one, and it may not.
-        """
-        from oddlot.checkpoint.format import PART
-
-        if not self.forced:
-            self._check_place(force=False)  # another one may have begun meanwhile
-            return
-        try:
-            parts = (f"{LOG_PARTS}/{name}" for name in self.storage.names(LOG_PARTS) if PART.fullmatch(name))
-            for name in (*parts, *self.checkpoint_names(), SETTINGS):
-                self.storage.remove(name)
-        except OSError as error:
-            raise self._unusable_place(error) from error
-        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-        for name in (LOG, SUMMARY, MODEL, SETTINGS):  # the settings last: without them it is no run
-            (self.path / name).unlink(missing_ok=True)
+    def unusable_place(self, error: Exception) -> UsageError:
+        """Return the error for a place where the checkpoints cannot be."""
+        told = f"cannot use {self.place} as the place for checkpoints ({error}): name another one"
+        return UsageError(told, "unusable_folder", "checkpoints", path=self.place, reason=str(error))
 
     def checkpoint_names(self) -> list[str]:
         """The folders of all checkpoints, whole or not. CheckpointError: their place cannot be read."""
@@ -343,62 +238,6 @@ class RunFolder:
         try:
             return saved(self.storage)
         except OSError as error:
-            path, reason = self._place, str(error)
+            path, reason = self.place, str(error)
             told = f"{path} cannot be read ({reason}): see to it that it can be reached, then try again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from error
-
-    def _check_own_place(self) -> None:
-        """UsageError: only files in the folder lead to these checkpoints, which may be those of another run.
-
-        Checkpoints are removed as newer ones come, or by `force`.
-        """
-        link = self.path / CHECKPOINTS
-        if self._checkpoints or not (self.is_elsewhere or link.is_symlink()):
-            return
-        try:
-            names = [] if link.is_symlink() else self.storage.names()
-            known = parsed(self.storage.read(SETTINGS)).get(RUN_ID) if SETTINGS in names else ""
-        except (OSError, *DAMAGED) as error:
-            raise self._unusable_place(error) from None
-        if link.is_symlink() or (set(names) - {LOCK} and not (known and known == self._run_id)):
-            told = (
-                f"the checkpoints of {self.path} are said to be in {self._place}, which is not known to be this run's. "
-                "If it is, name it: checkpoints=... (--checkpoints)"
-            )
-            raise UsageError(told, "not_this_run", "checkpoints", path=str(self.path), place=self._place)
-
-    def _check_other_place(self) -> None:
-        """UsageError: the run's checkpoints are elsewhere than it is said now."""
-        begun = self._begun_checkpoints
-        if self._checkpoints not in {"", begun} and not self.checkpoint_names():
-            raise UsageError(
-                f"{self._place} holds no checkpoint, those of {self.path} are in {masked(begun)}: leave checkpoints "
-                "out, or copy them there first",
-                "checkpoints_elsewhere",
-                "checkpoints",
-                given=self._place,
-                begun=masked(begun),
-            )
-
-    def _check_place(self, force: bool) -> None:
-        """UsageError: where the checkpoints are to be, something else is."""
-        if not self._checkpoints:
-            return
-        if Path(self._checkpoints).resolve() == self.path.resolve():
-            told = f"{self.path} is the run's own folder: leave checkpoints out, or name another place"
-            raise UsageError(told, "checkpoints_in_run", "checkpoints", path=str(self.path))
-        try:
-            names = [name for name in self.storage.names() if name != LOCK]
-        except OSError as error:
-            path, reason = self._place, str(error)
-            told = (
-                f"{path} cannot be read ({reason}): see to it that it can be reached, or name another place"
-            )
-            raise UsageError(told, "unreadable_file", path=path, reason=reason) from None
-        if names and not force:
-            raise not_empty(self._place)
-        if names and SETTINGS not in names:
-            told = (
-                f"{self._place} holds no run, so it is not thrown away: choose another place for checkpoints"
-            )
-            raise UsageError(told, "not_a_run", path=self._place)

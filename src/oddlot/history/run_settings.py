@@ -50,6 +50,12 @@ def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None
         raise CheckpointError(told, "other_job", path=str(folder), different=different)
 
 
+def engine_kind(saved: dict[str, Any]) -> str:
+    """Return the kind of engine in run.json, such as `local`; empty if it does not say."""
+    engine = saved.get("engine")
+    return str(engine.get("kind", "")) if isinstance(engine, dict) else ""
+
+
 def resuming(arguments: Sequence[str], folder: str) -> str:
     """Return the command that resumes a run which these arguments of `oddlot` began."""
     return shlex.join(["oddlot", *arguments, "--resume", "--out", folder])

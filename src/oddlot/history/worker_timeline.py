@@ -12,7 +12,7 @@ from oddlot.core.events import Arrived, Cancelled, Gone, Joined, Leaving, Lost, 
 from oddlot.core.records import Record
 from oddlot.core.spans import samples_in
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
-from oddlot.history.counts import SampleCounts, Traffic
+from oddlot.history.counts import SampleCounts, Traffic, rejection
 
 
 class StateInterval(NamedTuple):
@@ -193,7 +193,7 @@ class WorkerTimeline:
                 self._cancelled(event, now)
             case Refused(task):
                 skipped = any(isinstance(action, Skip) for action in record.actions)
-                self._waste(task, "skipped" if skipped else "refused")
+                self._waste(task, "skipped" if skipped else rejection(event))
                 if worker := self.workers.get(node_of(task)):
                     worker.answer(task, now)
             case Joined() | Ordered() | Leaving() | Gone() | Lost():

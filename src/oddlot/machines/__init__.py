@@ -1,4 +1,4 @@
-"""Machines, real or simulated: how fast they are, when they are there, and what they cost."""
+"""Simulated machines: their speed, availability and price."""
 
 from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
 from oddlot.machines.delay_models import (

@@ -1,7 +1,7 @@
-"""When a zone has machines: who comes and who goes, of `count` machines that are wanted there all the time.
+"""Capacity models: how many of the `count` machines that a zone requests are available over time.
 
-A model is pure data; `moves(count, rng)` is the stream of what happens in the order of time, `(seconds, machine,
-comes)`, with machines numbered from 0. It begins with those that are there at second 0.
+A model is pure data. `moves(count, rng)` yields `(seconds, machine, comes)` in the order of time, with machines
+numbered from 0: a machine becomes available or is preempted. Machines that are available at second 0 come first.
 """
 
 from collections.abc import Iterator
@@ -21,25 +21,27 @@ Moves = Iterator[Move]
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """As many as are wanted, all the time: on demand."""
+    """All requested machines are available all the time, as on demand."""
 
     def moves(self, count: int, rng: Random) -> Moves:
-        """All come, nobody goes."""
+        """Yield the arrival of every machine at second 0."""
         return ((0.0, machine, True) for machine in range(count))
 
 
 @dataclass(frozen=True, slots=True)
 class Memoryless:
-    """Each machine is preempted on its own, after an exponential time, and is there again a while later."""
+    """Each machine is preempted independently, after an exponentially distributed time, and returns later."""
 
     mean_seconds: AboveZero
+    """Mean seconds from a machine's start to its preemption."""
     seconds_to_return: NotNegative = 0.0
+    """Seconds from a preemption until the machine is available again."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def moves(self, count: int, rng: Random) -> Moves:
-        """Two moves after each other of each machine, without end."""
+        """Yield arrivals and preemptions of every machine, without end."""
         agenda = [(0.0, machine, True) for machine in range(count)]
         while True:
             time, machine, comes = heappop(agenda)
@@ -50,24 +52,29 @@ class Memoryless:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Preemptions come together: machine i is of pool i mod `pools`; at memoryless times, each pool on its own, every
-    machine of it goes with probability `share`, and all that went are there again `seconds_to_return` later.
+    """Machines of one pool are preempted together, which models correlated preemptions.
 
-    Clouds take capacity back pool by pool, so that losses are correlated: Bamboo (Thorpe et al., NSDI 2023), section 3.
+    Machine i is in pool i mod `pools`. Each pool has preemption events at exponentially distributed intervals. At an
+    event, each machine of the pool is preempted with probability `share`.
+
+    Clouds reclaim capacity pool by pool: Bamboo (Thorpe et al., NSDI 2023), section 3.
     """
 
     pools: AtLeastOne
+    """Number of pools."""
     mean_seconds: AboveZero
-    """between two events of a pool"""
+    """Mean seconds between two preemption events of a pool."""
     share: Annotated[float, Must("above 0, at most 1", lambda share: 0 < share <= 1)] = 1.0
+    """Probability that an event preempts a machine of the pool, above 0 and at most 1."""
     seconds_to_return: NotNegative = 0.0
+    """Seconds from an event until its preempted machines are available again."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def moves(self, count: int, rng: Random) -> Moves:
-        """Groups go and return, without end."""
-        here, pools = [True] * count, min(self.pools, count)  # of more pools than machines some have none
+        """Yield arrivals and preemptions of the machines of each pool, without end."""
+        here, pools = [True] * count, min(self.pools, count)  # pools without a machine have no events
         yield from ((0.0, machine, True) for machine in range(count))
         # (time, order, pool or -1, who returns)
         agenda = [(rng.expovariate(1 / self.mean_seconds), pool, pool, list[int]()) for pool in range(pools)]
@@ -91,27 +98,31 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """As many machines as a trace had available. Those that go are drawn, those that come are new.
+    """A recorded trace decides how many machines are available, up to the number that is requested.
 
-    The number is capped at the machines that are requested. Set `of` to the number that was requested when the trace
-    was recorded, and the same share is available: with `of = 1`, a trace of one instance has all machines or none.
+    Preempted machines are chosen at random. Set `of` to the number of machines that was requested when the trace was
+    recorded: the trace is then scaled to the number that is requested now. With `of = 1`, a trace of one instance makes
+    all machines available or none.
     """
 
     steps: Steps
+    """Number of available machines over time."""
     of: AtLeastOne | None = None
-    """Machines requested when the trace was recorded; None takes its numbers as they are."""
+    """Number of machines that was requested when the trace was recorded. None: the trace is not scaled."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.of is not None and self.of < (most := max(self.steps.values)):
-            raise InvalidValue("of", self.of, f"at least {most:g}, as many as were alive once")
+            raise InvalidValue("of", self.of, f"at least {most:g}, the trace's largest number of machines")
 
     def moves(self, count: int, rng: Random) -> Moves:
-        """What brings the number of those that are there to the trace's. Warns if a trace of one instance is not
-        scaled to several machines."""
+        """Yield the arrivals and preemptions that follow the trace.
+
+        Warn if a trace of one instance is not scaled to several machines.
+        """
         if count > 1 and self.of is None and max(self.steps.values) == 1:
             told = (
-                f"the trace counts 1 machine at most, so 1 of {count:,} machines is available at most: set `of` to the "
+                f"the trace has at most 1 machine, so at most 1 of {count:,} machines is available. Set `of` to the "
                 "number that was requested when it was recorded (`of = 1` for one instance)"
             )
             warn(told, "trace_of_one", machines=count)
@@ -137,7 +148,7 @@ class Alive:
             before = len(here)
             yield from to(time, alive)
             idle = 0 if len(here) != before else idle + 1
-            # Over and over the same, as far as so many machines are concerned.
+            # A trace that repeats and has no changes for this number of machines yields nothing more.
             if idle > len(self.steps.seconds):
                 return
 

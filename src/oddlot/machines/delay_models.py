@@ -1,7 +1,7 @@
-"""Delay models: how one machine's times scatter around their mean.
+"""Delay models: distributions of a machine's times, relative to their mean.
 
-A model is pure data. `start(rng)` makes a stream: each call of what it returns is one more time, relative to
-the mean of 1 (a `Trace` is taken as it is). Streams draw from their own `rng` and share nothing.
+A model is pure data. `start(rng)` returns a function, and each call of it returns one more factor with mean 1.
+The factors of a `Trace` are used as they are. Each stream draws from its own `rng`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Times = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Deterministic:
-    """Always the mean."""
+    """Every time is the mean."""
 
     def start(self, rng: Random) -> Times:
         return lambda: 1.0
@@ -26,7 +26,7 @@ class Deterministic:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Memoryless: standard deviation 1. The usual model of a machine's lifetime."""
+    """Exponentially distributed times (memoryless): the usual model of a machine's lifetime."""
 
     def start(self, rng: Random) -> Times:
         return lambda: rng.expovariate(1.0)
@@ -34,9 +34,10 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Now and then much slower; `cv` is the standard deviation over the mean."""
+    """Lognormally distributed times: occasionally much slower than the mean."""
 
     cv: Annotated[float, Must("from 0 to 1,000", lambda cv: 0 <= cv <= 1_000)]
+    """Coefficient of variation: standard deviation divided by the mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -48,9 +49,10 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Erlang:
-    """The sum of `shape` exponential stages: standard deviation 1/sqrt(shape)."""
+    """Erlang-distributed times: the sum of `shape` exponential stages."""
 
     shape: AtLeastOne
+    """Number of stages. The standard deviation is 1/sqrt(shape) of the mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -61,12 +63,13 @@ class Erlang:
 
 @dataclass(frozen=True, slots=True)
 class ShiftedExponential:
-    """The part `shift` of the mean always, the rest exponential: standard deviation 1 - shift.
+    """A constant part plus an exponentially distributed part.
 
-    The worker of Lee et al., Speeding Up Distributed Machine Learning Using Codes (2018).
+    The worker model of Lee et al., "Speeding Up Distributed Machine Learning Using Codes" (2018).
     """
 
     shift: FromZeroBelowOne
+    """Constant part of the mean, at least 0 and below 1. The standard deviation is 1 - shift of the mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -80,15 +83,16 @@ def _multipliers(values: object) -> str:
         return "a list of at least one number"
     for number, value in enumerate(values, 1):
         if not (isinstance(value, int | float) and 0 < value < inf):
-            return f"finite and above 0, each: number {number} is {value}"
+            return f"a list of numbers, each finite and above 0 (number {number} is {value})"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Measured multipliers in their order, over and over, each stream from its own random place in them."""
+    """Recorded times, replayed in their order and repeated. Each machine begins at a random position."""
 
     multipliers: Annotated[tuple[float, ...], _multipliers]
+    """Factors of the mean time, each above 0."""
 
     def __post_init__(self) -> None:
         check_settings(self)

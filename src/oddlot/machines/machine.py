@@ -1,4 +1,4 @@
-"""A machine as the simulator sees it. All values carry their units in their names."""
+"""Simulated machines: their speed, network link, lifetime and price. Names of fields have the units."""
 
 import re
 from collections.abc import Callable
@@ -16,73 +16,83 @@ def _above_zero_or_inf(value: float) -> str:
 
 
 def node_name(name: str) -> str:
-    """A check: what a machine may be called."""
-    # A node's later lives are `name.2`, `name.3`, ..., and its tasks `name:17`.
+    """Check the name of a machine."""
+    # The machine's later workers are `name.2`, `name.3`, ..., and its tasks `name:17`.
     return "" if re.fullmatch(r"[A-Za-z0-9_-]+", name) else "of letters, digits, - and _"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way between a machine and the hub, the same in both directions."""
+    """The network link between a machine and the hub. Both directions are alike."""
 
     megabits_per_second: Annotated[float, _above_zero_or_inf] = inf
+    """Bandwidth, in megabits per second."""
     latency_milliseconds: NotNegative = 0.0
+    """One-way latency, in milliseconds."""
     delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
-    """how what the two ways of a task take scatters: by the same factor, drawn anew for each task"""
+    """Distribution of transfer times, relative to their mean. One factor is drawn for each task, for both directions."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def seconds(self, size: int) -> float:
-        """How long `size` bytes take on average, one way."""
+        """Return the mean transfer time of `size` bytes, one way, in seconds."""
         return self.latency_milliseconds / 1e3 + size * 8 / (self.megabits_per_second * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long a machine stays, each time that it comes."""
+    """The time from a machine's start to its preemption, drawn anew for each start."""
 
     mean_seconds: AboveZero
+    """Mean lifetime, in seconds."""
     delay: Delay = Exponential()  # noqa: RUF009 - frozen, and without state
+    """Distribution of lifetimes, relative to their mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def start(self, rng: Random) -> Callable[[], float]:
-        """A stream of lifetimes in seconds."""
+        """Return a function whose calls return one lifetime after another, in seconds."""
         relative = self.delay.start(rng)
         return lambda: self.mean_seconds * relative()
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One worker's machine: a task of n samples computes for n x seconds_per_sample x a time from `delay`.
+    """A simulated machine that runs one worker.
 
-    It comes at `joins_at_seconds`, stays for its `lifetime` (None: for good, but for what `chaos` does), and is there
-    again `seconds_to_return` later (None: never) under the next name, `NAME.2`, `NAME.3`, ...
+    A task of n samples computes for n x `seconds_per_sample` x a factor from `delay`. When a machine is lost and
+    returns, its worker has the next name: `NAME.2`, `NAME.3`, ...
     """
 
     name: Annotated[str, node_name]
+    """Name of the machine and of its first worker: letters, digits, `-` and `_`."""
     seconds_per_sample: AboveZero = 0.001
+    """Mean computation time of one sample, in seconds."""
     delay: Delay = Deterministic()  # noqa: RUF009 - frozen, and without state
+    """Distribution of computation times, relative to their mean."""
     link: Link = Link()
+    """Network link to the hub."""
     dollars_per_hour: NotNegative = 0.0
+    """Price, in dollars per hour."""
     lifetime: Lifetime | None = None
-    """None: it stays"""
+    """Time from each start to a preemption. None: the machine is not preempted."""
     seconds_to_return: NotNegative | None = None
-    """from the end of a life, whatever ended it, to the next; None: it never returns"""
+    """Seconds from a loss or a preemption until the machine is started again. None: never; in a zone, at once."""
     joins_at_seconds: NotNegative = 0.0
+    """Time of the first start, in seconds from the beginning of the run."""
     seconds_to_start: NotNegative = 0.0
-    """each time that it comes, until it is ready for its first task; they are paid for"""
+    """Seconds from each start until the machine is ready for a task. They are billed."""
     notice_seconds: NotNegative = 0.0
-    """before a lifetime's end or a preemption, in which it hands over what it has done; 0: it goes without a word"""
+    """Seconds of notice before a preemption. The worker hands over the finished part of its task. 0: no notice."""
     noticed_after_seconds: NotNegative = 0.0
-    """a loss is noticed so long after the machine was last given or brought anything; 0: at once"""
+    """Seconds until a lost machine is detected, counted from its last message. 0: at once."""
     zone: str = ""
-    """where it was bought; empty: nowhere in particular"""
+    """Name of the zone that the machine is in. Empty: none. Only a `Zone` sets it."""
     stops_at_once: bool = False
-    """a task that is cancelled ends there and then, on its way too, as papers assume; false: word has to reach the
-    machine, which ends its minibatch"""
+    """Whether a cancelled task stops at once, as many papers assume. False: the message needs its time on the link,
+    and the worker finishes its minibatch."""
 
     def __post_init__(self) -> None:
         check_settings(self)

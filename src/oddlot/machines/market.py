@@ -1,4 +1,4 @@
-"""What machines are bought, where, at what price: offers and zones."""
+"""Machines that a cloud sells: offers, zones, and the fleet that they make up."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,21 +13,26 @@ from oddlot.machines.time_series import Steps
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kind of machine that a cloud sells. On demand it costs one price and stays; on the spot market it costs what
-    `spot_dollars_per_hour` says at each time, and comes and goes with the zone's capacity.
+    """A machine type that a cloud sells.
+
+    On demand, it has a fixed price and is not preempted. On the spot market, its price changes over time, and the
+    zone's capacity decides how many machines are available.
     """
 
     name: str
+    """Name of the machine type, such as `p3.2xlarge`."""
     dollars_per_hour: NotNegative
-    """on demand"""
+    """On-demand price, in dollars per hour."""
     spot_dollars_per_hour: Steps | None = None
-    """None: it is not sold on the spot market"""
+    """Spot price over time, in dollars per hour. None: not sold on the spot market."""
     speed: AboveZero = 1.0
-    """of its work, relative to the machine that a zone's `seconds_per_sample` was measured on"""
+    """Speed relative to the machine that a zone's `seconds_per_sample` was measured on."""
     cores: AtLeastOne | None = None
+    """Number of CPU cores. For information only."""
     gpu: str = ""
+    """GPU model. For information only."""
     seconds_to_start: NotNegative = 0.0
-    """from the order to the first task: they are paid for"""
+    """Seconds from each start until the machine is ready for a task. They are billed."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -35,38 +40,41 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """`count` machines of one offer are wanted in one place all the time; `capacity` says how many there are."""
+    """A request for `count` machines of one offer. `capacity` decides how many are available."""
 
     name: Annotated[str, node_name]
-    """the machines are called NAME1, NAME2, ..."""
+    """Name of the zone. Its machines are NAME1, NAME2, ..."""
     offer: Offer
+    """Machine type."""
     count: AtLeastOne
+    """Number of machines that are requested all the time."""
     machine: Machine
-    """what each of them is like at speed 1; its name, price and start are the zone's and the offer's"""
+    """Template of the machines, at speed 1. The zone and the offer set its name, price and start time."""
     capacity: Capacity = Always()  # noqa: RUF009 - frozen, and without state
+    """Number of available machines over time."""
     spot: bool = True
-    """bought on the spot market; otherwise on demand"""
+    """Whether machines are bought on the spot market. False: on demand."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.spot and self.offer.spot_dollars_per_hour is None:
-            told = f"{self.offer.name} has no spot price: give it one, or buy on demand"
+            told = f"{self.offer.name} has no spot price: set `spot_dollars_per_hour`, or buy on demand"
             raise UsageError(told, "no_spot_price", "offer", given=self.offer.name)
 
     @property
     def names(self) -> list[str]:
-        """The machines'."""
+        """Names of the machines."""
         return [f"{self.name}{number + 1}" for number in range(self.count)]
 
     @property
     def machines(self) -> list[Machine]:
-        """All of them."""
+        """All machines of the zone."""
         one = replace(
             self.machine,
             seconds_per_sample=self.machine.seconds_per_sample / self.offer.speed,
             dollars_per_hour=self.prices.at(0.0),
             seconds_to_start=self.offer.seconds_to_start,
-            # Whatever ends a life, another machine is ordered as long as the zone has one.
+            # A lost machine is replaced while the zone has capacity.
             seconds_to_return=self.machine.seconds_to_return or 0.0,
             zone=self.name,
         )
@@ -74,51 +82,54 @@ class Zone:
 
     @property
     def prices(self) -> Steps:
-        """Dollars an hour for one machine, over time."""
+        """Price of one machine over time, in dollars per hour."""
         if self.spot and self.offer.spot_dollars_per_hour is not None:
             return self.offer.spot_dollars_per_hour
         return Steps((0.0,), (self.offer.dollars_per_hour,))
 
     def on_demand(self) -> "Zone":
-        """The same machines, which stay and cost more."""
+        """Return the zone with the same machines, bought on demand."""
         return replace(self, spot=False, capacity=Always(), machine=replace(self.machine, lifetime=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """The machine on which the model lies: what it costs, and how fast it takes updates in.
+    """The hub's machine, which is always on demand: its price, and the time to merge an update.
 
-    `servers` processes take `seconds_per_update` for each, so that updates wait where they come faster. With
-    `overwrites`, the store is one without transactions: a server that has read the model before another one wrote to
-    it writes over that (counted apart, as `overwritten`).
+    Updates wait in a queue while all `servers` are busy.
 
-    Paper: Atre, Jha, Rao (ScaDL 2021): several parameter servers, a strong (MySQL, 1.29 s) or eventual (Redis, 0.87 s)
-    store.
+    Paper: Atre, Jha, Rao (ScaDL 2021), with several parameter servers on a store of strong consistency (MySQL, 1.29 s
+    per update) or eventual consistency (Redis, 0.87 s per update).
     """
 
     dollars_per_hour: NotNegative = 0.0
+    """Price of the hub's machine, in dollars per hour."""
     seconds_per_update: NotNegative = 0.0
+    """Seconds that a server takes to merge an update."""
     servers: AtLeastOne = 1
+    """Number of server processes that merge updates."""
     overwrites: bool = False
+    """Whether the store has no transactions: a server overwrites what other servers wrote since it read the model. Such
+    updates are counted as `overwritten`."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         needed = "seconds_per_update"
         if self.overwrites and not self.seconds_per_update:
-            told = f"overwrites needs {needed}: only what takes time can be overwritten"
+            told = f"overwrites needs {needed}: updates that take no time are never overwritten"
             raise UsageError(told, "missing_setting", "overwrites", name=needed)
         if self.servers > 1 and not self.seconds_per_update:
-            told = f"servers needs {needed}: what takes no time needs no second server"
+            told = f"servers = {self.servers} needs {needed}: updates that take no time need only one server"
             raise UsageError(told, "missing_setting", "servers", name=needed)
 
 
 def names_in(fleet: Sequence[Machine | Zone]) -> list[str]:
-    """What the machines are called, in their order, without making them."""
+    """Return the names of all machines, in their order, without creating the machines."""
     return [name for one in fleet for name in (one.names if isinstance(one, Zone) else [one.name])]
 
 
 def all_machines(fleet: Sequence[Machine | Zone]) -> Iterator[Machine]:
-    """The single machines and those of the zones, in their order."""
+    """Yield the single machines and the machines of zones, in their order."""
     for one in fleet:
         if isinstance(one, Zone):
             yield from one.machines
@@ -128,17 +139,19 @@ def all_machines(fleet: Sequence[Machine | Zone]) -> Iterator[Machine]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a fleet file tells: machines, zones, and the hub."""
+    """The machines and zones of a fleet, and the hub's machine."""
 
     machines: Sequence[Machine | Zone]
+    """Single machines and zones."""
     hub: Hub = Hub()
+    """The hub's machine."""
 
     def on_demand(self) -> "Fleet":
-        """The same with every zone bought on demand."""
+        """Return the fleet with every zone bought on demand."""
         bought = [one.on_demand() if isinstance(one, Zone) else one for one in self.machines]
         return replace(self, machines=bought)
 
     @property
     def has_spot(self) -> bool:
-        """Some of it is bought on the spot market."""
+        """Whether any zone is bought on the spot market."""
         return any(isinstance(one, Zone) and one.spot for one in self.machines)

@@ -1,6 +1,6 @@
-"""Published records of spot markets, read into steps: prices over time, how many machines were alive when.
+"""Readers of published spot market traces: prices, and numbers of available machines, as step functions of time.
 
-A reader each; times are seconds from the record's beginning. UsageError names the file, the line and the fault.
+Times are seconds from the beginning of the trace. UsageError names the file, the line and the fault.
 """
 
 import csv
@@ -16,24 +16,24 @@ from oddlot.machines.text_files import read_packed
 from oddlot.machines.time_series import Steps
 
 MAX_SECONDS = 1e15
-"""of a gap in a trace"""
+"""Largest interval of a trace."""
 CREATED = re.compile(r"Created instance (\S+) with (\d+) GPU\(s\) of type (\S+) in zone (\S+)")
 AWS_COLUMNS = ("availability_zone", "instance_type", "timestamp", "spot_price_usd")
 
 
 def read_alive(path: Path, unit: str = "seconds") -> Steps:
-    """How many machines were alive when: lines `time,alive`, with or without a heading, times in `unit`.
+    """Return the number of available machines over time from lines `time,alive`, with or without a header line.
 
-    The form of the traces of Bamboo (Thorpe et al., NSDI 2023).
+    `unit` is `"seconds"` or `"hours"`. The format of the traces of Bamboo (Thorpe et al., NSDI 2023).
     """
     scale = {"seconds": 1.0, "hours": 3600.0}.get(unit)
     if scale is None:
-        raise InvalidValue("unit", unit, "seconds or hours")
+        raise InvalidValue("unit", unit, "'seconds' or 'hours'")
     return read_packed(path, lambda text: _steps(alive_rows(text.splitlines()), scale))
 
 
 def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
-    """(time, alive) of the lines `time,alive`, whose times do not go back."""
+    """Yield (time, alive) of lines `time,alive` in the order of time."""
     last = -inf
     for number, line in _numbered(lines):
         parts = line.split(",")
@@ -41,23 +41,23 @@ def alive_rows(lines: Iterable[str]) -> Iterator[tuple[float, float]]:
         if number == 1 and len(parts) == 2 and all(map(isnan, values)):
             continue  # the columns' names
         if len(parts) != 2 or not all(0 <= value < inf for value in values):
-            told = f"line {number}: {line!r} is not `time,alive`, two numbers that are not negative"
+            told = f"line {number}: expected `time,alive`, two numbers of at least 0, but found {line!r}"
             raise UsageError(told, "invalid_line", line=number, given=line)
         time, alive = values
         if alive != int(alive):
-            told = f"line {number}: how many are alive must be a whole number"
+            told = f"line {number}: the number of machines must be a whole number, but is {alive:g}"
             raise UsageError(told, "fractional_count", line=number, given=alive)
         if time < last:
-            told = f"line {number}: the times of a trace must not go back"
+            told = f"line {number}: times of a trace must not decrease, but {time:g} follows {last:g}"
             raise UsageError(told, "times_out_of_order", line=number, given=time)
         last = time
         yield time, alive
 
 
 def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
-    """The spot price of an instance type in an availability zone: a CSV of Amazon's spot price history.
+    """Return the spot price of an instance type in an availability zone, from a CSV of AWS's spot price history.
 
-    Columns availability_zone, instance_type, timestamp (ISO 8601), spot_price_usd, in any order of the rows.
+    The columns are availability_zone, instance_type, timestamp (ISO 8601) and spot_price_usd. Rows may be in any order.
     """
     return read_packed(path, lambda text: _aws(text, instance, zone))
 
@@ -65,7 +65,7 @@ def read_aws_prices(path: Path, instance: str, zone: str) -> Steps:
 def _aws(text: str, instance: str, zone: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     if missing := [name for name in AWS_COLUMNS if name not in (table.fieldnames or ())]:
-        told = f"line 1: no column {missing[0]}; a spot price history has {', '.join(AWS_COLUMNS)}"
+        told = f"line 1: no column {missing[0]}: a spot price history has {', '.join(AWS_COLUMNS)}"
         raise UsageError(told, "missing_column", line=1, name=missing[0])
     found, known = list[tuple[float, float]](), set[tuple[str, str]]()
     for row in table:
@@ -82,7 +82,7 @@ def _aws(text: str, instance: str, zone: str) -> Steps:
 
 
 def read_azure_prices(path: Path, size: str) -> Steps:
-    """The spot price of a machine size by day: a CSV with the columns Date (month/day/year) and one for each size."""
+    """Return the spot price of a machine size by day, from a CSV with a column Date (month/day/year) and one per size."""
     return read_packed(path, lambda text: _azure(text, size))
 
 
@@ -90,7 +90,7 @@ def _azure(text: str, size: str) -> Steps:
     table = csv.DictReader(text.splitlines())
     sizes = [name for name in table.fieldnames or () if name != "Date"]
     if "Date" not in (table.fieldnames or ()):
-        told = "line 1: it has no column Date, as a table of prices by day has"
+        told = "line 1: no column Date: a table of daily prices has it"
         raise UsageError(told, "missing_column", line=1, name="Date")
     if size not in sizes:
         raise UnknownName("size", size, sizes, key="size")
@@ -99,18 +99,19 @@ def _azure(text: str, size: str) -> Steps:
         try:
             day = datetime.strptime(row["Date"], "%m/%d/%Y")  # noqa: DTZ007 - a day, anywhere
         except (TypeError, ValueError):
-            told = f"line {table.line_num}: {row['Date']!r} is no day such as 2/24/2020"
+            told = f"line {table.line_num}: {row['Date']!r} is not a date such as 2/24/2020"
             raise UsageError(told, "invalid_day", line=table.line_num, given=row["Date"]) from None
         found.append((day.toordinal() * 86400.0, _price((row[size] or "").lstrip("$"), table.line_num)))
     return _steps(_from_first(found))
 
 
 def read_gcp_probe(path: Path, gpu: str, zone: str, gpus: int = 1) -> Steps:
-    """Whether a preemptible instance was up: the log of a probe that keeps asking for one and looks at it.
+    """Return the availability of a preemptible GCP instance, from the log of a probe that repeatedly requests one.
 
-    Lines `[ISO time] Created instance NAME with N GPU(s) of type GPU in zone ZONE`, `[...] Instance NAME running in
-    zone ...` and `... not running in zone ...`, as of Narayanan et al., "Analysis and Exploitation of Dynamic
-    Pricing in the Public Cloud for ML Training" (2020). 1 from an instance's creation until it was found not running.
+    The value is 1 from the creation of an instance until the probe finds it not running, and 0 otherwise. Lines are
+    `[ISO time] Created instance NAME with N GPU(s) of type GPU in zone ZONE`, `[...] Instance NAME running in zone ...`
+    and `[...] Instance NAME not running in zone ...`, the format of Narayanan et al., "Analysis and Exploitation of
+    Dynamic Pricing in the Public Cloud for ML Training" (2020).
     """
     return read_packed(path, lambda text: _gcp(text.splitlines(), (gpu, zone, f"{gpus}")))
 
@@ -119,7 +120,7 @@ def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
     up, rows, last, known = "", list[tuple[float, float]](), nan, set[tuple[str, str, str]]()
     for number, line in _numbered(lines):
         if not line.startswith("["):
-            continue  # what the cloud's tool has said beside
+            continue  # output of the cloud's own tool
         stamp, _, said = line[1:].partition("] ")
         last = _instant(stamp, number)
         rows = rows or [(last, 0.0)]
@@ -133,14 +134,14 @@ def _gcp(lines: Sequence[str], wanted: tuple[str, str, str]) -> Steps:
             up = ""
             rows.append((last, 0.0))
     if not known:
-        told = "it is no log of a probe: no line says `Created instance NAME with ...`"
+        told = "not the log of a probe: no line has `Created instance NAME with ...`"
         raise UsageError(told, "other_format")
     _check_created(wanted, known)
     return _steps(_from_first([*rows, (last, rows[-1][1])]))
 
 
 def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]]) -> None:
-    """UsageError: no such instance was created; which of its three sides is not there."""
+    """Raise UsageError if no such instance was created: it names the first of GPU, zone and number that is unknown."""
     gpu, zone, _ = wanted
     kinds = {"gpu": "gpu", "zone": f"zone of {gpu}", "gpus": f"number of GPUs of {gpu} in {zone}"}
     for side, (key, kind) in enumerate(kinds.items()):
@@ -152,10 +153,10 @@ def _check_created(wanted: tuple[str, str, str], known: set[tuple[str, str, str]
 def read_skypilot(path: Path, inverted: bool = False) -> Steps:
     """Return the number of available instances over time from SkyPilot's JSON.
 
-    The form is `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`. Each number counts the available instances,
+    The format is `{"metadata": {"gap_seconds": 600}, "data": [0, 1, ...]}`. Each number counts the available instances,
     as the README of the traces says (https://github.com/skypilot-org/spot-traces; Wu et al., "Can't Be Late", NSDI
     2024). With `inverted`, 0 is available and 1 is preempted, as in the paper's simulator (`TraceEnv` of
-    https://github.com/Michaelvll/skypilot-spot-strategy). Raises UsageError if `inverted` data have numbers above 1.
+    https://github.com/Michaelvll/skypilot-spot-strategy). Raise UsageError if `inverted` data have numbers above 1.
     """
     return read_packed(path, lambda text: _skypilot(text, inverted))
 
@@ -165,16 +166,16 @@ def _skypilot(text: str, inverted: bool) -> Steps:
         trace = json.loads(text)
         gap, data = trace["metadata"]["gap_seconds"], trace["data"]
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"it is no JSON: {error}", "invalid_json", reason=str(error)) from None
+        raise UsageError(f"not valid JSON: {error}", "invalid_json", reason=str(error)) from None
     except (TypeError, LookupError):
-        told = 'it is not {"metadata": {"gap_seconds": ...}, "data": [...]}'
+        told = 'expected {"metadata": {"gap_seconds": ...}, "data": [...]}'
         raise UsageError(told, "other_format") from None
     if not _is_count(gap) or not 0 < gap < MAX_SECONDS:
         raise InvalidValue("gap_seconds", gap, f"a number above 0 and below {MAX_SECONDS:g}")
     if not isinstance(data, list) or not data or not all(_is_count(v) and v == int(v) for v in data):
         raise InvalidValue("data", data, "a list of whole numbers")
     if inverted and (most := max(data)) > 1:
-        told = f"inverted = true reads 1 as preempted, but these data count up to {most:g} instances: leave it out"
+        told = f"inverted = true reads 1 as preempted, but the data have numbers up to {most:g}: leave it out"
         raise UsageError(told, "inverted_counts", "inverted", most=most)
     counts = [1 - value for value in data] if inverted else data
     return Steps.of([(place * float(gap), float(value)) for place, value in enumerate([*counts, counts[-1]])])
@@ -202,7 +203,7 @@ def _price(text: str | None, line: int) -> float:
     price = _number(text or "")
     if not 0 <= price < inf:
         raise UsageError(
-            f"line {line}: {text!r} is no price in dollars", "invalid_price", line=line, given=text
+            f"line {line}: {text!r} is not a price in dollars", "invalid_price", line=line, given=text
         )
     return price
 
@@ -212,12 +213,12 @@ def _instant(text: str | None, line: int) -> float:
         found = datetime.fromisoformat(text or "")
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        told = f"line {line}: {text!r} is no time such as 2020-03-01T10:11:21Z"
+        told = f"line {line}: {text!r} is not a time such as 2020-03-01T10:11:21Z"
         raise UsageError(told, "invalid_time", line=line, given=text) from None
 
 
 def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """In the order of time, which begins with the first of them."""
+    """Return the rows in the order of time, with the first at second 0."""
     rows = sorted(rows, key=lambda row: row[0])
     return [(time - rows[0][0], value) for time, value in rows]
 
@@ -225,5 +226,5 @@ def _from_first(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _steps(rows: Iterable[tuple[float, float]], scale: float = 1.0) -> Steps:
     found = [(time * scale, value) for time, value in rows]
     if not found:
-        raise UsageError("it holds nothing", "empty_file")
+        raise UsageError("the file is empty", "empty_file")
     return Steps.of(found)

@@ -1,7 +1,7 @@
-"""How long the steps of real machines took, by public records; and machines that take as long.
+"""Readers of public traces of step times on real machines, and simulated machines that replay them.
 
-Each reader gives the times of every machine in their order, in units that mean nothing beside each other. It raises
-UsageError, which names the file, the line and the fault.
+Each reader returns the times of every machine in their order. Units differ between traces. UsageError names the file,
+the line and the fault.
 """
 
 import csv
@@ -23,15 +23,15 @@ StepTimes = dict[str, tuple[float, ...]]
 Rows = Iterator[tuple[int, list[str]]]
 COMPUTING = ("forward-compute", "backward-compute")
 LONGEST = 1e100
-"""which no time comes to, so that sums of them are numbers"""
+"""Limit of a time. Sums of times below it are finite."""
 TIMES = ("us Per Event",)
-"""units of which less is better"""
+"""Units of times; all other units are of work per second."""
 
 
 def read_minibatch_times(path: Path | str) -> StepTimes:
-    """The times of workers' minibatches: a CSV with the columns worker, time and batch_time_norm.
+    """Return the minibatch times of each worker, from a CSV with the columns worker, time and batch_time_norm.
 
-    The form of Alibaba's `cluster-trace-gpu-v2020/mini-batch-time`.
+    The format of Alibaba's `cluster-trace-gpu-v2020/mini-batch-time`.
     """
 
     def parse(text: str) -> StepTimes:
@@ -44,10 +44,10 @@ def read_minibatch_times(path: Path | str) -> StepTimes:
 
 
 def read_operation_times(path: Path | str) -> StepTimes:
-    """How long replicas of a model computed in each step: a CSV with a line for each operation of each stage.
+    """Return the computation times of each model replica, from a CSV with a line for each operation of each stage.
 
-    A replica (dp_rank) takes as long as the slowest of its stages. Columns dp_rank, stage, step, optype and duration:
-    the form of ByteDance's traces (Lin et al., "Understanding Stragglers in Large Model Training Using What-if
+    A replica (dp_rank) takes as long as its slowest stage. The columns are dp_rank, stage, step, optype and duration:
+    the format of ByteDance's traces (Lin et al., "Understanding Stragglers in Large Model Training Using What-if
     Analysis", OSDI 2025).
     """
 
@@ -67,16 +67,16 @@ def read_operation_times(path: Path | str) -> StepTimes:
 
 
 def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long") -> StepTimes:
-    """How long the same benchmark took on virtual machines, by its results: times, or else work a second.
+    """Return the times of a benchmark on each virtual machine. Results in work per second are inverted.
 
-    A CSV with the columns test_suite, vm_sku, vm_lifespan, VM_id, starttime, unit and value: the form of Azure's
-    `vm-noise-data`. `lifespan` is long, for machines that were measured for months, or short, for those that were
-    measured once.
+    The columns are test_suite, vm_sku, vm_lifespan, VM_id, starttime, unit and value: the format of Azure's
+    `vm-noise-data`. `lifespan` is `"long"` for machines that were measured for months, or `"short"` for machines that
+    were measured once.
     """
     words = {"suite": suite, "sku": sku, "lifespan": lifespan}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise InvalidValue(name, word, "a text")
+            raise InvalidValue(name, word, "a string")
 
     def parse(text: str) -> StepTimes:
         names = "test_suite", "vm_sku", "vm_lifespan", "VM_id", "starttime", "unit", "value"
@@ -98,15 +98,15 @@ def read_vm_times(path: Path | str, suite: str, sku: str, lifespan: str = "long"
 def machines_like(
     times: Mapping[str, Sequence[float]], count: int, seconds_per_sample: float = 0.001
 ) -> list[Machine]:
-    """So many machines, m0, m1, ..., each as one that was recorded: as fast beside the others, and as unsteady.
+    """Return `count` machines, m0, m1, ..., each of which replays the times of one recorded machine.
 
-    Each takes the recorded times in their order, from a place by chance on. More machines than were recorded begin
-    again with the first; the mean of those recorded takes `seconds_per_sample`. UsageError: `count` is below 1, or
-    there is nothing to be like, or no time.
+    Each replays the recorded times in their order, from a random position. Machines beyond the number of records use
+    the first records again. The mean recorded machine takes `seconds_per_sample`. Raise UsageError if `count` is
+    below 1, if a record is empty or has a value that is not a time, or if there is no record.
     """
     records = _records(times)
     if not all(_is_time(time) for record in records for time in record):
-        raise UsageError("a time that was recorded must be above 0 and finite", "invalid_duration", "times")
+        raise UsageError("a recorded time must be above 0 and finite", "invalid_duration", "times")
     if not (is_a(count, int) and count >= 1):
         raise InvalidValue("count", count, "a whole number, at least 1")
     if not _is_time(seconds_per_sample):
@@ -123,10 +123,10 @@ def machines_like(
 
 def _records(times: Mapping[str, Sequence[float]]) -> list[tuple[float, ...]]:
     if not isinstance(times, Mapping):
-        raise InvalidValue("times", times, "records by the names of machines")
+        raise InvalidValue("times", times, "a dict from names of machines to lists of times")
     records = [_record(record) for record in times.values()]
     if not records or not all(records):
-        raise UsageError("times: a record is empty, or there is none", "empty_record", "times")
+        raise UsageError("times: there is no record, or one is empty", "empty_record", "times")
     return records
 
 
@@ -134,9 +134,9 @@ def _record(times: Any) -> tuple[float, ...]:
     try:
         if not isinstance(times, str | bytes | Mapping | set):
             return tuple(times)
-    except TypeError:  # an array of no dimension, too, says that it can be passed over
+    except TypeError:  # a 0-dimensional array claims to be iterable
         pass
-    told = f"times: a record of {short(times)} must be a list of times"
+    told = f"times: a record must be a list of times, but is {short(times)}"
     raise UsageError(told, "invalid_record", "times", given=times)
 
 
@@ -145,7 +145,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _columns(text: str, *names: str) -> Rows:
-    """The line and these columns of every row."""
+    """Yield the line number and these columns of every row."""
     table = csv.reader(StringIO(text, newline=""))
     try:
         yield from _rows(table, names)
@@ -157,16 +157,15 @@ def _columns(text: str, *names: str) -> Rows:
 def _rows(table: Any, names: Sequence[str]) -> Rows:
     heading: list[str] = next(table, [])
     if missing := [name for name in names if name not in heading]:
-        must = f"of the columns {', '.join(names)} that there must be, with commas between"
-        told = f"line 1: no column {missing[0]}, {must}"
+        told = f"line 1: no column {missing[0]}: the file needs the columns {', '.join(names)}, separated by commas"
         raise UsageError(told, "missing_column", line=1, name=missing[0])
     if twice := [name for name in names if heading.count(name) > 1]:
-        told = f"line 1: the column {twice[0]} stands there twice"
+        told = f"line 1: the column {twice[0]} occurs twice"
         raise UsageError(told, "name_twice", line=1, name=twice[0])
     places = [heading.index(name) for name in names]
     for row in table:
         if row and len(row) != len(heading):
-            told = f"line {table.line_num}: {len(row)} columns of {len(heading)}"
+            told = f"line {table.line_num}: expected {len(heading)} columns, but found {len(row)}"
             raise UsageError(told, "wrong_column_count", line=table.line_num, given=len(row))
         if row:
             yield table.line_num, [row[place] for place in places]
@@ -177,9 +176,9 @@ def _in_order(rows: Iterable[tuple[str, float | str, float]]) -> StepTimes:
     for machine, when, time in rows:
         found[machine].append((when, time))
     if not found:
-        raise UsageError("it holds no times", "empty_file")
+        raise UsageError("the file has no times", "empty_file")
     if not all(time < LONGEST for rows in found.values() for _, time in rows):
-        raise UsageError("a time is too long for a number", "time_too_long")
+        raise UsageError(f"a time is not below {LONGEST:g}", "time_too_long")
     by_time = {name: sorted(rows, key=lambda row: row[0]) for name, rows in found.items()}
     return {name: tuple(time for _, time in rows) for name, rows in by_time.items()}
 
@@ -196,13 +195,13 @@ def _number(text: str, line: int) -> float:
     except ValueError:
         value = inf
     if not -inf < value < inf:
-        raise UsageError(f"line {line}: {text!r} is no number", "invalid_number", line=line, given=text)
+        raise UsageError(f"line {line}: {text!r} is not a number", "invalid_number", line=line, given=text)
     return value
 
 
 def _time(text: str, line: int) -> float:
     value = _number(text, line)
     if not 0 < value < LONGEST:
-        told = f"line {line}: {text!r} is no time above 0 and below {LONGEST:g}"
+        told = f"line {line}: {text!r} is not a time above 0 and below {LONGEST:g}"
         raise UsageError(told, "invalid_duration", line=line, given=text)
     return value

@@ -1,4 +1,4 @@
-"""Text files of records, packed or not."""
+"""Reading text files, plain or gzipped."""
 
 import csv
 import gzip
@@ -13,11 +13,11 @@ from oddlot.core.errors import InvalidValue, UsageError
 
 Parsed = TypeVar("Parsed")
 MAX_BYTES = 200_000_000
-"""of a record, unpacked"""
+"""Largest size of a file, after decompression."""
 
 
 def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
-    """What `parse` makes of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
+    """Return `parse(text)` of a text file, gzipped if its name ends in .gz. UsageError names the file and the fault."""
     path = checked_path(path)
     check_regular(path)
     try:
@@ -26,10 +26,10 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
     except OSError as error:
         raise unreadable(path, error) from None
     except (EOFError, zlib.error) as error:
-        told = f"{path} is not a whole gzip file: {error}"
+        told = f"{path} is not a complete gzip file: {error}"
         raise UsageError(told, "damaged_file", path=str(path), reason=str(error)) from None
     if len(data) > MAX_BYTES:
-        told = f"{path} has more than {MAX_BYTES:,} bytes: that is no trace"
+        told = f"{path} has more than {MAX_BYTES:,} bytes: too large for a trace"
         raise UsageError(told, "file_too_large", path=str(path))
     try:
         return parse(data.decode().removeprefix("\ufeff"))
@@ -42,28 +42,28 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
 
 
 def checked_path(path: object) -> Path:
-    """The path of a file to read. UsageError: it is none."""
+    """Return a path. Raise UsageError if the value is not a path."""
     if not isinstance(path, str | Path) or "\0" in str(path) or not str(path):
         raise InvalidValue("path", path, "a file's path")
     return Path(path)
 
 
 def check_regular(path: Path) -> None:
-    """UsageError: a pipe, a socket or a device, reading from which may never end."""
+    """Raise UsageError for a pipe, a socket or a device, because reading from it may never end."""
     with suppress(OSError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            told = f"{path} is a pipe, a socket or a device: save what it gives as a file, and name that"
+            told = f"{path} is a pipe, a socket or a device: save its content in a file and pass that file"
             raise UsageError(told, "not_a_file", path=str(path))
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
-    """A file that is not there, or must not be read."""
+    """Return the error for a file that does not exist or cannot be read."""
     reason = error.strerror or str(error)
     return UsageError(f"{path} cannot be read: {reason}", "unreadable_file", path=str(path), reason=reason)
 
 
 def not_utf8(path: Path, error: UnicodeDecodeError) -> UsageError:
-    """A file that is no text."""
-    told = f"{path} is not a text in UTF-8: byte {error.start} is wrong"
+    """Return the error for a file that is not UTF-8."""
+    told = f"{path} is not UTF-8 text: byte {error.start} is invalid"
     return UsageError(told, "not_utf8", path=str(path), byte=error.start)

@@ -1,4 +1,4 @@
-"""A number that changes in steps: a price over time, how many machines there are."""
+"""Step functions of time: a price, or a number of available machines."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -18,32 +18,34 @@ def _numbers(values: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`values[i]` from `seconds[i]` on, and the first value before that.
+    """A step function of time: `values[i]` from `seconds[i]` on.
 
-    The last value stays, or after `period_seconds` everything begins anew.
+    The first value also holds before the first time. The last value is held, or the function repeats.
     """
 
     seconds: Annotated[tuple[float, ...], _numbers]
-    """rising"""
+    """Times of the steps, in seconds, in ascending order."""
     values: Annotated[tuple[float, ...], _numbers]
+    """Value from each time on."""
     period_seconds: AboveZero | None = None
+    """Seconds after which the function repeats. None: the last value is held."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if (times := len(self.seconds)) != (values := len(self.values)):
-            told = f"{times} seconds and {values} values: each value has its time"
+            told = f"{times} seconds and {values} values: give a time for each value"
             raise UsageError(told, "different_lengths", seconds=times, values=values)
         if any(b <= a for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
-            raise UsageError("the seconds of a trace have to rise", "times_out_of_order", "seconds")
+            raise UsageError("seconds of a trace must be in ascending order", "times_out_of_order", "seconds")
         if self.period_seconds is not None and self.period_seconds <= self.seconds[-1]:
             must = f"after the last step at {self.seconds[-1]:g} s"
             raise InvalidValue("period_seconds", self.period_seconds, must)
 
     @classmethod
     def of(cls, rows: list[tuple[float, float]], period_seconds: float | None = None) -> "Steps":
-        """From (second, value) in the order of time; of several at one time the last counts.
+        """Make a step function from rows of (second, value) in the order of time.
 
-        Repeated values go, but the last row stays: it is known until then.
+        The last of several rows with the same time counts. Repeated values are left out, except for the last row.
         """
         times, values = list[float](), list[float]()
         for place, (time, value) in enumerate(rows):
@@ -55,13 +57,13 @@ class Steps:
         return cls(tuple(times), tuple(values), period_seconds)
 
     def at(self, seconds: float) -> float:
-        """The value then."""
+        """Return the value at a time."""
         if self.period_seconds is not None:
             seconds %= self.period_seconds
         return self.values[max(0, bisect_right(self.seconds, seconds) - 1)]
 
     def changes(self, after: float = 0.0) -> Iterator[tuple[float, float]]:
-        """(second, value) of every step later than `after`, without end where it repeats."""
+        """Yield (second, value) of every step later than `after`, without end if the function repeats."""
         begin, period = 0.0, self.period_seconds
         if period is not None:
             begin = after // period * period
@@ -77,12 +79,13 @@ class Steps:
     def window(
         self, begin_seconds: float = 0.0, period_seconds: float | None = None, faster: float = 1.0
     ) -> "Steps":
-        """The part that begins then, which becomes second 0; with a period, only so long, and that over and over.
+        """Return the part from `begin_seconds` on, which becomes second 0.
 
-        Time passes `faster`, afterwards: a period of an hour that passes 60 times as fast takes a minute.
+        With `period_seconds`, only that much of it, repeated. `faster` divides all times afterwards: with 60, a
+        period of an hour takes a minute.
         """
         if self.period_seconds is not None and period_seconds is None:
-            told = "a trace that repeats has windows with a period of their own only"
+            told = "a window of a trace that repeats needs `period_seconds`"
             raise UsageError(told, "missing_setting", "period_seconds", name="period_seconds")
         rows = [(0.0, self.at(begin_seconds))]
         for time, value in self.changes(begin_seconds):

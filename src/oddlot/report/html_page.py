@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from oddlot.core.errors import UsageError
-from oddlot.formatting import availability, cost, duration, money, overwritten, samples, traffic
+from oddlot.formatting import availability, cost, duration, money, overwritten, rejected, samples, traffic
 from oddlot.history.counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.readable import readable
@@ -50,6 +50,7 @@ FIGURES: dict[str, Callable[[Figures], str]] = {
     "versions": lambda run: f"{run.tally.versions:,}",
     "samples": lambda run: samples(run.tally.summary()),
     "traffic": lambda run: traffic(run.tally.summary()),
+    "rejected": lambda run: rejected(run.summary),
     "store": lambda run: overwritten(run.summary),
     "faults": lambda run: run.struck,
     "workers": lambda run: (

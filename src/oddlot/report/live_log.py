@@ -1,4 +1,4 @@
-"""A run under way, read from its folder as it grows: what is new, who holds it, and what it waits for."""
+"""Follow a run in progress from its folder: new records, its process, and what it waits for."""
 
 import platform
 import re
@@ -19,22 +19,22 @@ from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import read_ending
 from oddlot.history.run_folder import RunFolder
 
-KILLED = "no process runs it: it was killed, or could not write"
+KILLED = "killed, or could not write: no process is running it"
 PATIENCE_SECONDS = 2.0
 USUAL_TIMES = 10
-"""as long as a merge usually takes: then the run is waiting"""
+"""Multiple of the usual time between merges after which a run is waiting."""
 
 
 @dataclass
 class Follower:
-    """Reads what has been added to a run's log."""
+    """Reads new records of a run's log."""
 
     run: RunFolder
     tally: Tally = field(default_factory=Tally)
     records: list[Record] = field(default_factory=list)
-    """all of them, in the order of the log"""
+    """All records, in the order of the log."""
     offset: int = 0
-    """of the first byte that is not read yet"""
+    """Offset of the first unread byte."""
 
     def __post_init__(self) -> None:
         self.size = int(read_header(self.run.log)["conductor"]["ledger"]["size"])
@@ -45,11 +45,11 @@ class Follower:
         self.lines = Lines(self.run.log)
 
     def read(self) -> list[Record]:
-        """The records that are new; the tally has them too. CheckpointError: the log is damaged."""
+        """Return new records, and add them to the tally. Raise CheckpointError if the log is damaged."""
         if self.offset:
             try:
                 return self._read_on()
-            except CheckpointError:  # a resumed run may have replaced what was not sound
+            except CheckpointError:  # a resumed run may have replaced the damaged part
                 self._begin()
         return self._read_on()
 
@@ -61,9 +61,9 @@ class Follower:
                 data = file.read(max(0, size - self.offset))
         except OSError as error:
             path, reason = str(self.run.log), error.strerror
-            told = f"{path} is gone ({reason}): look at the run again"
+            told = f"{path} cannot be read any more ({reason}). Run the command again"
             raise CheckpointError(told, "unreadable_file", path=path, reason=reason) from None
-        if size < self.offset:  # a resumed run has cut off what was not sound
+        if size < self.offset:  # a resumed run has cut off the damaged part
             self._begin()
             return self._read_on()
         *lines, rest = data.split(b"\n")
@@ -76,7 +76,7 @@ class Follower:
         return new
 
     def _count(self, new: list[Record]) -> None:
-        if any(isinstance(each.event, Resumed) for each in new):  # some of what was counted holds no more
+        if any(isinstance(each.event, Resumed) for each in new):  # some counted records are lost work now
             self.tally = Tally(self.size)
             take_into_account(self.tally, surviving(self.records), self.run.log)
         else:
@@ -84,22 +84,22 @@ class Follower:
 
     @property
     def ended(self) -> str:
-        """How the run has ended; empty while a process runs it."""
+        """Return how the run ended; empty while a process runs it."""
         if ending := read_ending(self.run):
             return str(ending["ended"])
         return "" if is_held(self.run.path) else KILLED
 
 
 def state_of(folder: Path) -> str:
-    """How it is with a run that has not ended."""
+    """Return the state of a run that has not ended."""
     if not is_held(folder):
         return KILLED
     stopped = stopped_process(folder)
-    return f"under way, but its process {stopped} is stopped" if stopped else "under way"
+    return f"in progress, but its process {stopped} is stopped" if stopped else "in progress"
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process works on the run in the folder: it holds the lock."""
+    """Whether a process holds the lock of the run folder."""
     try:
         with open_to_read(folder / LOCK) as file:
             flock(file, LOCK_SH | LOCK_NB)
@@ -111,7 +111,7 @@ def is_held(folder: Path) -> bool:
 
 
 def stopped_process(folder: Path) -> int:
-    """The process that holds the run, if it is one of this machine and stands still (SIGSTOP); 0 otherwise."""
+    """Return the id of the run's process if it is on this machine and stopped (SIGSTOP); 0 otherwise."""
     with suppress(OSError):
         holder = re.match(r"process ([0-9]+) on (.*)\n", read_holder(folder))
         if holder and holder[2] == platform.node():
@@ -121,7 +121,7 @@ def stopped_process(folder: Path) -> int:
 
 
 def waits_for(tally: Tally, now: float) -> str:
-    """Return why there was no merge for a while; empty as long as that is not unusual.
+    """Return why there was no merge recently; empty if that is not unusual.
 
     `now` is in seconds of the run's clock.
     """
@@ -131,11 +131,11 @@ def waits_for(tally: Tally, now: float) -> str:
     here = {name: row for name, row in tally.workers.items() if not row.gone}
     working = sorted((row.since, name) for name, row in here.items() if row.state in {"working", "leaving"})
     if not tally.workers:
-        return "the workers are starting, or the first checkpoint is being written"
+        return "starting workers, or writing the first checkpoint"
     if not here:
-        return "no worker is here: it waits until one joins"
+        return "no worker is available: waiting for one to join"
     if not working:
-        return "all workers wait: there is nothing to give them, or the final version is being measured"
-    told = [f"{name}, at its task for {duration(now - since)}" for since, name in working[:3]]
+        return "all workers are idle: no samples are left, or the final version is being evaluated"
+    told = [f"{name} (on its task for {duration(now - since)})" for since, name in working[:3]]
     more = f" and {len(working) - 3} more" if len(working) > 3 else ""
-    return f"no merge for {duration(now - tally.merged_at)}: it waits for {'; '.join(told)}{more}"
+    return f"no merge for {duration(now - tally.merged_at)}: waiting for {', '.join(told)}{more}"

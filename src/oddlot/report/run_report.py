@@ -1,4 +1,4 @@
-"""All that a run's folder tells, read once."""
+"""The contents of a run folder, read once."""
 
 import re
 from collections import Counter
@@ -13,35 +13,36 @@ from oddlot.core.events import Struck
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
 from oddlot.faults.injector import GOES_ON
+from oddlot.formatting import waste
 from oddlot.history.audit import Proof, prove_log
 from oddlot.history.log import read_header, read_log, surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.outcome import INTERRUPTED, check_agreed, check_whole, read_ending
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, RunFolder
-from oddlot.history.run_settings import how_to_resume
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, RunFolder
+from oddlot.history.run_settings import engine_kind, how_to_resume
 from oddlot.report.live_log import KILLED, state_of
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A run as its log has it, whether it is under way, has ended or was killed."""
+    """A run as recorded in its log: in progress, ended or killed."""
 
     folder: Path
     settings: dict[str, Any]
     """run.json"""
     records: list[Record]
-    """the history that holds"""
+    """The valid history, without work that a resume lost."""
     faults: list[tuple[float, Struck]]
-    """on purpose, with their times, also those in lost work"""
+    """Injected faults with their times, lost work included."""
     tally: Tally
     summary: dict[str, Any]
-    """as `--json` printed it or will print it"""
+    """Summary as `--json` prints it."""
     proof: Proof
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> "Figures":
-        """CheckpointError: there is no run, or its log is damaged."""
+        """Read a run folder. Raise CheckpointError if there is no run or its log is damaged."""
         run = RunFolder(folder)
         settings = run.settings()
         header = read_header(run.log)
@@ -52,7 +53,7 @@ class Figures:
         try:
             size = int(header["conductor"]["ledger"]["size"])
         except (LookupError, TypeError, ValueError):
-            told = f"{run.log} is damaged: its first line tells no size. Restore the file from a copy"
+            told = f"{run.log} is damaged: its first line has no dataset size. Restore the file from a copy"
             raise CheckpointError(told, "damaged_file", path=str(run.log), line=1) from None
         proof = prove_log(run.log, records, size, _whole_epochs(ending))
         tally = Tally(max(1, size))
@@ -61,7 +62,7 @@ class Figures:
             tally.advance(max(tally.seconds, float(ending.get("seconds", 0.0))))
             tally.finish()
         summary = tally.summary() | {"run_dir": str(run.path)}
-        if not proof.faults:  # which would say more
+        if not proof.faults:  # a fault says more than a mismatch
             check_agreed(run, ending, summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
@@ -71,35 +72,45 @@ class Figures:
 
     @property
     def title(self) -> str:
-        """Which job by which strategy."""
+        """Return the names of the job and the strategy."""
         return self.title_of(self.settings)
 
     @staticmethod
     def title_of(settings: dict[str, Any]) -> str:
-        """The same, from run.json alone."""
+        """Return the title from run.json alone."""
         names = {kind.__name__: name for name, kind in {**BY_NAME, **WRAPPERS}.items()}
         kinds = [part.partition("(")[0] for part in settings["strategy"].split("(inner=")]
         return printable(f"{settings['job']} with {' around '.join(names.get(kind, kind) for kind in kinds)}")
 
     @property
-    def told(self) -> str:
-        """The proof in one line, with what did not count and why."""
-        void = [f"{count:,} {reason}" for reason, count in self.tally.samples.wasted.items() if count]
-        return f"{self.proof}; assigned for nothing: {', '.join(void) or 'none'}"
+    def verdict(self) -> str:
+        """Return the result of the audit, the lost workers and the wasted samples in one sentence."""
+        timeline, why = self.tally.timeline, dict(self.tally.samples.wasted)
+        repeated = why.pop("late", 0)
+        wasted = {reason: count for reason, count in why.items() if count}
+        parts = [
+            str(self.proof),
+            _times(timeline.workers_lost, "worker", "lost"),
+            _times(timeline.workers_left, "worker", "preempted with notice"),
+            _times(timeline.starts_lost, "worker", "lost while starting"),
+            _times(repeated, "sample", "computed twice"),
+            _times(sum(wasted.values()), "sample", "wasted") + f" ({waste(wasted)})" * bool(wasted),
+        ]
+        return f"{'; '.join(filter(None, parts))}."
 
     @property
     def struck(self) -> str:
-        """How many faults of each kind were injected; empty where none was."""
+        """Return the number of injected faults by kind as text; empty if there were none."""
         return told_strikes(self.strikes) if self.strikes else ""
 
     @property
     def strikes(self) -> Counter[str]:
-        """How many faults of each kind were injected."""
+        """Return the number of injected faults by kind."""
         return strikes(fault for _, fault in self.faults)
 
     @property
     def to_resume(self) -> str:
-        """The command that resumes the run, if it was killed or interrupted; empty otherwise."""
+        """Return the command that resumes the run if it was killed or interrupted; empty otherwise."""
         about = self.settings.get(ABOUT)
         if self.summary["ended"] not in {KILLED, INTERRUPTED}:
             return ""
@@ -107,8 +118,8 @@ class Figures:
 
     @property
     def virtual(self) -> bool:
-        """Whether clock and money are a simulated fleet's."""
-        return self.settings.get(ON) == "simulated"
+        """Whether the run was simulated, so that its time and cost are virtual."""
+        return engine_kind(self.settings) == "simulated"
 
     @property
     def has_prices(self) -> bool:
@@ -119,11 +130,11 @@ class Figures:
 
     @property
     def files(self) -> list[str]:
-        """What lies in the run's folder."""
+        """Return the names of the files in the run folder."""
         return RunFolder(self.folder).written
 
     def plain(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the report for `--json`."""
         about = {key: value for key, value in self.settings.items() if key != ABOUT}
         proof: dict[str, Any] = {"exactly_once": not self.proof.faults, "epochs_whole": self.proof.whole}
         proof |= {"proof_faults": list(map(str, self.proof.faults))}
@@ -131,7 +142,7 @@ class Figures:
 
 
 def strikes(struck: Iterable[Struck]) -> Counter[str]:
-    """Count injected faults by their kind. What goes on after a resume has struck before."""
+    """Count injected faults by kind. A fault that continues after a resume is counted once."""
     return Counter(fault.kind for fault in struck if not fault.fault.endswith(GOES_ON))
 
 
@@ -145,7 +156,12 @@ def told_strikes(counts: Mapping[str, int]) -> str:
     return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
 
 
+def _times(count: int, what: str, happened: str) -> str:
+    """Return `2 workers were lost`; empty if `count` is 0."""
+    return f"{count:,} {what}{'s were' if count > 1 else ' was'} {happened}" if count else ""
+
+
 def _whole_epochs(ending: dict[str, Any]) -> int:
-    """How many epochs the run has said to be whole."""
+    """Return the number of epochs that the run reported as complete."""
     goal = re.fullmatch(r"epochs(?:>=|<=|<)(\d+)", str(ending.get("ended")))
     return int(goal[1]) if goal else 0

@@ -9,9 +9,9 @@ from oddlot.core.records import Record
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Adviser, Host, Observer
 from oddlot.engines.simulated.update_servers import served
-from oddlot.faults.injector import Disturbed
+from oddlot.faults.injector import FaultInjector
 from oddlot.faults.plan import Chaos
-from oddlot.faults.preemption import Preempted
+from oddlot.faults.preemption import PreemptionInjector
 from oddlot.timing.round_estimator import RoundTimes
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def engine_with_faults(
     past: Sequence[Record] | None = None,
     left: Collection[NodeId] = (),
     flush: Callable[[], None] = lambda: None,
-) -> "Engine | Disturbed":
-    """Return the engine with the faults of `chaos`, which strike while the run trains.
+) -> "Engine | FaultInjector":
+    """Return the engine with the faults of `chaos`, injected while the run trains.
 
-    `numbers` is the host's store. A fault that struck in `past`, the whole log of a resumed run, does not strike again;
+    `numbers` is the host's store. A fault that is in `past`, the whole log of a resumed run, is not injected again;
     `left` are the workers that it had at its end. `flush` is called before the hub is killed.
     """
     engine = served(opened, numbers)
@@ -39,11 +39,11 @@ def engine_with_faults(
     faults = opened.faults
     assert faults is not None, "the engine's config declares that it injects faults"
     if chaos.capacity is not None:
-        engine = Preempted(engine, faults, chaos.capacity, names, chaos.seed)
+        engine = PreemptionInjector(engine, faults, chaos.capacity, names, chaos.seed)
     log = past or ()
-    struck = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
-    life = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
-    return Disturbed(engine, faults, chaos, lambda: conductor.version, flush, struck, left, life)
+    injected = [(record.now, record.event) for record in log if isinstance(record.event, Struck)]
+    resumes = sum(isinstance(record.event, Resumed) for record in log) + (past is not None)
+    return FaultInjector(engine, faults, chaos, lambda: conductor.version, flush, injected, left, resumes)
 
 
 def host_of(conductor: Conductor, numbers: Any, engine: Any, observers: Sequence[Observer] = ()) -> Host:

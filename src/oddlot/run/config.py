@@ -1,24 +1,22 @@
 """The settings of a run: the one place where each is declared.
 
-The keywords of `oddlot.fit`, the keys of job files and `--set`, and run.json derive from `RunConfig`.
+The keywords of `oddlot.fit`, the flags of `oddlot train` and `oddlot simulate`, the table `[run]` of job files and
+run.json derive from `RunConfig`. Importing it loads neither numpy nor PyTorch.
 """
 
-import ast
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature
-from itertools import pairwise
-from textwrap import dedent, fill
-from typing import Any, get_type_hints
+from textwrap import fill
+from typing import Any
 
-from oddlot.checkpoint.writer import KEEP
 from oddlot.core.errors import UnknownName
-from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings
+from oddlot.core.field_docs import field_docs
+from oddlot.core.validation import AtLeastOne, OverZero, Seed, check_settings, hints_of
 from oddlot.faults.plan import Chaos
 from oddlot.run.goals import Every
-from oddlot.train.gates import MAX_UPDATE_RATIO
 from oddlot.wire.codec import Codec
+from oddlot.wire.registry import codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,30 +24,30 @@ class RunConfig:
     """How a run goes, apart from job, strategy and engine."""
 
     until: str = ""
-    """Goal, such as "accuracy>=0.98 or epochs>=20"; empty: the job's own."""
+    """Goal, such as "accuracy>=0.98 or epochs>=20". Empty: the job's own."""
     seed: Seed = 0
     """Random seed."""
     codec: Codec | None = None
-    """Encoding of updates; None: `NonZero()` for a job that is sparse, else `Plain()`."""
+    """Encoding of updates, such as "bf16". None: "nonzero" for a job that is sparse, else "plain"."""
     shards: AtLeastOne | None = None
     """Fixed parts of the data, which a worker keeps. None: of a resumed run, its own; for strategies of whole shards
     one for each worker, or fewer of at least 10 minibatches; else 1."""
     keep_shards: bool = True
-    """Whether a machine keeps the shards that it has had; otherwise each task brings its data along."""
+    """Keep the shards that a machine has had on it. Otherwise each task brings its data along."""
     epoch_barrier: bool = False
-    """Whether an epoch begins only when the one before is wholly merged."""
+    """Begin an epoch only when the one before is merged."""
     skip_bad: bool = False
-    """Whether samples are skipped whose numbers are bad three times, or that end or hang three processes."""
-    max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
-    """Largest norm of an update, in running medians; None or infinity: any."""
+    """Skip samples whose updates have bad numbers three times, or that end or hang three processes."""
+    max_update_ratio: OverZero | None = 1000.0
+    """Largest norm of an update, in running medians. None or infinity: any."""
     chaos: Chaos | None = None
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
-    """Time between evaluations, such as "100 versions", "30 seconds" or "1 epochs"."""
+    """Time between evaluations, such as "100 versions" or "30 seconds"."""
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
-    """Time between checkpoints."""
-    keep_checkpoints: AtLeastOne = KEEP
-    """Number of newest checkpoints that are kept."""
+    """Time between checkpoints, such as "100 versions"."""
+    keep_checkpoints: AtLeastOne = 3
+    """Number of newest checkpoints to keep."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Plain data of yours that run.json keeps."""
 
@@ -58,53 +56,62 @@ class RunConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "RunConfig":
-        """Return the config of keywords, in which rhythms are texts. UsageError names a wrong one."""
+        """Return the config of keywords, in which intervals and codecs may be texts. UsageError names a wrong one."""
         known = [one.name for one in fields(cls)]
         for name in settings:
             if name not in known:
                 raise UnknownName("setting", name, known, key=name)
-        rhythms = {
-            name: Every.parse(value, name)
-            for name, value in settings.items()
-            if get_type_hints(cls)[name] is Every and not isinstance(value, Every)
-        }
-        given = {**settings, **rhythms}
+        given = {name: _parsed(name, value) for name, value in settings.items()}
         if given.get("about", ...) is None:
             given["about"] = {}
         return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as JSON has them, for run.json: codecs and faults as text."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "about"}
+        return {
+            name: value if isinstance(value, bool | int | float | None) else str(value)
+            for name, value in told.items()
+        }
+
+    @staticmethod
+    def hints() -> dict[str, Any]:
+        """Return the types of the settings as users give them: intervals and codecs are texts."""
+        return {name: str if _is_text(hint) else hint for name, hint in hints_of(RunConfig).items()}
+
+
+def _is_text(hint: Any) -> bool:
+    return hint is Every or hint == Codec | None
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """Return the setting that a text stands for."""
+    hint = hints_of(RunConfig)[name]
+    if hint is Every and not isinstance(value, Every):
+        return Every.parse(value, name)
+    return codec_of(value) if _is_text(hint) and isinstance(value, str) else value
 
 
 def with_settings(signature: Signature) -> Signature:
     """Return the signature of a function with a keyword for each run setting in place of its `**settings`."""
     own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    hints = get_type_hints(RunConfig)
-    made = [
-        Parameter(
-            one.name,
-            Parameter.KEYWORD_ONLY,
-            default=str(getattr(RunConfig(), one.name))
-            if hints[one.name] is Every
-            else getattr(RunConfig(), one.name),
-            annotation=str if hints[one.name] is Every else hints[one.name],
+    hints, defaults = hints_of(RunConfig), RunConfig()
+    for name, given in RunConfig.hints().items():
+        default = getattr(defaults, name)
+        own.append(
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=str(default) if hints[name] is Every else default,
+                annotation=Codec | str | None if hints[name] == Codec | None else given,
+            )
         )
-        for one in fields(RunConfig)
-    ]
-    return signature.replace(parameters=[*own, *made])
+    return signature.replace(parameters=own)
 
 
-def settings_told() -> str:
-    """Return a line about each run setting, from the text beneath its field."""
-    found = []
-    source = ast.parse(dedent(inspect.getsource(RunConfig))).body[0]
-    for one, text in pairwise(ast.iter_child_nodes(source)):
-        match one, text:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                found.append(
-                    fill(
-                        f"{name}: {' '.join(meaning.split())}",
-                        116,
-                        initial_indent="    ",
-                        subsequent_indent="        ",
-                    )
-                )
-    return "\n".join(found)
+def settings_text() -> str:
+    """Return a line about each run setting, for a docstring's list of arguments."""
+    return "\n".join(
+        fill(f"{name}: {text}", 116, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        for name, text in field_docs(RunConfig).items()
+    )

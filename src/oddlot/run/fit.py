@@ -14,8 +14,9 @@ from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.faults.plan import Chaos
+from oddlot.history.claim import claim
 from oddlot.history.run_folder import RunFolder
-from oddlot.run.config import RunConfig, settings_told, with_settings
+from oddlot.run.config import RunConfig, settings_text, with_settings
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.spec import Recipe
 from oddlot.run.training import prepared
@@ -49,20 +50,30 @@ def fit(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train the job with the strategy on worker processes of this machine, or on a simulated fleet.
+    """Train a job with a strategy, on local worker processes or on a simulated fleet.
 
-    `engine` is `Local(workers=...)` or `Simulated(machines, seed=...)`; nothing else changes between them. With `out`,
-    log, checkpoints and model go into that folder; `resume` goes on from its newest whole checkpoint, `force`
-    overwrites what is there. `checkpoints` is another place for checkpoints, a folder or any URL that fsspec reaches
-    (`s3://bucket/run`). All that another machine needs lies there too: `resume` with a new `out` fetches it. Observers
-    see every record after it was acted on; one that raises `StopRun` ends the run as a goal does. On a terminal a line
-    shows the progress, unless `quiet`. The other keywords are the run settings:
+    Args:
+        job: The model, the data and the loss.
+        strategy: Which workers to wait for and how to merge updates, such as `Synchronous()`.
+        engine: `Local(workers=...)`, the default, or `Simulated(machines)`.
+        out: Run folder for the log, checkpoints and the model. None: nothing is saved.
+        resume: Continue from the newest whole checkpoint of the run in `out`.
+        force: Overwrite the run in `out`.
+        checkpoints: Another place for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It has
+            all that another machine needs to resume the run in a new `out`.
+        observers: Functions that receive each `Record` after its actions. One that raises `StopRun` ends the run as a
+            goal does.
+        quiet: Show no line of progress. Without it, a terminal shows one.
+        **settings: {settings}
 
-    {settings}
+    Returns:
+        The trained model, the metrics, the log and the summary.
 
-    Raises UsageError before anything starts, or CheckpointError where a run cannot be gone on with; JobError when the
-    job's code or numbers fail, and Interrupted (a KeyboardInterrupt) after Ctrl-C or SIGTERM, when everything is saved
-    and stopped.
+    Raises:
+        UsageError: The arguments do not fit together. Nothing was started.
+        CheckpointError: The run in `out` cannot be resumed.
+        JobError: The job's code raised, or its numbers are not finite.
+        Interrupted: Ctrl-C or SIGTERM stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
     config = RunConfig.of(settings)
@@ -70,7 +81,7 @@ def fit(
     recipe = Recipe(job, strategy, Local() if engine is None else engine, config)
     folder = RunFolder(out, checkpoints) if out is not None else None
     with (
-        folder.claimed(resume, force) if folder else nullcontext(),
+        claim(folder, resume, force) if folder else nullcontext(),
         prepared(recipe, folder, resume) as training,
         _progress(quiet) as line,
     ):
@@ -84,7 +95,7 @@ def fit(
 
 
 if fit.__doc__ is not None:  # it is under python -OO
-    fit.__doc__ = fit.__doc__.replace("    {settings}", settings_told())
+    fit.__doc__ = fit.__doc__.replace("        **settings: {settings}", settings_text())
 fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined]  # functions may have one
 
 

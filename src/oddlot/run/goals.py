@@ -156,11 +156,11 @@ class Every:
         return f"{self.count:g} {self.unit}"
 
     @classmethod
-    def parse(cls, text: object, name: str = "the rhythm") -> "Every":
+    def parse(cls, text: object, name: str = "the interval") -> "Every":
         """Read the setting `name`: `NUMBER versions`, `NUMBER seconds` or `NUMBER epochs`."""
         match = _EVERY.match(text) if isinstance(text, str) else None
         if not match or float(match[1]) <= 0:
-            must = "a rhythm such as '100 versions', '30 seconds' or '1 epochs'"
+            must = "an interval such as '100 versions', '30 seconds' or '1 epochs'"
             raise InvalidValue(name, text, must).retold(f"{name} = {text!r} is not {must}")
         return cls(float(match[1]), match[2].removesuffix("s") + "s")
 

@@ -18,7 +18,17 @@ from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Resumed
 from oddlot.core.printable import printable
 from oddlot.core.records import Record
 from oddlot.core.tasks import machine_of
-from oddlot.formatting import availability, cost, duration, moment, money, overwritten, samples, traffic
+from oddlot.formatting import (
+    availability,
+    cost,
+    duration,
+    moment,
+    money,
+    overwritten,
+    rejected,
+    samples,
+    traffic,
+)
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import EFFECTIVE_BATCH, FILES
 from oddlot.history.worker_timeline import Worker
@@ -299,8 +309,8 @@ def trouble(tally: Tally, workers: list[tuple[str, Worker]]) -> str:
         return "starting the workers"
     if all(row.gone for _, row in workers):
         return NOBODY
-    refusal = printable(tally.last_refusal)
-    return f"{tally.refused} updates refused, the last: {refusal}" if tally.refused else ""
+    last = printable(tally.last_rejection)
+    return f"rejected: {rejected(tally.rejected)}; last: {last}" if tally.rejections else ""
 
 
 def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES) -> Text:
@@ -319,6 +329,7 @@ def summary(title: str, figures: Mapping[str, Any], virtual: bool, files: Sequen
         "store": overwritten(figures),
         "batch": figures.get(EFFECTIVE_BATCH) or "",
         "samples": samples(figures),
+        "rejected": rejected(figures),
         "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",

@@ -67,8 +67,8 @@ def read_past(
     another run, or none of its checkpoints is whole.
     """
     folder.check_settings(identity)
-    if folder.begun_in_vain:
-        folder.begin_anew()
+    if folder.ended_before_checkpoint:
+        folder.restart()
         return None
     log, damage = read_sound(folder.log)
     try:

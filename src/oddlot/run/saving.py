@@ -15,9 +15,10 @@ from oddlot.core.records import Record
 from oddlot.core.user_warnings import warn
 from oddlot.engines.host import Host
 from oddlot.history.audit import prove_log
+from oddlot.history.claim import make_room
 from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
-from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ON, SUMMARY, RunFolder
+from oddlot.history.run_folder import ABOUT, EFFECTIVE_BATCH, ENGINE, RUN, SUMMARY, RunFolder
 from oddlot.run.divergence import Divergence
 from oddlot.run.resume import Past
 from oddlot.run.signals import StopWish
@@ -70,13 +71,18 @@ class Saving:
             return
         about = dict(self.recipe.config.about) or (self.folder.about if resume else {})
         if past is None:
-            self.folder.make_room()
+            make_room(self.folder)
         else:
             event = self._look_back(past, self.folder)
             self.folder.reopen()
         batch = self.recipe.effective_batch
-        told = {ON: self.recipe.engine.kind, ABOUT: about} | ({EFFECTIVE_BATCH: str(batch)} if batch else {})
-        self.folder.begin({**identity, **told})
+        engine = self.recipe.engine
+        told = {
+            ENGINE: {"kind": engine.kind, "workers": engine.workers, "in_flight": engine.in_flight},
+            RUN: self.recipe.config.plain(),
+            ABOUT: about,
+        }
+        self.folder.begin({**identity, **told, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})
         self.saver = self.divergence.saver = self._saver(self.folder, past)
         self.log = Log(self.folder.log, self.host.conductor, len(past.log) if past else None)
         closing.callback(self.log.close)

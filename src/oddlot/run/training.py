@@ -10,7 +10,6 @@ from torch import Tensor
 from oddlot.core.conductor import Conductor
 from oddlot.core.errors import BadSamples, JobError
 from oddlot.core.events import Evaluated, Stopped
-from oddlot.core.serialization import type_of
 from oddlot.engines.base import Open, RunData
 from oddlot.engines.host import Observer
 from oddlot.engines.loop import drive
@@ -80,7 +79,7 @@ class Training:
         self.identity = recipe.identity(self.layout)
         past = None
         if folder is not None and resume:
-            past = read_past(folder, self.identity, self.layout, type_of(recipe.strategy))
+            past = read_past(folder, self.identity, self.layout, type(recipe.strategy))
         conductor = past.conductor if past else recipe.conductor()
         # The clock goes on where it stopped: the time of lost work was real.
         now = max(conductor.now, past.log[-1].now if past and past.log else 0.0)
@@ -198,7 +197,7 @@ class Training:
     # --- under way -----------------------------------------------------------------------------
 
     def _ended(self) -> str:
-        """Why the run ends now; empty to go on. Also keeps the rhythms of evaluation and checkpoints."""
+        """Why the run ends now; empty to go on. Also starts evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
         if self.stop.signal:
             for observer in self.host.observers:
@@ -235,7 +234,7 @@ class Training:
         if skipped and not self.tally.versions and ended != INTERRUPTED:
             raise JobError(
                 f"the model has learned nothing: all {skipped:,} samples gave bad numbers and were skipped, the last "
-                f"ones since {self.tally.last_refusal}. Lower the learning rate, or mend the samples",
+                f"ones since {self.tally.last_rejection}. Lower the learning rate, or mend the samples",
                 "nothing_learned",
                 samples=skipped,
             )

@@ -10,14 +10,14 @@ from oddlot.core.commands import Assign, Blend, Cancel, Command, Release, Step, 
 from oddlot.core.events import Event, Leaving, Lost
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import STATE, Traits, View
-from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.core.validation import Must
 from oddlot.core.worker_stats import CLEARLY
 
 
 @dataclass
-class BackupTasks(Wrapper[Inner]):
+class BackupTasks(Wrapper):
     """As the strategy inside, but whoever it leaves idle begins a late task again: the first of both that answers
     counts, and the other one is aborted.
 
@@ -100,8 +100,7 @@ class BackupTasks(Wrapper[Inner]):
 
     @property
     def _is_around_a_wrapper(self) -> bool:
-        inner: object = self.inner
-        return isinstance(inner, Wrapper)
+        return isinstance(self.inner, Wrapper)
 
     @property
     def _waits(self) -> bool:

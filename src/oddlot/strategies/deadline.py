@@ -7,13 +7,13 @@ from math import inf
 from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
 from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.strategy import STATE, Traits, View
-from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.core.tasks import TaskId
 from oddlot.core.validation import AboveZero
 
 
 @dataclass
-class Deadline(Wrapper[Inner]):
+class Deadline(Wrapper):
     """As the strategy inside, but a task that takes longer than `seconds` ends with the minibatch that its worker
     computes then: what is done is handed over, and the rest of its samples goes back.
 

@@ -8,13 +8,13 @@ from oddlot.core.commands import Assign, Command
 from oddlot.core.errors import UsageError
 from oddlot.core.events import Event
 from oddlot.core.strategy import Traits, View
-from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.core.tasks import NodeId
 from oddlot.core.validation import Must
 
 
 @dataclass
-class ProportionalLoad(Wrapper[Inner]):
+class ProportionalLoad(Wrapper):
     """As the strategy inside, but each task has samples in proportion to its worker's measured speed, so that all take
     equally long. Together they have as many as before.
 

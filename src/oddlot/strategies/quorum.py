@@ -9,13 +9,13 @@ from oddlot.core.errors import ProtocolError, UsageError
 from oddlot.core.events import Arrived, Event, Leaving, Lost, Rang
 from oddlot.core.spans import minibatch_cuts
 from oddlot.core.strategy import STATE, Narrowed, Traits, View
-from oddlot.core.strategy_wrapper import Inner, Wrapper
+from oddlot.core.strategy_wrapper import Wrapper
 from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
 from oddlot.core.validation import Must, NotNegative
 
 
 @dataclass
-class Quorum(Wrapper[Inner]):
+class Quorum(Wrapper):
     """As the strategy inside, whose rounds wait for everybody, but everybody works on its own clock. Once a quorum of
     the learners has brought something, and a window of grace has passed, the round closes without the others.
 

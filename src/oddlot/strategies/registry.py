@@ -1,14 +1,12 @@
 """The strategies by the names that the command line and job files use, and users' own by their import path."""
 
-import re
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
-from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.errors import UnknownName
 from oddlot.core.optimizers import SGD
 from oddlot.core.strategy import Strategy
-from oddlot.core.user_code import trace_of
+from oddlot.core.user_code import imported_class, is_import_path
 from oddlot.strategies.adaptive_k import AdaptiveK
 from oddlot.strategies.adaptive_load import AdaptiveLoad
 from oddlot.strategies.asynchronous import Asynchronous
@@ -60,17 +58,7 @@ def strategy_class(name: str) -> type[Strategy]:
     known = BY_NAME | WRAPPERS
     if name in known:
         return known[name]
-    if not re.fullmatch(r"[\w.]+:\w+", name):
+    if not is_import_path(name):
         unknown = UnknownName("strategy", name, known, key="name")
         raise unknown.retold(f"{unknown}; or name a class of your own as package.module:Class")
-    module_name, _, class_name = name.partition(":")
-    try:
-        found = getattr(import_module(module_name), class_name, None)
-    except Exception as error:  # noqa: BLE001 - a module may raise anything
-        reason = trace_of(error)
-        told = f"the strategy {name} cannot be imported:\n{reason}"
-        raise UsageError(told, "strategy_not_importable", "name", given=name, reason=reason) from None
-    if not isinstance(found, type) or not issubclass(found, Strategy):
-        told = f"{name} is no subclass of oddlot.Strategy"
-        raise UsageError(told, "not_a_strategy", "name", given=name)
-    return found
+    return imported_class(name, Strategy, "strategy", key="name")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import UsageError
-from oddlot.wire.codec import Codec, Named, Packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Named, Packet
 
 DTYPES = {
     name: getattr(torch, name)

@@ -191,12 +191,12 @@ def a_worker_joins_in_mid_round(make: Callable[[int], EngineConfig]) -> None:
 
 
 def a_worker_answers_late(make: Callable[[int], EngineConfig]) -> None:
-    """Its lease lapses, others compute the samples, and its answer is an echo."""
+    """Its task times out, others compute the samples, and its answer is an echo."""
     with trial(make(2), Impatient()) as run:
         node = run.joined()
         run.faults.freeze(node)
         run.deliver(Joined(node))
-        run.until(lambda: run.host.conductor.roster.members[node].lapses > 0)
+        run.until(lambda: run.host.conductor.roster.members[node].timeouts > 0)
         assert not any(task.node == node for task in run.host.conductor.open.values())
         run.faults.thaw(node)
         run.until(lambda: run.answers(node, echo=True) > 0)

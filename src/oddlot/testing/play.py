@@ -2,7 +2,7 @@
 
 join a                      a worker is here
 finish a, finish a:3        its oldest task is done, or this one; samples=4: only so many; loss=0.5
-late a:1                    an answer to a task that was lost, cancelled, lapsed or answered before
+late a:1                    an answer to a task that was lost, cancelled, timed out or answered before
 refuse a                    its oldest task brought bad numbers
 cancelled a                 it stopped: first a task that nobody waits for, then its oldest
 leave a, lose a             it will vanish, it has vanished

@@ -12,7 +12,7 @@ from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.errors import ProtocolError
 from oddlot.core.events import Arrived
 from oddlot.core.records import Record
-from oddlot.core.serialization import to_plain, type_of
+from oddlot.core.serialization import to_plain
 from oddlot.core.spans import samples_in
 from oddlot.core.strategy import Strategy
 from oddlot.core.tasks import Facts
@@ -224,7 +224,7 @@ class Trial:
     def _copy(self) -> None:
         try:
             plain = self.conductor.to_plain()
-            read = read_conductor(json.loads(json.dumps(plain)), type_of(self.make()))
+            read = read_conductor(json.loads(json.dumps(plain)), type(self.make()))
             copied = copy.deepcopy(self.conductor)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             self._break(2, f"it cannot be copied or saved: {error}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.errors import Refusal
+from oddlot.core.events import TOO_LARGE
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.vector_ops import chunks, is_finite
@@ -139,7 +140,7 @@ class UsualNorm:
             f"update {update} has the norm {norm:.3g}, {norm / median:.3g} times the median of recent ones "
             "(max_update_ratio=None accepts any)"
         )
-        raise Refusal(told, "update_too_large", update=update, norm=norm, median=median)
+        raise Refusal(told, TOO_LARGE, update=update, norm=norm, median=median)
 
 
 def _is_sound(section: Tensor, now: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Of tensors that are mostly zero only the rest travels."""
+"""The codec that leaves out blocks of zeros."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,10 @@ import numpy as np
 import torch
 
 from oddlot.core.errors import InvalidValue
-from oddlot.wire.codec import Bytes, Codec, Half, Named, Packet, Plain, check_packet, damaged_packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.half import Half
+from oddlot.wire.packet import Bytes, Named, Packet, check_packet, damaged_packet
+from oddlot.wire.plain import Plain
 
 BLOCK_BYTES = 64
 """a cache line, on which every row of 16 or 32 float32 numbers, or a multiple of these, begins"""
@@ -15,7 +18,7 @@ WHOLE, PARTLY = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class NonZero:
+class NonZero(Codec):
     """Blocks of 64 bytes that are not all zero, with a bit for each block that says so; whole where that is smaller.
 
     For models of which a task touches few rows, such as embeddings and sampled output layers. What travels is the
@@ -32,7 +35,6 @@ class NonZero:
 
     @property
     def of_changes(self) -> bool:
-        """Whether weights are to be given, and come back, as their bits that have changed."""
         return isinstance(self.of, Plain)
 
     def encode(self, tensors: Sequence[Named]) -> Packet:

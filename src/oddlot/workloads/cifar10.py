@@ -42,7 +42,7 @@ class Found:
     read: Callable[[], Splits]
 
 
-def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batch: int = 64) -> "Job":
+def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batch_size: int = 64) -> "Job":
     """CIFAR-10, 50,000 coloured pictures of 32 x 32 pixels to train and 10,000 to test, ten classes.
 
     Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `model`: `small` or `resnet20`. `augment`:
@@ -66,7 +66,7 @@ def cifar10(data_dir: str = "", model: str = "small", augment: bool = True, batc
         loss=cross_entropy,
         metrics={"accuracy": accuracy},
         optimizer=OPTIMIZERS[model],
-        batch_size=batch,
+        batch_size=batch_size,
         until=UNTIL[model],
         name=NAME,
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parent / "data" / "digits.npz"
 
 
-def digits(hidden: int = 64, batch: int = 32) -> "Job":
+def digits(hidden: int = 64, batch_size: int = 32) -> "Job":
     """1,797 handwritten digits, 8 x 8 pixels, packaged; a small convolutional network.
 
     1,437 digits train and 360 test, always the same ones. `hidden`: width of the last but one layer.
@@ -23,7 +23,12 @@ def digits(hidden: int = 64, batch: int = 32) -> "Job":
         images, labels = file["images"], file["labels"]
     train, test = split(labels)
     return pictures_job(
-        "digits", (images[train], labels[train]), (images[test], labels[test]), hidden, batch, "epochs>=30"
+        "digits",
+        (images[train], labels[train]),
+        (images[test], labels[test]),
+        hidden,
+        batch_size,
+        "epochs>=30",
     )
 
 

@@ -38,7 +38,7 @@ def xmc(
     hidden: int = 128,
     sampler: str = "unigram",
     active: int = 300,
-    batch: int = 256,
+    batch_size: int = 256,
     propensity_a: float = 0.55,
     propensity_b: float = 1.5,
 ) -> "Job":
@@ -71,7 +71,7 @@ def xmc(
         predict=_best,
         metrics=_metrics(y_test.shape[1], propensity),
         optimizer=Adam(lr=3e-3),
-        batch_size=batch,
+        batch_size=batch_size,
         sparse=True,
         collate=_as_it_is,
         device="cpu",
@@ -219,7 +219,7 @@ def _read(data_dir: str) -> "list[tuple[Csr, Csr]]":
     """The two files. UsageError: they are not there, or are no sets."""
     if not data_dir:
         told = "xmc needs data_dir (--data DIR), a folder with train.txt and test.txt"
-        raise UsageError(told, "missing_option", "data_dir", task="xmc")
+        raise UsageError(told, "missing_option", "data_dir", workload="xmc")
     check_folder(data_dir)
     found = []
     for name in FILES:

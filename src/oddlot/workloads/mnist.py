@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 SIDE = 28
 
 
-def mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
+def mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
     """MNIST, 60,000 handwritten digits of 28 x 28 pixels and 10,000 to test; a small convolutional network.
 
     Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
     """
     source = "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)"
-    return _job("mnist", source, data_dir, hidden, batch, "epochs>=5")
+    return _job("mnist", source, data_dir, hidden, batch_size, "epochs>=5")
 
 
-def fashion_mnist(data_dir: str = "", hidden: int = 64, batch: int = 64) -> "Job":
+def fashion_mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
     """Fashion-MNIST, 60,000 pictures of clothes of 28 x 28 pixels and 10,000 to test; the same network.
 
     Its files are read from `data_dir` or, by default, from $ODDLOT_DATA. `hidden`: width of the last but one layer.
     """
     source = "https://github.com/zalandoresearch/fashion-mnist (folder data/fashion)"
-    return _job("fashion_mnist", source, data_dir, hidden, batch, "epochs>=10")
+    return _job("fashion_mnist", source, data_dir, hidden, batch_size, "epochs>=10")
 
 
-def _job(name: str, source: str, data_dir: str, hidden: int, batch: int, until: str) -> "Job":
+def _job(name: str, source: str, data_dir: str, hidden: int, batch_size: int, until: str) -> "Job":
     from oddlot.workloads.small_cnn import pictures_job
 
     names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -40,7 +40,7 @@ def _job(name: str, source: str, data_dir: str, hidden: int, batch: int, until: 
     arrays = [read_idx(file) for file in files]
     for start in (0, 2):
         _check(arrays[start], arrays[start + 1], files[start], files[start + 1])
-    return pictures_job(name, (arrays[0], arrays[1]), (arrays[2], arrays[3]), hidden, batch, until)
+    return pictures_job(name, (arrays[0], arrays[1]), (arrays[2], arrays[3]), hidden, batch_size, until)
 
 
 def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path) -> None:

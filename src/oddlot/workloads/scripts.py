@@ -1,4 +1,4 @@
-"""A Python file that was named as a task: which function of it was meant, found without running it."""
+"""A Python file that was named as a workload: which function of it was meant, found without running it."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ MAX_NAMED = 5
 
 
 def script_given(name: str) -> UsageError | None:
-    """Return what to write in place of a Python file, such as `mytask.py` or `mytask.py:job`; None for other names."""
+    """Return what to write in place of a Python file, such as `mymodule.py:job`; None for other names."""
     file, _, function = name.partition(":")
     path = Path(file if file.endswith(".py") else f"{file}.py")
     if not (file.endswith(".py") or (not function and path.is_file())):

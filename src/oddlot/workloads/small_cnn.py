@@ -49,7 +49,7 @@ def convolutional(side: int, hidden: int, mean: float, deviation: float) -> nn.M
 
 
 def pictures_job(
-    name: str, train: tuple[Bytes, Bytes], test: tuple[Bytes, Bytes], hidden: int, batch: int, until: str
+    name: str, train: tuple[Bytes, Bytes], test: tuple[Bytes, Bytes], hidden: int, batch_size: int, until: str
 ) -> Job:
     """The job of classifying pictures: `train` and `test` are bytes [n, side, side] and classes [n] below 10."""
     if hidden < 1:
@@ -63,7 +63,7 @@ def pictures_job(
         loss=cross_entropy,
         metrics={"accuracy": accuracy},
         optimizer=SGD(lr=0.03, momentum=0.9),
-        batch_size=batch,
+        batch_size=batch_size,
         until=until,
         name=name,
     )

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 import oddlot
 from oddlot import Asynchronous, JobError, Local, Strategy, Synchronous, UsageError
-from oddlot.core import conductor
+from oddlot.core import task_timeouts
 from oddlot.core import worker_stats as roster
 from oddlot.core.errors import short
 from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Stimulus
@@ -75,7 +75,7 @@ def hears(engine: LocalEngine, event: Stimulus) -> None:
 def test_a_worker_is_replaced_three_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(respawns, "DEATHS_BEFORE_GIVING_UP", 99)
     with trial(local(1)) as (_, engine):
-        server = Path(f"/proc/{engine.processes.nursery.process.pid}/fd")
+        server = Path(f"/proc/{engine.processes.fork_server.process.pid}/fd")
         for life in ("w1", "w1.2", "w1.3", "w1.4"):
             hears(engine, Joined(life))
             descriptors = len(list(server.iterdir()))
@@ -114,7 +114,7 @@ def test_what_a_worker_said_before_it_died_counts() -> None:
         life = engine.processes.running["w1"]
         readable(life.socket)
         engine.faults.kill("w1")
-        while "w1" in engine.processes.running and readable(engine.processes.nursery.socket):
+        while "w1" in engine.processes.running and readable(engine.processes.fork_server.socket):
             engine.processes.hear_server()
         assert [type(message) for message in engine.state.messages] == [Arrival, Lost]
 
@@ -257,11 +257,11 @@ def test_an_evaluator_that_dies_at_birth_is_replaced_once() -> None:
     with trial(local(1), job=a_job(eval_data=rows())) as (run, engine):
         run.deliver(Joined(run.joined()))
         run.host.evaluate(0)
-        forks = engine.processes.nursery.forks
+        forks = engine.processes.fork_server.forks
         engine.processes.lose(engine.processes.running["evaluator"])
         engine.evaluate(0, run.host.store.acquire(0))
         run.until(lambda: bool(events(run.records, Evaluated)))
-        assert engine.processes.nursery.forks == forks + 1
+        assert engine.processes.fork_server.forks == forks + 1
 
 
 def test_without_respawn_the_last_death_ends_the_run() -> None:
@@ -274,14 +274,14 @@ def test_without_respawn_the_last_death_ends_the_run() -> None:
             run.finish()
 
 
-def test_a_frozen_workers_lease_lapses_and_the_run_ends() -> None:
+def test_a_frozen_workers_task_times_out_and_the_run_ends() -> None:
     with trial(local(2), epochs=4) as (run, engine):
         members = run.host.conductor.roster.members
         run.until(lambda: any(member.results >= 5 for member in members.values()))
         node = next(node for node, member in members.items() if member.results >= 5)
         engine.faults.freeze(node)
         run.finish()
-        assert members[node].lapses == 1
+        assert members[node].timeouts == 1
 
 
 @pytest.mark.parametrize("name", ["workers", "in_flight", "threads"])
@@ -402,10 +402,10 @@ class Deadly(Dataset[tuple[Tensor, Tensor]]):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts are learned after one answer, and a worker counts as hung soon."""
-    monkeypatch.setattr(conductor, "HUNG_SECONDS", 1.0)
-    monkeypatch.setattr(conductor, "HUNG_TIMEOUTS", 1.0)
+    monkeypatch.setattr(task_timeouts, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(task_timeouts, "HUNG_TIMEOUTS", 1.0)
     monkeypatch.setattr(roster, "SECONDS_UNTIL_KNOWN", 0.5)
-    monkeypatch.setattr(roster, "MIN_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(roster, "MIN_TIMEOUT_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -465,9 +465,9 @@ def test_an_evaluator_that_dies_idle_is_no_failed_start() -> None:
             version = run.host.conductor.version
             engine.evaluate(version, run.host.store.acquire(version))
             run.until(lambda count=count: len(events(run.records, Evaluated)) == count)  # type: ignore[misc]
-            before = engine.processes.nursery.forks
+            before = engine.processes.fork_server.forks
             engine.faults.kill("evaluator")
-            run.until(lambda before=before: engine.processes.nursery.forks > before)  # type: ignore[misc]
+            run.until(lambda before=before: engine.processes.fork_server.forks > before)  # type: ignore[misc]
 
 
 # --- limits --------------------------------------------------------------------------------------

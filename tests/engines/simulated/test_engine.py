@@ -14,6 +14,7 @@ from oddlot.core.tasks import Task
 from oddlot.engines.host import Arrival, Message
 from oddlot.engines.simulated.compute import Shadow
 from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.faults import SimulatedFaults
 from oddlot.machines.delay_models import Deterministic, Exponential
 from oddlot.machines.machine import Lifetime, Link, Machine
 from tests.transcripts import raises
@@ -56,7 +57,8 @@ class Stage:
         while self.hear(time):
             pass
         arguments = (*arguments, "m") if verb == "abort" else ("m", *arguments)
-        getattr(self.simulator, verb)(*arguments)
+        engine: object = self.simulator if verb == "abort" else SimulatedFaults(self.simulator)
+        getattr(engine, verb)(*arguments)
 
     def hear(self, until: float = inf) -> Message | None:
         """The next message."""
@@ -217,8 +219,8 @@ class TestStopsAtOnce:
         assert stage.heard[0][0] >= 10.0
 
 
-def lives(lifetime: float, tasks: int) -> Simulator:
-    """A machine that gets as many tasks, each in its life, and lives no longer than that."""
+def lost_after(lifetime: float, tasks: int) -> Simulator:
+    """A machine that is lost this long after it has joined, again and again, with a task each time."""
     life = Lifetime(lifetime, Deterministic())
     machine = Machine("m", seconds_per_sample=0.5, lifetime=life, seconds_to_return=1.0)
     simulator = Simulator([machine], Noted(), batch=2)
@@ -232,12 +234,12 @@ def lives(lifetime: float, tasks: int) -> Simulator:
 
 
 def test_a_fleet_that_never_lives_long_enough_for_a_task_is_given_up() -> None:
-    with raises(JobError, "lifetimes_too_short", lives=1011, node="m.1011", lived=2.0, needs=4.0):
-        lives(2.0, 2_000)
+    with raises(JobError, "lifetimes_too_short", workers=1011, node="m.1011", lived=2.0, needs=4.0):
+        lost_after(2.0, 2_000)
 
 
 def test_one_that_brings_something_is_not() -> None:
-    assert lives(5.0, 2_000).lives.fruitless == 0
+    assert lost_after(5.0, 2_000).lifecycle.progress.lost_workers == 0
 
 
 def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
@@ -254,3 +256,13 @@ def test_a_link_scatters_by_one_factor_for_both_ways_of_a_task() -> None:
         now = stage.simulator.now
     assert fmean(factors) == pytest.approx(1.0, rel=0.15)
     assert stdev(factors) == pytest.approx(1.0, rel=0.2)
+
+
+def test_an_update_takes_as_long_as_the_last_one_had_bytes() -> None:
+    stage = Stage()
+    stage.start("a")
+    stage.hear()
+    stage.noted.bytes_up = 4000  # its codec needs more bytes now
+    stage.start("b")
+    stage.hear()
+    assert [time for time, _, _ in stage.heard] == [4.5, 4.5 + 4 + 2]

@@ -8,7 +8,8 @@ from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.payloads import decode_into
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.store import Payload
-from oddlot.wire.codec import Codec, Packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Packet
 
 
 class Blocks:

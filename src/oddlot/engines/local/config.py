@@ -15,12 +15,12 @@ from oddlot.core.validation import AtLeastOne, NotNegative, check_settings
 from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData, cores
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.engine import LocalEngine
-from oddlot.engines.local.fork_client import Nursery, take_early
+from oddlot.engines.local.fork_client import ForkServer, take_early
 from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.local.worker import Setup
 from oddlot.engines.payloads import most_bytes
 from oddlot.machines.machine import Machine
-from oddlot.wire.codec import Plain
+from oddlot.wire.plain import Plain
 
 MAX_WORKERS = 10_000
 """each is a process that has PyTorch in it"""
@@ -92,9 +92,9 @@ class Local:
     def begin(self, closing: ExitStack) -> Open:
         """The fork server, which is to import PyTorch while the job is made ready."""
         self._warn_of_many()
-        nursery = take_early() or Nursery()
-        closing.callback(nursery.close)
-        return partial(_open, self, nursery, closing)
+        fork_server = take_early() or ForkServer()
+        closing.callback(fork_server.close)
+        return partial(_open, self, fork_server, closing)
 
     def _warn_of_many(self) -> None:
         """Workers that mostly wait for a processor; those with `as_if` wait on purpose."""
@@ -112,7 +112,12 @@ class Local:
 
 
 def _open(
-    on: Local, nursery: Nursery, closing: ExitStack, data: RunData, now: float, taken: Collection[NodeId]
+    on: Local,
+    fork_server: ForkServer,
+    closing: ExitStack,
+    data: RunData,
+    now: float,
+    taken: Collection[NodeId],
 ) -> Opened:
     """Shared memory laid out, workers asked for."""
     layout, codec = data.layout, data.codec
@@ -139,6 +144,8 @@ def _open(
         spin_seconds=SPIN_SECONDS if on.workers * threads < cores() else 0.0,
     )
     blocks = Blocks(arena, layout, versions, on.workers, setup.codec)
-    engine = LocalEngine(nursery, setup, arena, blocks, on.names, on.respawn, on.dollars_per_hour, now, taken)
+    engine = LocalEngine(
+        fork_server, setup, arena, blocks, on.names, on.respawn, on.dollars_per_hour, now, taken
+    )
     closing.callback(engine.close)
     return Opened(engine, blocks, faults=engine.faults)

@@ -13,7 +13,7 @@ from oddlot.engines.host import Message
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.channels import Channels
 from oddlot.engines.local.faults import LocalFaults
-from oddlot.engines.local.fork_client import Nursery
+from oddlot.engines.local.fork_client import ForkServer
 from oddlot.engines.local.messages import Say, encode
 from oddlot.engines.local.processes import EVALUATOR, HubState, NodeIds, WorkerProcesses
 from oddlot.engines.local.replies import Evaluator, Replies
@@ -37,7 +37,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         setup: Setup,
         arena: Arena,
         blocks: Blocks,
@@ -54,7 +54,7 @@ class LocalEngine:
         self.policy = RespawnPolicy(len(names), respawn)
         self.state = HubState(blocks, self.channels, self.policy, lambda: self.now)
         fds = [arena.fd, self.parcel]
-        self.processes = WorkerProcesses(nursery, fds, NodeIds(names, taken), self.state, self._hear)
+        self.processes = WorkerProcesses(fork_server, fds, NodeIds(names, taken), self.state, self._hear)
         self.faults = LocalFaults(self.processes, self.channels)
         self.evaluator = Evaluator(self.processes, self.state)
         self.replies = Replies(self.processes, self.state, self.evaluator, dollars_per_hour)
@@ -148,7 +148,7 @@ class LocalEngine:
         return [task for worker in workers for task, block in worker.tasks.items() if marks[block]]
 
     def close(self) -> None:
-        """Let go of every worker; closing the nursery ends them."""
+        """Let go of every worker; closing the fork server ends them."""
         for worker in self.processes.running.values():
             worker.socket.close()
         self.channels.close()

@@ -43,8 +43,8 @@ class ServerEnded(JobError):
     """The fork server has ended, and all workers with it."""
 
 
-class Nursery:
-    """Starts the fork server at once; importing PyTorch there takes seconds, and need not be waited for."""
+class ForkServer:
+    """The fork server, as the hub sees it. It starts at once: importing PyTorch there takes seconds."""
 
     def __init__(self) -> None:
         self.forks = 0
@@ -129,22 +129,22 @@ class Nursery:
             self.process.wait()
 
 
-_early: list[Nursery] = []
+_early: list[ForkServer] = []
 
 
 def start_early() -> None:
-    """Have a fork server import PyTorch while this process does so too: the next run takes it."""
-    _early.append(Nursery())
+    """Start a fork server for the next run, so that it imports PyTorch while this process does."""
+    _early.append(ForkServer())
 
 
-def take_early() -> Nursery | None:
-    """The one that was started early, if there is one."""
+def take_early() -> ForkServer | None:
+    """Return the fork server that was started early, if there is one."""
     return _early.pop() if _early else None
 
 
 def end_early() -> None:
-    """No run has taken it."""
-    while nursery := take_early():
-        nursery.socket.close()
-        nursery.process.kill()
-        nursery.process.wait()
+    """End the fork server that no run has taken."""
+    while fork_server := take_early():
+        fork_server.socket.close()
+        fork_server.process.kill()
+        fork_server.process.wait()

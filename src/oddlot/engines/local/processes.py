@@ -15,7 +15,7 @@ from oddlot.engines.host import Message
 from oddlot.engines.local.block_pool import Blocks
 from oddlot.engines.local.channels import Channels, Hear
 from oddlot.engines.local.evaluations import Evaluations
-from oddlot.engines.local.fork_client import Nursery, ServerEnded
+from oddlot.engines.local.fork_client import ForkServer, ServerEnded
 from oddlot.engines.local.messages import Say
 from oddlot.engines.local.orphans import kill_group, wait_until_gone
 from oddlot.engines.local.respawn import DEATHS_BEFORE_GIVING_UP, EVALUATOR_INDEX, RespawnPolicy
@@ -68,24 +68,26 @@ class WorkerProcesses:
     said. A worker's blocks are used again only once its process has ended: until then it might write into them.
     """
 
-    def __init__(self, nursery: Nursery, fds: list[int], ids: NodeIds, state: HubState, hear: Hear) -> None:
-        self.nursery, self.fds, self.ids, self.state, self.hear = nursery, fds, ids, state, hear
+    def __init__(
+        self, fork_server: ForkServer, fds: list[int], ids: NodeIds, state: HubState, hear: Hear
+    ) -> None:
+        self.fork_server, self.fds, self.ids, self.state, self.hear = fork_server, fds, ids, state, hear
         self.running: dict[NodeId, WorkerHandle] = {}
         """Workers, and the evaluator, that are heard."""
         self.ending: list[WorkerHandle] = []
         """Lost ones whose process has not ended yet, as far as is known."""
         self.server_ends = self.refused_forks = 0
         """In a row, without an update or a fork between."""
-        state.channels.add(nursery.socket, self.hear_server)
+        state.channels.add(fork_server.socket, self.hear_server)
 
     def spawn(self, index: int) -> None:
         """Start a worker, or the evaluator."""
         node = self.ids.next(index)
         try:
-            number, ours = self.nursery.fork(max(index, 0), self.fds)
+            number, ours = self.fork_server.fork(max(index, 0), self.fds)
         except ServerEnded as ended:
             self._restart_server(ended)
-            number, ours = self.nursery.fork(max(index, 0), self.fds)
+            number, ours = self.fork_server.fork(max(index, 0), self.fds)
         worker = self.running[node] = WorkerHandle(node, index, number, ours, self.state.clock())
         self.state.channels.add_worker(worker, self.hear)
 
@@ -117,7 +119,7 @@ class WorkerProcesses:
             self._report_loss(worker)
         if worker.exit_code is None:
             self.learn_pid(worker)
-            self.nursery.kill(worker.pid)
+            self.fork_server.kill(worker.pid)
 
     def learn_pid(self, worker: WorkerHandle) -> None:
         """Wait for the fork server's word: the worker may be faster."""
@@ -127,7 +129,7 @@ class WorkerProcesses:
     def hear_server(self) -> None:
         """Take the fork server's next message, if there is one."""
         try:
-            message = self.nursery.receive()
+            message = self.fork_server.receive()
         except ServerEnded as ended:
             self._restart_server(ended)
             return
@@ -154,9 +156,9 @@ class WorkerProcesses:
         waits += [worker.since for worker in self.ending]
         silent = now - min(waits, default=now)
         if silent > SILENT_SECONDS:
-            self.nursery.process.kill()
+            self.fork_server.process.kill()
         elif silent > STOPPED_SECONDS:
-            self.nursery.process.send_signal(signal.SIGCONT)
+            self.fork_server.process.send_signal(signal.SIGCONT)
 
     def _could_not_fork(self, worker: WorkerHandle, reason: str) -> None:
         """The system refuses another process: try again later, as long as a worker is there."""
@@ -182,9 +184,9 @@ class WorkerProcesses:
         warn(
             "the fork server ended, and all workers with it; they are started again", "fork_server_restarted"
         )
-        self.state.channels.remove(self.nursery.socket)
-        self.nursery.restart()
-        self.state.channels.add(self.nursery.socket, self.hear_server)
+        self.state.channels.remove(self.fork_server.socket)
+        self.fork_server.restart()
+        self.state.channels.add(self.fork_server.socket, self.hear_server)
         for worker in workers:
             worker.taken_away = True
             self._exited(worker, -signal.SIGKILL)

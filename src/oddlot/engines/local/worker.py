@@ -30,7 +30,8 @@ from oddlot.train.data import Cuts
 from oddlot.train.flat_buffer import FlatBuffer, Layout
 from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner
-from oddlot.wire.codec import Codec, Packet
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Packet
 
 HEAD_BYTES = 1_000
 """of a message, beside an error's text and fields"""

@@ -15,7 +15,9 @@ from oddlot.train.flat_buffer import FlatBuffer
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner, Own
 from oddlot.train.store import Payload, Pool
-from oddlot.wire.codec import Codec, Packet, Plain
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Packet
+from oddlot.wire.plain import Plain
 
 
 @dataclass(frozen=True)

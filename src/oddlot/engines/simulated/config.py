@@ -14,6 +14,7 @@ from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, RunData
 from oddlot.engines.payloads import most_bytes, users_code
 from oddlot.engines.simulated.compute import DataBytes, Exact, Shadow
 from oddlot.engines.simulated.engine import Simulator
+from oddlot.engines.simulated.faults import SimulatedFaults
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Hub, Zone, names_in
 from oddlot.train.flat_buffer import FlatBuffer
@@ -98,7 +99,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     if not on.computes:
         shadow = Shadow(layout.bytes, most_bytes(run.codec, layout))
         simulator = Simulator(on.machines, shadow, run.job.batch_size, on.seed, now, taken, on.hub, data)
-        return Opened(simulator, pool, shadow, on.hub, simulator)
+        return Opened(simulator, pool, shadow, on.hub, SimulatedFaults(simulator))
     blocks = on.workers * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * layout.bytes > 0.8 * memory:
@@ -110,7 +111,7 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
         learner = Learner(run.job, layout, run.constants, run.seed, run.shards, device)
     exact = Exact(learner, pool, run.codec)
     simulator = Simulator(on.machines, exact, run.job.batch_size, on.seed, now, taken, on.hub, data)
-    return Opened(simulator, pool, None, on.hub, simulator)
+    return Opened(simulator, pool, None, on.hub, SimulatedFaults(simulator))
 
 
 def _not_enough_memory(on: Simulated, versions: int, each: int, memory: int) -> UsageError:

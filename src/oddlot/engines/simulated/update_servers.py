@@ -14,7 +14,7 @@ from oddlot.core.event_queue import EventQueue
 from oddlot.core.events import Gone, Lost
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import Engine, Opened
-from oddlot.engines.engine_wrapper import Around
+from oddlot.engines.engine_wrapper import EngineWrapper
 from oddlot.engines.host import Arrival, Message
 from oddlot.machines.market import Hub
 
@@ -30,12 +30,12 @@ class Versions(Protocol):
 
 
 def served(opened: Opened, store: Versions) -> Engine:
-    """The engine that was opened, with servers before it where its hub takes time."""
-    return Served(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
+    """Return the opened engine, with update servers if its hub takes time for updates."""
+    return UpdateServers(opened.engine, opened.hub, store) if opened.hub.seconds_per_update else opened.engine
 
 
-class Served(Around):
-    """Mailbox and port of another engine, whose answers wait for a server before the hub has them."""
+class UpdateServers(EngineWrapper):
+    """Mailbox and port of another engine. Its updates wait for a server before the hub receives them."""
 
     def __init__(self, engine: Engine, hub: Hub, store: Versions) -> None:
         super().__init__(engine)
@@ -44,21 +44,21 @@ class Served(Around):
         self.free_at = [engine.now] * hub.servers
         heapify(self.free_at)
         self.in_service: dict[NodeId, list[float]] = {}
-        """when each node's answers will have been taken in"""
+        """When each worker's updates will have been taken in."""
         self.gone: set[NodeId] = set()
-        """nodes that the engine has lost, and the hub not yet, since it takes their last answers in"""
+        """Workers that the engine has lost, and the hub not yet, since it takes in their last updates."""
         self.read: list[int] = []
-        """versions that are held for the update that the host has been given"""
+        """Versions that are held for the update that the host was given."""
 
     # --- the mailbox ---------------------------------------------------------------------------
 
     @property
     def is_spent(self) -> bool:
-        """Nothing will happen any more of itself."""
+        """Whether no message will ever come of itself."""
         return self.engine.is_spent and not self.events.heap
 
     def next(self, until: float) -> Message | None:
-        """The next message that needs no server, or that has had one."""
+        """Return the next message that needs no server, or that has had one."""
         while self.read:
             self.store.release(self.read.pop())
         while True:
@@ -78,7 +78,7 @@ class Served(Around):
                 return message
 
     def _take_in(self, arrival: Arrival) -> None:
-        """It waits for a server. An answer of a node whose loss the engine has told comes too late."""
+        """Let an update wait for a server. One of a worker whose loss the engine has reported is too late."""
         sender = arrival.facts.sender
         if sender in self.gone:
             if arrival.payload is not None:

@@ -1,0 +1,198 @@
+"""Write docs/results/*.md and the table in README.md from docs/results/*.json: `python -m benchmarks.results`."""
+
+import ast
+import json
+from collections.abc import Iterator, Sequence
+from math import floor, log10
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import BENCHMARKS, Benchmark
+from benchmarks.report import RESULTS, ROOT
+
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+NOTE = "<!-- Written by `make results`. Do not edit. -->"
+HIGHLIGHTS = (
+    ("overhead", "single_worker_20ms"),
+    ("overhead", "sync_over_ddp_30ms"),
+    ("checkpoint", "pause_over_copy_100m"),
+    ("simulator", "updates_per_second_1000"),
+    ("faults", "goodput_all"),
+    ("stragglers", "real_joint_over_synchronous"),
+    ("vc_asgd", "bill_saving_nc6"),
+    ("slide", "speedup_over_dense_670k"),
+)
+"""Figures in the table of README.md."""
+Saved = dict[str, Any]
+"""A file in docs/results, as JSON."""
+
+
+def main() -> None:
+    """Write all pages, and the table in README.md if it has the two markers."""
+    for name, text in pages().items():
+        (RESULTS / name).write_text(text, encoding="utf-8")
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    if BEGIN in text and END in text:
+        readme.write_text(with_rows(text, read()), encoding="utf-8")
+    else:
+        print(f"README.md is not changed: it has no lines {BEGIN} and {END}.")
+
+
+def read(folder: Path = RESULTS) -> dict[str, Saved]:
+    """Return the saved figures of all benchmarks that have some, in the order of `BENCHMARKS`."""
+    paths = {name: folder / f"{name}.json" for name in BENCHMARKS}
+    return {
+        name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()
+    }
+
+
+def pages(folder: Path = RESULTS) -> dict[str, str]:
+    """Return the text of every generated page, by file name."""
+    saved = read(folder)
+    found = {f"{name}.md": page(name, one, notes(folder, name)) for name, one in saved.items()}
+    found["index.md"] = index(saved)
+    return {name: "\n".join(lines).rstrip() + "\n" for name, lines in found.items()}
+
+
+def with_rows(text: str, saved: dict[str, Saved]) -> str:
+    """Return a text with the table of `HIGHLIGHTS` between the two markers."""
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return "\n".join([before + BEGIN, *highlights(saved), END + after])
+
+
+def highlights(saved: dict[str, Saved]) -> Iterator[str]:
+    """Yield the table for README.md."""
+    rows = []
+    for name, key in HIGHLIGHTS:
+        if name in saved and (one := saved[name]["figures"][key])["n"]:
+            title, what = BENCHMARKS[name].title, BENCHMARKS[name].figures[key].what
+            rows.append((f"[{title}](docs/results/{name}.md)", what, value(one), goal(one)))
+    yield from table(("benchmark", "measures", "median (range)", "goal"), rows)
+
+
+def page(name: str, saved: Saved, written: str) -> Iterator[str]:
+    """Yield the lines of a benchmark's page. `written` is the text of its notes."""
+    about = BENCHMARKS[name]
+    yield from (NOTE, "", f"# {about.title}", "", *introduction(name), "")
+    yield from figures(about, saved)
+    missing = [f"`{key}`" for key, one in saved["figures"].items() if not one["n"]]
+    if missing:
+        yield from ("", f"Not measured or not reached: {', '.join(missing)}.")
+    for plot, caption in (about.plots or {}).items():
+        yield from ("", f"![{caption}](../plots/{plot}.svg)", "", f"*{caption}*")
+    yield from ("", "## How it was measured", "")
+    how = {
+        "command": f"`{saved['command']}`",
+        "date": saved["date"],
+        "commit": f"`{saved['commit']}`",
+        "processor": f"{saved['processor']}, {saved['cores']} cores",
+    }
+    yield from table(("", ""), list(how.items()))
+    if written:
+        yield from ("", "## Notes", "", written)
+
+
+def figures(about: Benchmark, saved: Saved) -> Iterator[str]:
+    """Yield the table of figures. Those that an earlier run measured have their own date and commit."""
+    measured = {key: one for key, one in saved["figures"].items() if one["n"]}
+    dated = any("date" in one for one in measured.values())
+    rows = []
+    for key, one in measured.items():
+        met = {True: "yes", False: "**no**", None: ""}[one["met"]]
+        when = f"{one.get('date', saved['date'])}, `{one.get('commit', saved['commit'])}`"
+        rows.append(
+            (
+                f"`{key}`",
+                about.figures[key].what,
+                value(one),
+                str(one["n"]),
+                goal(one),
+                met,
+                *([when] if dated else []),
+            )
+        )
+    columns = ("figure", "measures", "median (range)", "n", "goal", "met")
+    yield from table((*columns, *(["measured"] if dated else [])), rows)
+
+
+def index(saved: dict[str, Saved]) -> Iterator[str]:
+    """Yield the lines of the page on all benchmarks."""
+    yield from (NOTE, "", "# Results", "", "The benchmarks of oddlot, their figures and their goals.", "")
+    rows = []
+    for name, one in saved.items():
+        met = [figure["met"] for figure in one["figures"].values() if figure["met"] is not None]
+        goals = f"{sum(met)} of {len(met)}"
+        rows.append((f"[{BENCHMARKS[name].title}]({name}.md)", introduction(name)[0], goals, one["date"]))
+    yield from table(("benchmark", "measures", "goals met", "date"), rows)
+    yield from ("", "How to read the pages:", "")
+    yield "- Most figures are ratios to an alternative that runs in turn with oddlot on the same machine."
+    yield "- `n` is the number of values. The median and the range are those of the `n` values."
+    yield "- Figures without a goal are for information."
+    yield "- Results differ between machines, and on a machine that runs other programs."
+    yield from ("", "To run a benchmark and write its figures and pages:", "")
+    yield from (
+        "<!-- not run: takes minutes -->",
+        "```bash",
+        "python -m benchmarks.hub --quick --save",
+        "make results",
+        "```",
+    )
+    yield from ("", "`--quick` runs fewer rounds. `--smoke` runs a few seconds and measures nothing.", "")
+    yield from ("```{toctree}", ":hidden:", "", *saved, "```", "")
+
+
+def introduction(name: str) -> list[str]:
+    """Return the lines of the benchmark's docstring that stand before its command."""
+    path = ROOT / "benchmarks" / name / "__main__.py"
+    path = path if path.exists() else ROOT / "benchmarks" / f"{name}.py"
+    lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
+    end = next(at for at, line in enumerate(lines) if "python -m benchmarks" in line)
+    return "\n".join(lines[:end]).strip().splitlines()
+
+
+def notes(folder: Path, name: str) -> str:
+    """Return the hand-written notes, without the lines between two `---` at their top."""
+    path = folder / f"{name}.notes.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text.partition("---\n")[2].partition("---\n")[2].lstrip() if text.startswith("---\n") else text
+
+
+def value(one: Saved) -> str:
+    """Return `0.962 (0.957-0.963)` with its unit; without a range if there is a single value."""
+    unit = f" {one['unit']}" if one["unit"] else ""
+    middle, low, high = numbers(one["median"], one["low"], one["high"])
+    if low == high:
+        return middle + unit
+    return f"{middle} ({low}{' to ' if one['low'] < 0 else '-'}{high}){unit}"
+
+
+def goal(one: Saved) -> str:
+    """Return `≥ 0.92` for `>= 0.92`, with thousands separators."""
+    if not one["goal"]:
+        return ""
+    comparison, _, bound = one["goal"].partition(" ")
+    return (
+        f"{ {'>=': '≥', '<=': '≤'}[comparison] } {f'{float(bound):,.0f}' if float(bound) >= 1000 else bound}"
+    )
+
+
+def numbers(*values: float) -> list[str]:
+    """Return numbers with as many decimals as the first one needs for three significant digits."""
+    digits = 2 - floor(log10(abs(values[0]))) if values[0] else 0
+    texts = [f"{round(one, digits):,.{max(digits, 0)}f}" for one in values]
+    while "." in texts[0] and all(text.endswith(("0", ".")) for text in texts):
+        texts = [text[:-1] for text in texts]
+    return texts
+
+
+def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a Markdown table."""
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""TOML tables of strategies, optimizers and learning rate schedules, each chosen by a name."""
+
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from oddlot.config.dataclass_tables import Choice, change_of, table_of
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.core.strategy import Strategy
+from oddlot.core.strategy_wrapper import Wrapper
+from oddlot.strategies import Synchronous
+from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS, strategy_class
+from oddlot.strategies.support.stage_switching import ByError, ByGradients, ByNoConstants, ByPlateau, Switch
+from oddlot.train.lr_schedules import Cosine, Linear, MultiStep
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+BY_NO_CONSTANTS: dict[str, type[ByNoConstants]] = {"gradients": ByGradients, "plateau": ByPlateau}
+SWITCHES: dict[str, type[Switch]] = {**BY_NO_CONSTANTS, "error": ByError}
+KINDS: dict[Any, Mapping[str, type]] = {
+    Optimizer: OPTIMIZERS,
+    Switch: SWITCHES,
+    ByNoConstants: BY_NO_CONSTANTS,
+}
+"""Base classes whose subclasses a job file names, with the names."""
+SCHEDULES: dict[str, type] = {"cosine": Cosine, "linear": Linear, "steps": MultiStep}
+
+
+def strategy_name(makes: Callable[[], Strategy]) -> str:
+    """Return the name of a strategy in job files."""
+    names: dict[type[Strategy], str] = {kind: name for name, kind in BY_NAME.items()}
+    return names[type(makes())]
+
+
+def default_kind(key: str, around: Mapping[str, Any]) -> str | None:
+    """Return the kind of the table `key` of the table `around` if it is not named there; None: it has no default."""
+    match key:
+        case "server" | "switch":
+            return "sgd" if key == "server" else "gradients"
+        case "strategy" | "inner":
+            wrapper = WRAPPERS.get(str(around.get("name"))) if key == "inner" else None
+            return strategy_name(INSIDE.get(wrapper, Synchronous)) if wrapper else "synchronous"
+    return None
+
+
+OPTIMIZER_TABLES = {name: table_of(kind, alone=False, kind=name) for name, kind in OPTIMIZERS.items()}
+OPTIMIZER = Choice("kind", OPTIMIZER_TABLES, change_of(OPTIMIZERS))
+"""Without a kind, some settings of the present optimizer change."""
+SCHEDULE = Choice("kind", {name: table_of(kind, kind=name) for name, kind in SCHEDULES.items()})
+SWITCH_TABLES = {name: table_of(kind, kind=name) for name, kind in SWITCHES.items()}
+OF_STRATEGIES: dict[Any, Choice] = {Optimizer: OPTIMIZER}
+OF_STRATEGIES |= {
+    union: Choice("kind", {name: SWITCH_TABLES[name] for name in KINDS[union]}, SWITCH_TABLES["gradients"])
+    for union in (Switch, ByNoConstants)
+}
+STRATEGY_TABLES: dict[str, Any] = {
+    name: table_of(kind, choices=OF_STRATEGIES, name=name) for name, kind in BY_NAME.items()
+}
+
+
+@cache
+def _imported_table(name: str) -> type[Any]:
+    """Return the table of a user's own strategy."""
+    kind = strategy_class(name)
+    choices = {**OF_STRATEGIES, **({Strategy: _inner(kind)} if issubclass(kind, Wrapper) else {})}
+    return table_of(kind, choices=choices, name=name)
+
+
+STRATEGY = Choice("name", STRATEGY_TABLES, STRATEGY_TABLES["synchronous"], elsewhere=_imported_table)
+
+
+def _inner(wrapper: type) -> Choice:
+    """Return the choice of any strategy; without a name, the table changes settings of the wrapper's default one."""
+    if wrapper not in INSIDE:
+        return replace(STRATEGY, hinted=_allowed_inside)
+    begins, name = INSIDE[wrapper], strategy_name(INSIDE[wrapper])
+    change = change_of({name: type(begins())}, begins=begins, choices=OF_STRATEGIES, name=name)
+    return replace(
+        STRATEGY, tables=ChainMap({name: change}, STRATEGY_TABLES), otherwise=change, hinted=_allowed_inside
+    )
+
+
+def _allowed_inside(around: Collection[str]) -> set[str]:
+    """Return the strategies that can be inside these: no wrapper twice, and in some only synchronous ones."""
+    if any(WRAPPERS[name] in INSIDE for name in around):
+        return {name for name, kind in BY_NAME.items() if kind().traits(1).waits_for_all}
+    return {*BY_NAME, *WRAPPERS} - {*around}
+
+
+STRATEGY_TABLES |= {
+    name: table_of(kind, choices={Strategy: _inner(kind)}, name=name) for name, kind in WRAPPERS.items()
+}

@@ -1,0 +1,107 @@
+"""Timeouts of tasks: when their samples are given to other workers, and when a worker counts as hung."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from oddlot.core.deadlines import Deadlines
+from oddlot.core.spans import samples_in
+from oddlot.core.tasks import NodeId, Task, TaskId
+from oddlot.core.worker_stats import SECONDS_UNTIL_ANY_ANSWER, Roster
+
+HUNG_TIMEOUTS, HUNG_SECONDS = 10.0, 30.0
+"""A worker is hung after this many timeouts of its task without an answer, and at least this many seconds."""
+
+
+class Assignments(Protocol):
+    """What `TaskTimeouts` reads of the conductor's books."""
+
+    now: float
+    roster: Roster
+    idle: dict[NodeId, None]
+    busy: dict[NodeId, dict[TaskId, float]]
+    open: dict[TaskId, Task]
+    held: dict[TaskId, Task]
+
+
+@dataclass
+class TaskTimeouts:
+    """Deadlines of open tasks, and the times at which the workers of late tasks count as hung.
+
+    A deadline is provisional while no worker has answered and the strategy has not set it: how long a task takes is
+    not known yet. The first answer replaces all provisional deadlines.
+    """
+
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    evictions: Deadlines = field(default_factory=Deadlines)
+    """When the workers of tasks that missed a deadline count as hung."""
+    silence: dict[TaskId, float] = field(default_factory=dict)
+    """Seconds without an answer after which the worker of such a task counts as hung."""
+
+    @property
+    def first(self) -> float:
+        """The earliest of these times; infinity if there is none."""
+        return min(self.deadlines.first, self.evictions.first)
+
+    def start(self, task: Task, now: float, roster: Roster, wished: float | None = None) -> None:
+        """Set the deadline of a new task: `wished` seconds from now, or what its worker's speed suggests."""
+        timeout = roster.timeout(task.node, samples_in(task.spans), wished)
+        self.deadlines.set(now + timeout, task.id, wished is None and roster.usual is None)
+
+    def replace_provisional(self, books: Assignments) -> None:
+        """Replace provisional deadlines, because the first answer shows how long a task takes."""
+        for name in self.deadlines.take_provisional():
+            task = books.open.get(name)
+            if task and (since := books.busy[task.node].get(name)) is not None:  # not the one that answers
+                timeout = books.roster.timeout(task.node, samples_in(task.spans))
+                self.deadlines.set(since + timeout, name)
+
+    def end(self, task: TaskId) -> None:
+        """Forget a task that its worker has answered, or that was lost with its worker."""
+        self.silence.pop(task, None)
+
+    def expired(self, books: Assignments) -> Iterator[Task]:
+        """Yield the open tasks whose samples must be given to other workers now.
+
+        Of tasks with a provisional deadline, there are at most as many as workers without any task.
+        """
+        waiting = None
+        for name, provisional in self.deadlines.due(books.now):
+            if (task := books.open.get(name)) is None:
+                continue
+            since = books.busy[task.node][name]
+            if provisional:
+                waiting = _waiting(books) if waiting is None else waiting - 1
+                if waiting < 1:
+                    self.deadlines.set(books.now + SECONDS_UNTIL_ANY_ANSWER, name, provisional)
+                    self._await_answer(name, since, SECONDS_UNTIL_ANY_ANSWER)
+                    continue
+            self._await_answer(name, since, books.now - since)
+            yield task
+
+    def hung(self, books: Assignments) -> Iterator[Task]:
+        """Yield a late task of each worker that has not answered any task for too long."""
+        nodes = set[NodeId]()
+        for name, _ in self.evictions.due(books.now):
+            if (task := books.held.get(name)) is None or task.node in nodes:
+                continue
+            heard = books.roster.members[task.node].last_heard or 0.0
+            hung_at = max(heard, books.busy[task.node][name]) + self.silence[name]
+            if hung_at > books.now:
+                self.evictions.set(hung_at, name)
+                continue
+            nodes.add(task.node)
+            yield task
+
+    def forget_ended(self, books: Assignments) -> None:
+        """Remove entries of tasks that have ended."""
+        self.deadlines.forget(books.open)
+        self.evictions.forget(books.held)
+
+    def _await_answer(self, task: TaskId, since: float, timeout: float) -> None:
+        self.silence[task] = max(HUNG_SECONDS, HUNG_TIMEOUTS * timeout)
+        self.evictions.set(since + self.silence[task], task)
+
+
+def _waiting(books: Assignments) -> int:
+    return sum(not books.busy[node] for node in books.idle)

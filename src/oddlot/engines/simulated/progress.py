@@ -1,0 +1,68 @@
+"""Ends a run whose machines are lost again and again before any task is completed."""
+
+from oddlot.core.errors import JobError
+from oddlot.core.tasks import NodeId
+
+MAX_ATTEMPTS = 1_000
+"""Attempts in a row without a completed task, and ten more for each machine, after which the run fails."""
+
+
+class Progress:
+    """Counts attempts since the last completed task. JobError: too many of one kind."""
+
+    def __init__(self, machines: int) -> None:
+        self.max_attempts = MAX_ATTEMPTS + 10 * machines
+        self.lost_workers = 0
+        self.lost_starts = 0
+        self.last_lost_start = ("", 0.0)
+        """The worker, and the seconds that it needs to start."""
+        self.barred_orders = 0
+        """Times that a machine had room in its zone and was barred."""
+
+    def task_completed(self) -> None:
+        """Forget what was counted."""
+        self.lost_workers = self.lost_starts = self.barred_orders = 0
+
+    def joined(self) -> None:
+        """Forget what was counted of machines that never became ready."""
+        self.lost_starts = self.barred_orders = 0
+
+    def start_lost(self, node: NodeId, seconds_to_start: float) -> None:
+        """Count a machine that was lost while it started."""
+        self.lost_starts += 1
+        self.last_lost_start = node, seconds_to_start
+
+    def worker_lost(self, node: NodeId, lived: float, needs: float) -> None:
+        """Count a worker that was lost `lived` seconds after it joined, in a task that computes for `needs` seconds."""
+        self.lost_workers += 1
+        if self.lost_workers > self.max_attempts:
+            raise JobError(
+                f"{self.lost_workers:,} workers in a row were lost before any task was completed. The last one, "
+                f"{node}, was lost after {lived:.3g} s; a task there computes for {needs:.3g} s. Give the machines a "
+                "longer lifetime or fewer seconds_per_sample, or the job a smaller batch",
+                "lifetimes_too_short",
+                workers=self.lost_workers,
+                node=node,
+                lived=lived,
+                needs=needs,
+            )
+
+    def check_order(self, is_first: bool) -> None:
+        """Check before a machine is ordered. The first order of a machine may end lost starts."""
+        if not is_first and self.lost_starts > self.max_attempts:
+            node, seconds = self.last_lost_start
+            raise JobError(
+                f"{self.lost_starts:,} machines in a row were preempted while they started, the last one was {node}: "
+                f"give it fewer seconds_to_start than {seconds:g}, or a capacity that stays for longer",
+                "lost_while_starting",
+                starts=self.lost_starts,
+                node=node,
+                seconds_to_start=seconds,
+            )
+        if self.barred_orders > self.max_attempts:
+            raise JobError(
+                f"{self.barred_orders:,} times in a row a machine's zone had room for it while the capacity of the "
+                "chaos kept it away, and no task was completed: let both have room for longer",
+                "kept_away",
+                times=self.barred_orders,
+            )

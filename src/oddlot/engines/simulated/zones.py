@@ -1,0 +1,92 @@
+"""Capacity and prices of zones over virtual time."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+from oddlot.core.event_queue import EventQueue
+from oddlot.core.events import Priced
+from oddlot.core.random_streams import stream
+from oddlot.engines.host import Message
+from oddlot.engines.simulated.machine_state import MachineState
+from oddlot.machines.capacity import Alive, Move, Moves
+from oddlot.machines.market import Zone
+
+
+class Machines(Protocol):
+    """Orders the machines of a zone, and takes them back."""
+
+    def order(self, state: MachineState) -> Message | None:
+        """Order the machine if it may come."""
+
+    def reclaim(self, state: MachineState) -> Message | None:
+        """Take the machine back, also one that is starting."""
+
+
+class Zones:
+    """Moves the machines of zones as their capacity says, at prices that change."""
+
+    def __init__(self, events: EventQueue[Message], machines: Machines, seed: int) -> None:
+        self.events, self.machines, self.seed = events, machines, seed
+        self.pending_prices = 0
+        """Entries of the queue that change nothing but a price."""
+        self.ended_traces: list[str] = []
+        """Zones whose trace brings no more machines."""
+
+    def open(self, zone: Zone, states: Sequence[MachineState]) -> None:
+        """Order the machines of a zone as its capacity is now, and follow its changes."""
+        now = self.events.now
+        for state in states:
+            state.has_capacity, state.price = False, zone.prices.at(now)
+        moves = self._moves(zone)
+        # A resumed run finds the zone as it is then; nothing happens of what was before.
+        move = next(moves, None)
+        while move is not None and move[0] < now:
+            states[move[1]].has_capacity = move[2]
+            move = next(moves, None)
+        for state in states:
+            self.events.at(now, partial(self.machines.order, state))
+        self._await_move(states, moves, move)
+        self._await_price(zone, states, zone.prices.changes(now))
+
+    def _moves(self, zone: Zone) -> Moves:
+        """Yield the zone's moves, and note the end of a trace."""
+        yield from zone.capacity.moves(zone.count, stream(self.seed, f"zone {zone.name}"))
+        if isinstance(zone.capacity, Alive):
+            self.ended_traces.append(zone.name)
+
+    def _await_move(self, states: Sequence[MachineState], moves: Moves, move: Move | None) -> None:
+        if move is not None:
+            when, machine, comes = move
+            self.events.at(when, partial(self._move, states, moves, states[machine], comes))
+
+    def _move(
+        self, states: Sequence[MachineState], moves: Moves, state: MachineState, comes: bool
+    ) -> Message | None:
+        self._await_move(states, moves, next(moves, None))
+        state.has_capacity = comes
+        return self.machines.order(state) if comes else self.machines.reclaim(state)
+
+    def _await_price(
+        self, zone: Zone, states: Sequence[MachineState], prices: Iterator[tuple[float, float]]
+    ) -> None:
+        if (change := next(prices, None)) is not None:
+            self.pending_prices += 1
+            self.events.at(change[0], partial(self._reprice, zone, states, prices, change[1]))
+
+    def _reprice(
+        self,
+        zone: Zone,
+        states: Sequence[MachineState],
+        prices: Iterator[tuple[float, float]],
+        price: float,
+    ) -> Message | None:
+        # Prices may change for ever; a run that waits for machines which never come must end.
+        self.pending_prices -= 1
+        if len(self.events.heap) > self.pending_prices or any(state.has_capacity for state in states):
+            self._await_price(zone, states, prices)
+        if states[0].price == price:
+            return None
+        for state in states:
+            state.price = price
+        return Priced(zone.name, price)

@@ -1,0 +1,58 @@
+"""The codec that sends 16-bit floats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oddlot.core.errors import InvalidValue
+from oddlot.core.user_warnings import warn
+from oddlot.wire.codec import Codec
+from oddlot.wire.packet import Named, Packet, packet_of, tensors_of
+
+MAX_UNDERFLOW = 0.01
+"""Share of the nonzero values of an update that may become 0 without a warning."""
+_SAMPLED = 65_536
+"""Number of an update's values that are looked at for that."""
+_WIDE = (torch.float32, torch.float64)
+_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Half(Codec):
+    """float32 and float64 as 16-bit floats, everything else as it is.
+
+    bf16 keeps the range and 8 bits of precision. fp16 has 11 bits and ends at 65504: what lies beyond becomes
+    infinite, and the host refuses such an update as it refuses any number that is not finite. Values below 3e-8 become
+    0 in fp16: an OddlotWarning with the code `values_underflow` says so if these are over 1 % of the nonzero ones.
+    """
+
+    dtype: Literal["bf16", "fp16"] = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in tuple(_HALVES):
+            raise InvalidValue("dtype", self.dtype, "'bf16' or 'fp16'")
+
+    def encode(self, tensors: Sequence[Named]) -> Packet:
+        half = _HALVES[self.dtype]
+        small = [(n, t.to(half) if t.dtype in _WIDE else t) for n, t in tensors]
+        self._warn_of_underflow([(t, s) for (_, t), (_, s) in zip(tensors, small, strict=True) if t is not s])
+        return packet_of(f"half-{self.dtype}", tensors, small)
+
+    def decode(self, packet: Packet) -> list[Named]:
+        tensors = tensors_of(f"half-{self.dtype}", packet)
+        return [(name, tensor.to(dtype)) for name, dtype, tensor in tensors]
+
+    def _warn_of_underflow(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Warn if too many nonzero values of the first tensors are 0 in the second ones; large ones are sampled."""
+        stride = 1 + sum(wide.numel() for wide, _ in pairs) // _SAMPLED
+        nonzero = sum(int(wide[::stride].count_nonzero()) for wide, _ in pairs)
+        kept = sum(int(small[::stride].count_nonzero()) for _, small in pairs)
+        if nonzero - kept > MAX_UNDERFLOW * nonzero:
+            told = (
+                f"{self.dtype} rounds over {100 * MAX_UNDERFLOW:g} % of an update's nonzero values to 0. "
+                'Use Half("bf16"), or scale the loss'
+            )
+            warn(told, "values_underflow", dtype=self.dtype, share=(nonzero - kept) / nonzero)

@@ -1,0 +1,48 @@
+"""The codecs by the names that the command line and job files use, and users' own by their import path."""
+
+from typing import TYPE_CHECKING
+
+from oddlot.core.errors import UnknownName, UsageError
+from oddlot.core.user_code import imported_class, is_import_path, trace_of
+from oddlot.wire.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CODECS = ("plain", "bf16", "fp16", "nonzero", "nonzero_bf16", "nonzero_fp16")
+"""Names that `codec_of` knows."""
+
+
+def codec_of(name: str) -> Codec:
+    """Return a codec of this name, or of the class at an import path such as `mypkg.mymodule:MyCodec`.
+
+    UsageError: there is none, its module cannot be imported, or the class needs arguments.
+    """
+    if name in CODECS:
+        return _makers()[name]()
+    if not is_import_path(name):
+        unknown = UnknownName("codec", name, CODECS, key="codec")
+        raise unknown.retold(f"{unknown}; or name a class of your own as package.module:Class")
+    made_by: type[Codec] = imported_class(name, Codec, "codec", key="codec")
+    try:
+        return made_by()
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        reason = trace_of(error)
+        told = f"the codec {name} cannot be made without arguments:\n{reason}"
+        raise UsageError(told, "codec_needs_arguments", "codec", given=name, reason=reason) from None
+
+
+def _makers() -> "dict[str, Callable[[], Codec]]":
+    """Return what makes each codec. They bring PyTorch along, which the command line does not load."""
+    from oddlot.wire.half import Half
+    from oddlot.wire.nonzero_blocks import NonZero
+    from oddlot.wire.plain import Plain
+
+    return {
+        "plain": Plain,
+        "bf16": Half,
+        "fp16": lambda: Half("fp16"),
+        "nonzero": NonZero,
+        "nonzero_bf16": lambda: NonZero(Half()),
+        "nonzero_fp16": lambda: NonZero(Half("fp16")),
+    }

@@ -1,0 +1,156 @@
+"""Workloads by name: ready-made jobs on real data, and those of the user."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from oddlot.core.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
+from oddlot.core.suggestions import or_nearest
+from oddlot.core.user_code import trace_of
+from oddlot.workloads.scripts import script_given
+
+if TYPE_CHECKING:
+    from oddlot.train.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a workload's function is, as `module:function`, and what it does."""
+
+    place: str
+    description: str
+
+
+WORKLOADS = {
+    "digits": Entry(
+        "oddlot.workloads.digits:digits", "1,797 handwritten digits of 8 x 8 pixels, packaged with oddlot"
+    ),
+    "mnist": Entry(
+        "oddlot.workloads.mnist:mnist", "70,000 handwritten digits of 28 x 28 pixels, from IDX files of yours"
+    ),
+    "fashion_mnist": Entry(
+        "oddlot.workloads.mnist:fashion_mnist",
+        "70,000 pictures of clothes of 28 x 28 pixels, from IDX files of yours",
+    ),
+    "cifar10": Entry(
+        "oddlot.workloads.cifar10:cifar10",
+        "60,000 coloured pictures of 32 x 32 pixels, from batches, archives or folders of yours",
+    ),
+    "xmc": Entry(
+        "oddlot.workloads.extreme_classification:xmc",
+        "sparse features and many labels, in the text format of the Extreme Classification Repository, from files of "
+        "yours",
+    ),
+}
+"""The built-in workloads; their modules are imported when they are asked for."""
+
+
+def check_workload(name: str) -> None:
+    """UsageError unless the name is a built-in workload or has the form of `package.module:function`."""
+    if name in WORKLOADS:
+        return
+    if script := script_given(name):
+        raise script
+    if re.fullmatch(r"[\w.]+:\w+", name):
+        return
+    if ":" in name:
+        told = f"a workload is a function as package.module:function, not `{name}`"
+        raise UsageError(told, "invalid_workload_name", given=name)
+    unknown = UnknownName("workload", name, WORKLOADS)
+    other = (
+        "; or name a function as module:function (mymodule:job of mymodule.py), or a job file ending in .toml"
+    )
+    raise unknown.retold(f"{unknown}{other}")
+
+
+def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
+    """The job that a built-in workload, or the function at `package.module:function`, makes with these options.
+
+    UsageError: there is no such workload or option. JobError: the function's own code failed.
+    """
+    from oddlot.train.job import Job
+
+    options = options or {}
+    function = _function(name)
+    _check_options(name, inspect.signature(function).parameters, options)
+    job = _call(f"the workload {name}", lambda: function(**options))
+    if not isinstance(job, Job):
+        told = f"the workload {name} must return an oddlot.Job, not {type(job).__name__}"
+        raise UsageError(told, "workload_returns_no_job", workload=name, given=type(job).__name__)
+    return job
+
+
+def options_of(name: str) -> Mapping[str, Parameter]:
+    """The options of a workload."""
+    return inspect.signature(_function(name)).parameters
+
+
+def _function(name: str) -> Callable[..., Any]:
+    check_workload(name)
+    place = WORKLOADS[name].place if name in WORKLOADS else name
+    module_name, _, function_name = place.partition(":")
+    module = _call(f"importing {module_name}", lambda: _import(module_name))
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        names = [name for name, it in vars(module).items() if inspect.isfunction(it) and name[0] != "_"]
+        told = f"{module_name} has no function `{function_name}`: {or_nearest(function_name, names)}"
+        if hides := _hides_one_here(module):
+            told += f". {module.__file__} hides the module of this name in the current folder: rename yours"
+        raise UnknownName("function", function_name, names).retold(told, module=module_name, hides=hides)
+    return function  # type: ignore[no-any-return]  # checked above
+
+
+def _hides_one_here(module: ModuleType) -> bool:
+    """Whether the current folder, which comes last where modules are looked for, has one of this name too."""
+    here, name = Path.cwd(), module.__name__.partition(".")[0]
+    there = (here / f"{name}.py").is_file() or (here / name).is_dir()
+    return there and here not in Path(module.__file__ or here).parents
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and what it imports is not
+        told = f"there is no module {error.name}: is its folder in PYTHONPATH?"
+        raise UsageError(told, "missing_module", module=error.name) from None
+
+
+def _call(what: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns. JobError with the traceback for whatever the user's code raises in it."""
+    try:
+        return act()
+    except OddlotError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on as a JobError
+        reason = trace_of(error)
+        raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
+
+
+def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:
+    """UsageError about the option, unless the workload's function takes these options."""
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for key, value in options.items():
+        if key not in known:
+            told = f"{key} is no option of the workload {name}: {or_nearest(key, known)}"
+            raise UnknownName("option", key, known, key=key).retold(told, workload=name)
+        kind = known[key].annotation
+        if (
+            kind in {int, float, str, bool}
+            and type(value) is not kind
+            and (kind, type(value)) != (float, int)
+        ):
+            told = f"{key} = {value!r}: the workload {name} takes a value of type {kind.__name__}"
+            raise InvalidValue(key, value, f"of type {kind.__name__}").retold(told, workload=name)
+    for key, parameter in known.items():
+        if parameter.default is Parameter.empty and key not in options:
+            told = f"{key} is missing: the workload {name} needs this option"
+            raise UsageError(told, "missing_option", key, workload=name)

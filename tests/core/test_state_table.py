@@ -1,0 +1,153 @@
+"""The tables of states in the design pages below docs/, row by row, with a real conductor."""
+
+from collections.abc import Callable
+from itertools import product, takewhile
+from pathlib import Path
+
+import pytest
+
+from oddlot.core import conductor, conductor_commands
+from oddlot.core import events as happened
+from oddlot.core.commands import (
+    Assign,
+    Blend,
+    Cancel,
+    Command,
+    Drop,
+    Evaluate,
+    HandOver,
+    Keep,
+    Release,
+    Start,
+    Step,
+    Wake,
+)
+from oddlot.core.events import Stimulus
+from oddlot.core.tasks import Facts, Task
+from tests.core.scripted import Stage
+
+DOCS = Path(__file__).parents[2] / "docs"
+TASK = Task("a:1", "a", (), 0)
+"""The only task; its worker `a` is the only one with work."""
+COPY = "b:2"
+
+
+def arrived(stage: Stage, task: str = TASK.id) -> Stimulus:
+    kind = stage.conductor.held[task].kind if task in stage.conductor.held else "gradient"
+    return happened.Arrived(Facts(task, task[0], 0, 8, kind))
+
+
+EVENTS: dict[str, Callable[[Stage], Stimulus]] = {
+    "Joined": lambda stage: happened.Joined("c" if "a" in stage.conductor.busy else "a"),
+    "Leaving": lambda _: happened.Leaving("a"),
+    "Lost": lambda _: happened.Lost("a"),
+    "Arrived": arrived,
+    "Arrived of its copy": lambda stage: arrived(stage, COPY),
+    "Cancelled": lambda _: happened.Cancelled(TASK.id, "a"),
+    "Refused": lambda _: happened.Refused(TASK.id, "NaN"),
+    "Resumed": lambda _: happened.Resumed(0),
+    "Ticked": lambda _: happened.Ticked(),
+    "Changed": lambda _: happened.Changed(0),
+    "Evaluated": lambda _: happened.Evaluated(0, {}),
+    "Fitted": lambda _: happened.Fitted(()),
+    "Struck": lambda _: happened.Struck("slow", "slow", "a"),
+    "Priced": lambda _: happened.Priced("", 1.0),
+    "Ordered": lambda _: happened.Ordered("c", 1.0),
+    "Gone": lambda _: happened.Gone("a"),
+    "Stopped": lambda _: happened.Stopped(),
+}
+COMMANDS: dict[str, list[Command]] = {
+    "Assign": [Assign("a", 8)],
+    "Cancel": [Cancel(TASK.id)],
+    "HandOver": [HandOver(TASK.id)],
+    "Step": [Step({TASK.id: 1.0})],
+    "Blend": [Blend({TASK.id: 1.0})],
+    "Drop": [Drop(TASK.id)],
+    "Evaluate": [Evaluate(0)],
+    "Keep": [Keep(0)],
+    "Release": [Keep(0), Release(0)],
+    "Wake": [Wake(1.0)],
+}
+WAYS = {
+    "none": (),
+    "idle": ("Joined",),
+    "open": ("Joined", "Assign"),
+    "cancelled": ("Joined", "Assign", "Cancel"),
+    "timed out": ("Joined", "Assign", "Ticked"),
+    "inbox": ("Joined", "Assign", "Arrived"),
+    "ended": ("Joined", "Assign", "Cancelled"),
+    "busy": ("Joined", "Assign"),
+    "stalled": ("Joined", "Assign", "Cancel"),
+    "leaving": ("Joined", "Assign", "Leaving"),
+}
+"""How a task or worker comes into a state."""
+
+
+def rows(kind: str) -> list[tuple[str, ...]]:
+    """Each state with each event, the next state and what follows it, of the table of tasks or workers."""
+    pages = [page.read_text() for page in sorted(DOCS.glob("design*")) if page.is_file()]
+    pages += [page.read_text() for page in sorted(DOCS.glob("design/*.md"))]
+    lines = iter("\n".join(pages).splitlines())
+    assert any(line.startswith(f"| {kind} | event or command |") for line in lines)
+    next(lines)
+    found = list[tuple[str, ...]]()
+    for line in takewhile(lambda line: line.startswith("|"), lines):
+        states, events, *then = (cell.strip().replace("`", "") for cell in line.strip("|").split("|"))
+        found += ((*pair, *then) for pair in product(states.split(", "), events.split(", ")))
+    return found
+
+
+def after(state: str, event: str, kind: str) -> Stage:
+    """A conductor in which this has happened to a task or worker of this state. Another worker, b, has no task."""
+    stage = Stage()
+    stage.tell(happened.Joined("b"))
+    way = WAYS["idle" if (kind, state) == ("task", "none") else state]
+    for step in (*way, event):
+        if step == "Assign" and event == "Blend":
+            stage.say([Assign("a", 8, "weights")])
+        elif step in COMMANDS:
+            stage.say(COMMANDS[step])
+        else:
+            if step == "Arrived of its copy":
+                (action,) = stage.say([Assign("b", 8, again=TASK.id)])
+                assert isinstance(action, Start)
+                assert action.task.id == COPY
+            now = min(stage.conductor.alarm, 1e6) if step == "Ticked" else None
+            stage.tell(EVENTS[step](stage), now=now)
+    return stage
+
+
+def task_state(stage: Stage) -> tuple[str, str]:
+    books = stage.conductor
+    if TASK.id in books.open:
+        assert TASK.id in books.ledger.leases
+        return "open", "leased"
+    held = "timed out" if TASK.id in books.timeouts.silence else "cancelled"
+    state = "inbox" if TASK.id in books.inbox else held if TASK.id in books.held else "ended"
+    if books.inbox:
+        return state, "in the inbox"
+    assert not books.ledger.leases
+    return state, "merged" if books.ledger.merged_in_all == 8 else "returned"
+
+
+def worker_state(stage: Stage) -> str:
+    books = stage.conductor
+    if "a" not in books.slots:
+        return "leaving" if "a" in books.busy else "gone"
+    return "stalled" if "a" in books.stalled else "idle" if "a" in books.idle else "busy"
+
+
+@pytest.mark.parametrize(("state", "event", "following", "samples"), rows("task"))
+def test_a_task_in_this_state_goes_there(state: str, event: str, following: str, samples: str) -> None:
+    assert task_state(after(state, event, "task")) == (following, samples)
+
+
+@pytest.mark.parametrize(("state", "event", "following"), rows("worker"))
+def test_a_worker_in_this_state_goes_there(state: str, event: str, following: str) -> None:
+    assert worker_state(after(state, event, "worker")) == following
+
+
+def test_every_event_and_command_is_in_the_tables() -> None:
+    named = {row[1] for kind in ("task", "worker") for row in rows(kind)} - {"Arrived of its copy"}
+    known = {kind.__name__ for kind in (*conductor._SETTLE, *conductor_commands._CARRY_OUT)}
+    assert named == known

@@ -1,0 +1,62 @@
+"""What is refused before a run starts, one check at a time."""
+
+from dataclasses import replace
+
+import pytest
+
+from oddlot import Asynchronous
+from oddlot.codecs import Plain
+from oddlot.core.errors import UsageError
+from oddlot.run.checks import check_goal, check_types, measured
+from oddlot.run.goals import Goal
+from oddlot.wire.codec import Codec
+from tests.fits import a_job, fleet
+from tests.transcripts import raises
+
+
+class LikeACodec:
+    """It has the methods of a codec, and is none."""
+
+    encode = Plain.encode
+    decode = Plain.decode
+
+    def __repr__(self) -> str:
+        return "LikeACodec()"
+
+
+class Inherits(Plain):
+    """A codec of one's own."""
+
+
+@pytest.mark.parametrize("codec", [None, Plain(), Inherits()])
+def test_a_codec_is_a_codec_or_none(codec: Codec | None) -> None:
+    check_types(a_job(), Asynchronous(), fleet(2), codec, {})
+
+
+def test_what_only_looks_like_a_codec_is_refused() -> None:
+    """It would have no `of_changes`, which the engines ask for."""
+    with raises(UsageError, "invalid_value", name="codec"):
+        check_types(a_job(), Asynchronous(), fleet(2), LikeACodec(), {})
+
+
+def test_a_wrong_job_is_refused_before_anything_is_asked_of_it() -> None:
+    with raises(UsageError, "invalid_value", name="job", given=5):
+        check_types(5, Asynchronous(), fleet(2), None, {})
+
+
+def test_a_goal_in_dollars_needs_a_price() -> None:
+    with raises(UsageError, "goal_without_price", given="dollars>=1"):
+        check_goal(Goal.parse("dollars>=1", {}, True), "dollars>=1", a_job(), fleet(2))
+
+
+def test_one_of_several_goals_that_can_be_reached_is_enough() -> None:
+    until = "dollars>=1 or epochs>=2"
+    check_goal(Goal.parse(until, {}, True), until, a_job(), fleet(2))
+
+
+def test_nothing_is_measured_without_data_or_without_computing() -> None:
+    on = fleet(2)
+    job = replace(a_job(), eval_data=a_job().train_data)
+    assert measured(job, on) == ["loss"]
+    assert measured(a_job(), on) == []
+    assert measured(job, replace(on, computes=False)) == []

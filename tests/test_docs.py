@@ -1,0 +1,174 @@
+"""README and docs: their programs and commands run and print what the page says, and no banned phrase survives.
+
+Blocks of a page run in order, in one namespace and one empty folder. A block that begins with `# NAME.EXT` is that
+file. A comment `not run: REASON` above a block leaves it out. A text block after one is its output: numbers may
+differ by a tenth, `...` is any text.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlot.cli import app as cli
+
+ROOT = Path(__file__).parent.parent
+GENERATED = {"cli", "strategies", "job-file", "fleet-file", "faults-file"}
+PAGES = [
+    page
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
+    if page.parent.name not in {"notes", "results", "build"} and page.stem not in GENERATED
+]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"(?:% not run: (.+)|<!-- not run: (.+) -->)\n+\Z")
+FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv|txt))\b.*\n")
+NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
+TOLERANCE = 0.1
+BANNED = (
+    "is told", "are told", "whoever", "somebody", "nobody", "in vain", "misfortune", "talks nonsense",
+    "so many machines",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    not_run: str = ""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a page."""
+    for found in BLOCK.finditer(page):
+        reason = NOT_RUN.search(page[: found.start()])
+        line = page.count("\n", 0, found.start()) + 1
+        yield Block(found[1], found[2], line, (reason[1] or reason[2]) if reason else "")
+
+
+def same(text: str, expected: str) -> bool:
+    """Whether a text is the expected one: numbers within the tolerance, `...` for anything, any spaces."""
+    parts = re.split(rf"({NUMBER}|\.\.\.)", expected.strip())
+    pattern = "".join(
+        r".*?" if part == "..." else f"({NUMBER})" if re.fullmatch(NUMBER, part) else spaced(part)
+        for part in parts
+    )
+    found = re.fullmatch(pattern, text.strip(), re.DOTALL)
+    wanted = [part for part in parts if re.fullmatch(NUMBER, part)]
+    return found is not None and all(
+        near(one, other) for one, other in zip(found.groups(), wanted, strict=True)
+    )
+
+
+def spaced(text: str) -> str:
+    """Return a pattern for a text with any spaces."""
+    return re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(text))
+
+
+def near(one: str, other: str) -> bool:
+    """Whether two numbers are equal within the tolerance."""
+    a, b = (float(number.replace(",", "").rstrip(".")) for number in (one, other))
+    return abs(a - b) <= TOLERANCE * max(abs(a), abs(b))
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the commands of a bash block: lines, with those that a backslash continues."""
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        command = line.partition("  #")[0].strip()
+        if command and not command.startswith("#"):
+            yield command
+
+
+def run_command(command: str) -> str:
+    """Run a command in this folder and return what it prints. `oddlot` runs in this process."""
+    if not command.startswith("oddlot "):
+        done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True, check=True)
+        return done.stdout
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert not end.value.code, f"{command}: exit code {end.value.code}"
+    return out.getvalue()
+
+
+def run_block(block: Block, names: dict[str, Any]) -> str:
+    """Run a block and return what it prints."""
+    if named := FILE.match(block.text):
+        Path(named[1]).write_text(block.text, encoding="utf-8")
+        return ""
+    if block.language in {"bash", "sh"}:
+        return "".join(map(run_command, commands(block.text)))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(block.text, f"line {block.line}", "exec"), names)
+    return out.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("ODDLOT_DATA", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_works(page: Path, folder: Path) -> None:
+    before, names = "", dict[str, Any](__name__="page")
+    for block in blocks(page.read_text(encoding="utf-8")):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.not_run:
+            continue
+        if block.language == "text" and before:
+            assert same(before, block.text), f"{where}:\n{before}\nis not\n{block.text}"
+        elif block.language in {"python", "bash", "sh", "toml"}:
+            try:
+                before = run_block(block, names)
+            except Exception as error:
+                raise AssertionError(f"{where} failed") from error
+            continue
+        before = ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "is_same"),
+    [
+        ("accuracy 0.95", "accuracy 0.99", True),
+        ("accuracy 0.5", "accuracy 0.99", False),
+        ("a  1,437   b", "a 1,400 b", True),
+        ("a 1 b", "a 1 c", False),
+        ("one\nanything 3\ntwo", "one\n...\ntwo", True),
+        ("one\ntwo", "one\n...\nthree", False),
+    ],
+)
+def test_outputs_are_compared(text: str, expected: str, is_same: bool) -> None:
+    assert same(text, expected) == is_same
+
+
+def test_no_banned_phrase_survives() -> None:
+    files = [*PAGES, *sorted((ROOT / "src").rglob("*.py"))]
+    found = [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in files
+        for phrase in BANNED
+        if re.search(rf"\b{phrase}\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    ]
+    assert not found

@@ -1,0 +1,126 @@
+"""Pages of results agree with their JSON files, and `--save` writes such files."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report, results
+from benchmarks.figures import BENCHMARKS, is_met
+from benchmarks.report import Size, entry, finish, parse, parser
+
+SAVED = results.read()
+KEYS = {"benchmark", "commit", "date", "processor", "cores", "command", "figures"}
+FIGURE_KEYS = {"median", "low", "high", "n", "goal", "met", "unit"}
+OPTIONAL_KEYS = {"date", "commit"}
+
+
+def test_there_are_files_and_none_is_unknown() -> None:
+    assert SAVED
+    assert {path.stem for path in report.RESULTS.glob("*.json")} <= BENCHMARKS.keys()
+    assert {path.name.partition(".")[0] for path in report.RESULTS.glob("*.notes.md")} <= BENCHMARKS.keys()
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_file_has_all_keys(name: str) -> None:
+    saved = SAVED[name]
+    assert saved.keys() == KEYS
+    assert saved["benchmark"] == name
+    assert "--smoke" not in saved["command"]
+    assert list(saved["figures"]) == list(BENCHMARKS[name].figures)
+    for figure in saved["figures"].values():
+        assert figure.keys() >= FIGURE_KEYS
+        assert figure.keys() - FIGURE_KEYS <= OPTIONAL_KEYS
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_goals_are_those_of_the_program_and_met_agrees_with_value_and_goal(name: str) -> None:
+    for key, figure in SAVED[name]["figures"].items():
+        about, middle = BENCHMARKS[name].figures[key], figure["median"]
+        assert (figure["goal"] or "", figure["unit"]) == (about.goal, about.unit), key
+        assert (middle is None) == (figure["n"] == 0), key
+        assert figure["met"] == (is_met(about.goal, middle) if about.goal and middle is not None else None), (
+            key
+        )
+        assert middle is None or figure["low"] <= middle <= figure["high"], key
+
+
+def test_rendering_again_changes_no_page() -> None:
+    for name, text in results.pages().items():
+        assert (report.RESULTS / name).read_text(encoding="utf-8") == text, f"{name}: run `make results`"
+
+
+def test_rendering_again_does_not_change_the_readme() -> None:
+    text = (report.ROOT / "README.md").read_text(encoding="utf-8")
+    if results.BEGIN in text and results.END in text:
+        assert results.with_rows(text, SAVED) == text, "README.md: run `make results`"
+
+
+def test_plots_are_there() -> None:
+    for benchmark in BENCHMARKS.values():
+        for plot in benchmark.plots or {}:
+            assert (report.ROOT / "docs" / "plots" / f"{plot}.svg").exists()
+
+
+def test_rows_replace_what_is_between_the_markers() -> None:
+    text = f"# Title\n\n{results.BEGIN}\nold\n{results.END}\n\nEnd\n"
+    once = results.with_rows(text, SAVED)
+    assert once.startswith(f"# Title\n\n{results.BEGIN}\n| benchmark |")
+    assert once.endswith(f"|\n{results.END}\n\nEnd\n")
+    assert "old" not in once
+    assert results.with_rows(once, SAVED) == once
+    assert set(results.HIGHLIGHTS) <= {(name, key) for name, one in BENCHMARKS.items() for key in one.figures}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((1.7, 1.42, 1.9), ["1.70", "1.42", "1.90"]),
+        ((14_308.4, 13_202.1, 15_000), ["14,300", "13,200", "15,000"]),
+        ((0.21, 0.19, 0.23), ["0.21", "0.19", "0.23"]),
+        ((-0.026, -0.042, 0.039), ["-0.026", "-0.042", "0.039"]),
+        ((1.0,), ["1"]),
+        ((0.0,), ["0"]),
+        ((100.0, 90.0, 110.0), ["100", "90", "110"]),
+    ],
+)
+def test_numbers_have_three_digits_and_alike_decimals(values: tuple[float, ...], text: list[str]) -> None:
+    assert results.numbers(*values) == text
+
+
+def test_the_smoke_form_is_not_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hub", "--smoke", "--save"])
+    with pytest.raises(SystemExit):
+        parse(parser("hub", "", ""))
+    assert "--save: figures of --smoke mean nothing" in capsys.readouterr().err
+
+
+def test_save_keeps_figures_that_a_run_did_not_measure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hub", "--quick", "--save"])
+    options = parse(parser("hub", "", ""))
+    assert options.size is Size.QUICK
+    finish(options, {"memory_factor_100m": 1.05, "merge_bandwidth_share_25m": [0.5, 0.8, 0.72]})
+    assert json.loads(capsys.readouterr().out) == {
+        "memory_factor_100m": 1.05,
+        "merge_bandwidth_share_25m": 0.72,
+    }
+    first = json.loads((tmp_path / "hub.json").read_text())
+    assert first.keys() == KEYS
+    assert first["command"] == "python -m benchmarks.hub --quick"
+    assert first["figures"]["merge_bandwidth_share_100m"]["n"] == 0
+
+    first |= {"date": "2020-01-01", "commit": "abc"}
+    (tmp_path / "hub.json").write_text(json.dumps(first))
+    finish(options, {"memory_factor_100m": 1.25})
+    figures = json.loads((tmp_path / "hub.json").read_text())["figures"]
+    assert figures["memory_factor_100m"] == entry(BENCHMARKS["hub"].figures["memory_factor_100m"], [1.25])
+    assert figures["memory_factor_100m"]["met"] is False
+    kept = figures["merge_bandwidth_share_25m"]
+    assert kept == {**first["figures"]["merge_bandwidth_share_25m"], "date": "2020-01-01", "commit": "abc"}
+    assert (kept["low"], kept["median"], kept["high"], kept["n"], kept["met"]) == (0.5, 0.72, 0.8, 3, True)

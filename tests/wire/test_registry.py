@@ -1,0 +1,79 @@
+"""Codecs by name, and users' own by their import path."""
+
+import subprocess
+import sys
+
+import pytest
+
+from oddlot.core.errors import UnknownName, UsageError
+from oddlot.wire.codec import Codec
+from oddlot.wire.half import Half
+from oddlot.wire.nonzero_blocks import NonZero
+from oddlot.wire.plain import Plain
+from oddlot.wire.registry import CODECS, codec_of
+from tests.transcripts import raises
+
+BY_NAME = {
+    "plain": Plain(),
+    "bf16": Half("bf16"),
+    "fp16": Half("fp16"),
+    "nonzero": NonZero(),
+    "nonzero_bf16": NonZero(Half("bf16")),
+    "nonzero_fp16": NonZero(Half("fp16")),
+}
+PROBE = """\
+import sys
+import oddlot.wire.registry
+print(*sorted({"torch", "numpy"} & set(sys.modules)))
+"""
+
+
+class Mine(Plain):
+    """Does as Plain does."""
+
+
+class Scaled(Plain):
+    """It needs an argument."""
+
+    def __init__(self, factor: float) -> None:
+        raise NotImplementedError(factor)
+
+
+class Unfinished(Codec):
+    """It cannot decode, nor encode."""
+
+
+def test_each_codec_has_its_name() -> None:
+    assert {name: codec_of(name) for name in CODECS} == BY_NAME
+
+
+def test_a_codec_of_one_s_own_is_named_by_its_import_path() -> None:
+    assert isinstance(codec_of(f"{__name__}:Mine"), Mine)
+
+
+def test_what_is_no_codec_is_refused() -> None:
+    with raises(UnknownName, "unknown_name", kind="codec", given="fp8", nearest="fp16") as caught:
+        codec_of("fp8")
+    assert caught.value.key == "codec"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (f"{__name__}:Scaled", "codec_needs_arguments"),
+        (f"{__name__}:Unfinished", "codec_needs_arguments"),
+        (f"{__name__}:BY_NAME", "not_a_codec"),
+        ("oddlot.strategies:Synchronous", "not_a_codec"),
+        ("no.such.module:Mine", "codec_not_importable"),
+    ],
+)
+def test_a_class_that_cannot_be_the_codec_is_refused(given: str, code: str) -> None:
+    with raises(UsageError, code, given=given) as caught:
+        codec_of(given)
+    assert caught.value.key == "codec"
+
+
+def test_the_names_are_known_without_pytorch() -> None:
+    """The command line asks for them."""
+    found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
